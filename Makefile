@@ -1,0 +1,34 @@
+# `make demo` and `make test` need only Python (3.11 or newer), make and git: both set up .venv first.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/ready
+
+.PHONY: demo test lint format setup clean
+
+demo: $(READY)
+	@$(BIN)/adaptask demo
+
+test: $(READY)
+	@$(BIN)/python -m pytest -q
+
+lint: $(READY)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+format: $(READY)
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+setup: $(READY)
+
+# Rebuilt when a dependency changes; the stamp comes last, so that an interrupted set-up starts over.
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 11) else f"adaptask needs Python 3.11 or newer, $(PYTHON) is {v[0]}.{v[1]}; try: make setup PYTHON=python3.12")'
+	@echo "Setting up .venv (the first time takes a minute or two)"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	@touch $@
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

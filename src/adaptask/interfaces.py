@@ -1,0 +1,77 @@
+"""What crosses the folders of the package: plain data and the protocols behind it.
+
+One step of training reads, with every tensor on one device:
+
+    class_ids = sampler.sample(n_tasks)                                # which classes
+    episodes = source.draw(class_ids, n_shot=n_shot, n_query=n_query)  # which images
+    query_logits = learner(episodes)                                   # what the learner says
+    sampler.update(class_ids, query_logits.softmax(-1), episodes.query_labels)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from torch import Tensor
+
+
+@runtime_checkable
+class TaskSampler(Protocol):
+    """Chooses the classes of the next tasks and learns from how well they were told apart.
+
+    `adaptask.conformance.check_sampler` checks an implementation against this protocol. Deriving
+    from `adaptask.samplers.Sampler` provides everything but the algorithm itself.
+    """
+
+    n_classes: int
+    """Number of training classes, n."""
+    n_way: int
+    """Number of classes in a task, K."""
+
+    def sample(self, n_tasks: int) -> Tensor:
+        """Return the `class_ids` of new tasks, `tasks x way` int64, distinct within a row."""
+        ...
+
+    def update(self, class_ids: Tensor, probabilities: Tensor, labels: Tensor) -> None:
+        """Take in how the queries of some tasks were classified.
+
+        Args:
+            class_ids: The classes of each task, `tasks x way`.
+            probabilities: What the learner gave every query, `tasks x queries x way`.
+            labels: The right answers as positions in the task, `tasks x queries` or `queries`.
+        """
+        ...
+
+    def log_prob(self, class_ids: Tensor) -> Tensor:
+        """Return the log-probability of drawing each category set, `tasks`."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything needed to draw on exactly."""
+        ...
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> Any:
+        """Draw on from where `state_dict` was taken."""
+        ...
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """The images and labels of a batch of tasks, on one device.
+
+    The images of a class stand together, classes in the order of `class_ids`: with one shot,
+    `support_images[t, k]` is of class `class_ids[t, k]`.
+    """
+
+    class_ids: Tensor
+    """Dataset-wide classes of each task, `tasks x way` int64."""
+    support_images: Tensor
+    """`tasks x (way * shot) x channels x height x width`, float."""
+    support_labels: Tensor
+    """`tasks x (way * shot)` int64, positions in the task, 0 to way - 1."""
+    query_images: Tensor
+    """`tasks x (way * query) x channels x height x width`, float."""
+    query_labels: Tensor
+    """`tasks x (way * query)` int64, positions in the task, 0 to way - 1."""
