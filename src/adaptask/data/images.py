@@ -1,0 +1,31 @@
+"""The one form in which every dataset is held: the images of a split, grouped by class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """The images of one split of a dataset, those of a class standing together.
+
+    Class `c` owns `images[class_starts[c] : class_starts[c + 1]]`. Classes are numbered in the
+    order of `class_names`, from 0, within the split.
+    """
+
+    dataset: str
+    """The dataset's name, such as `cifar-fs`."""
+    split: str
+    """`train`, `val` or `test`."""
+    images: Tensor
+    """`images x channels x height x width`, uint8; memory-mapped where it comes from a cache."""
+    class_names: tuple[str, ...]
+    class_starts: Tensor
+    """`classes + 1` int64; the last entry is the number of images."""
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes in the split."""
+        return len(self.class_names)
