@@ -1,0 +1,248 @@
+"""The laws of samplers: each raises an `AssertionError` that says what was expected and came.
+
+They hold for task samplers and for samplers of single instances; `subjects` knows the difference.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from adaptask.conformance.subjects import Subject, describe
+from adaptask.errors import AdaptaskError
+
+SamplerFactory = Callable[[int], Any]
+"""Builds a fresh sampler from a seed."""
+
+_N_DRAWS = 20_000
+
+
+def check_sampler(build: SamplerFactory) -> None:
+    """Check a sampler against every law of this module.
+
+    Args:
+        build: Returns a fresh sampler for a seed. Keep it small, such as 9 classes and 3 ways, so
+            that its distribution can be enumerated.
+
+    Raises:
+        AssertionError: If a law is broken.
+    """
+    sampler = build(0)
+    _require(isinstance(sampler, nn.Module), "a sampler is a torch.nn.Module", type(sampler))
+    _require(not list(sampler.parameters()), "a sampler has buffers and no parameters")
+    describe(sampler)
+    for law in SAMPLER_LAWS:
+        law(build)
+
+
+def draws_have_their_form(build: SamplerFactory) -> None:
+    """Draws are int64 of the right shape, in range, and distinct within a task."""
+    subject = describe(build(0))
+    for n_draws in (1, 7, 64):
+        ids = subject.sampler.sample(n_draws)
+        shape = (n_draws, *subject.row)
+        _require(tuple(ids.shape) == shape, f"sample has the shape {shape}", tuple(ids.shape))
+        _require(ids.dtype == torch.int64, "sample returns int64", ids.dtype)
+        in_range = (ids >= 0) & (ids < subject.n_items)
+        _require(bool(in_range.all()), "what is drawn is in range", ids)
+        if subject.row:
+            distinct = all(len(set(row)) == subject.row[0] for row in ids.tolist())
+            _require(distinct, "the classes of a task are distinct", ids)
+
+
+def the_seed_decides(build: SamplerFactory) -> None:
+    """Equal seeds give equal draws, also after updates; other seeds give others."""
+    first, second, other = build(3), build(3), build(4)
+    for sampler in (first, second, other):
+        _teach(describe(sampler), n_rounds=3)
+    same = torch.equal(first.sample(32), second.sample(32))
+    _require(same, "two samplers with the same seed draw the same")
+    _require(not torch.equal(second.sample(32), other.sample(32)), "another seed draws otherwise")
+
+
+def a_restored_state_draws_on(build: SamplerFactory) -> None:
+    """A state that went through a file, loaded without pickle, draws and learns on exactly."""
+    original, restored = build(5), build(6)
+    _teach(describe(original), n_rounds=3)
+    original.sample(5)
+    file = io.BytesIO()
+    torch.save(original.state_dict(), file)
+    file.seek(0)
+    restored.load_state_dict(torch.load(file, weights_only=True))
+    twin = copy.deepcopy(original)
+    for _ in range(3):
+        draws = [sampler.sample(16) for sampler in (original, restored, twin)]
+        _require(torch.equal(draws[0], draws[1]), "a restored sampler draws on exactly")
+        _require(torch.equal(draws[0], draws[2]), "a deep copy draws on exactly")
+        for sampler in (original, restored, twin):
+            _teach(describe(sampler), n_rounds=1)
+    same = _equal(original.state_dict(), restored.state_dict())
+    _require(same, "a restored sampler learns on exactly")
+
+
+def updates_leave_the_random_stream_alone(build: SamplerFactory) -> None:
+    """An update draws no random numbers: the next draw of a uniform sampler stays as it was."""
+    taught, untaught = build(7), build(7)
+    _teach(describe(taught), n_rounds=2)
+    streams = [s.state_dict().get("_extra_state", {}) for s in (taught, untaught)]
+    if all(isinstance(stream, dict) and "generator" in stream for stream in streams):
+        states = [stream["generator"]["state"] for stream in streams]
+        _require(torch.equal(*states), "update leaves the random stream as it was")
+
+
+def the_order_of_tasks_does_not_matter(build: SamplerFactory) -> None:
+    """An update with its entries in another order comes to the same distribution."""
+    forward, backward = describe(build(8)), describe(build(8))
+    feedback = forward.feedback(seed=1, n_tasks=12)
+    forward.sampler.update(*feedback)
+    backward.sampler.update(*(part.flip(0) for part in feedback))
+    _require_close(_distribution(forward), _distribution(backward), "the order of tasks is free")
+
+
+def relabelling_classes_relabels_the_result(build: SamplerFactory) -> None:
+    """Nothing is special: renaming what is drawn renames the distribution."""
+    plain, renamed = describe(build(9)), describe(build(9))
+    # One random cycle through all of them: nothing keeps its name.
+    cycle = torch.randperm(plain.n_items, generator=torch.Generator().manual_seed(2))
+    names = torch.empty_like(cycle)
+    names[cycle] = cycle.roll(1)
+    names = names.to(plain.device)
+    for seed in range(4):
+        ids, probabilities, labels = plain.feedback(seed=seed, n_tasks=6)
+        plain.sampler.update(ids, probabilities, labels)
+        renamed.sampler.update(names[ids], probabilities, labels)
+    outcomes = plain.outcomes()
+    before, after = plain.sampler.log_prob(outcomes), renamed.sampler.log_prob(names[outcomes])
+    _require_close(before, after, "renaming classes renames the result")
+
+
+def the_order_within_a_task_does_not_matter(build: SamplerFactory) -> None:
+    """Reordering the classes of a task, labels and columns with them, changes nothing."""
+    plain, reordered = describe(build(10)), describe(build(10))
+    if not plain.row:
+        return
+    class_ids, probabilities, labels = plain.feedback(seed=3, n_tasks=6)
+    plain.sampler.update(class_ids, probabilities, labels)
+    reordered.sampler.update(class_ids.flip(1), probabilities.flip(2), plain.row[0] - 1 - labels)
+    _require_close(_distribution(plain), _distribution(reordered), "the order in a task is free")
+    outcomes = plain.outcomes()
+    there, back = plain.sampler.log_prob(outcomes), plain.sampler.log_prob(outcomes.flip(1))
+    _require_close(there, back, "log_prob is of sets")
+
+
+def log_prob_is_a_distribution_and_draws_follow_it(build: SamplerFactory) -> None:
+    """Where all outcomes can be listed, log_prob sums to one and 20,000 draws agree with it."""
+    subject = describe(build(11))
+    if not subject.is_enumerable:
+        return
+    _teach(subject, n_rounds=5)
+    probs = _distribution(subject).exp()
+    _require_close(probs.sum(), torch.ones_like(probs.sum()), "probabilities sum to one")
+    index = {key: i for i, key in enumerate(subject.keys(subject.outcomes()))}
+    counts = torch.zeros(len(index), dtype=torch.float64)
+    for key in subject.keys(subject.sampler.sample(_N_DRAWS)):
+        counts[index[key]] += 1
+    expected = probs.cpu() * _N_DRAWS
+    statistic = float(((counts - expected) ** 2 / expected).sum())
+    # Six standard deviations of a chi-square variable.
+    freedom = len(index) - 1
+    limit = freedom + 6 * math.sqrt(2 * freedom) + 12
+    _require(statistic < limit, f"draws follow log_prob (chi-square below {limit:.0f})", statistic)
+
+
+def bad_feedback_is_refused_and_changes_nothing(build: SamplerFactory) -> None:
+    """What is wrong raises an AdaptaskError, at once or from `check()`, and leaves no trace."""
+    subject = describe(build(12))
+    sampler = subject.sampler
+    _teach(subject, n_rounds=2)
+    for problem, arguments in subject.bad_feedback():
+        before = copy.deepcopy(sampler.state_dict())
+        try:
+            sampler.update(*arguments)
+            sampler.check()
+        except AdaptaskError as error:
+            _require(len(str(error)) > 20, f"the error on {problem} says what to do", error)
+        else:
+            _require(False, f"update refuses {problem}")
+        _require(_equal(before, sampler.state_dict()), f"{problem} changes nothing")
+
+
+def a_foreign_state_is_refused_and_changes_nothing(build: SamplerFactory) -> None:
+    """A state that is incomplete or of another sampler raises, and nothing of it is loaded."""
+    sampler = build(13)
+    _teach(describe(sampler), n_rounds=2)
+    good = copy.deepcopy(sampler.state_dict())
+    incomplete = [{k: v for k, v in good.items() if k != missing} for missing in good]
+    misshapen = [
+        {**good, k: v.new_zeros(v.numel() + 1)} for k, v in good.items() if isinstance(v, Tensor)
+    ]
+    for state in [{}, *incomplete, *misshapen, {**good, "stranger": torch.zeros(1)}]:
+        try:
+            sampler.load_state_dict(state)
+        except (AdaptaskError, RuntimeError):
+            pass
+        else:
+            _require(False, f"a state with the keys {sorted(state)} is refused")
+        _require(_equal(good, sampler.state_dict()), "a refused state changes nothing")
+
+
+def nonsense_arguments_are_refused(build: SamplerFactory) -> None:
+    """`sample` of no tasks, of a fraction of a task or of True tasks raises an AdaptaskError."""
+    sampler = build(14)
+    for nonsense in (0, -1, 1.5, "2", True, None):
+        try:
+            sampler.sample(nonsense)
+        except AdaptaskError:
+            continue
+        _require(False, f"sample({nonsense!r}) is refused")
+
+
+SAMPLER_LAWS: tuple[Callable[[SamplerFactory], None], ...] = (
+    draws_have_their_form,
+    the_seed_decides,
+    a_restored_state_draws_on,
+    updates_leave_the_random_stream_alone,
+    the_order_of_tasks_does_not_matter,
+    relabelling_classes_relabels_the_result,
+    the_order_within_a_task_does_not_matter,
+    log_prob_is_a_distribution_and_draws_follow_it,
+    bad_feedback_is_refused_and_changes_nothing,
+    a_foreign_state_is_refused_and_changes_nothing,
+    nonsense_arguments_are_refused,
+)
+"""The laws that `check_sampler` checks, each a function of a factory."""
+
+
+def _require(holds: bool, law: str, came: object = None) -> None:
+    if not holds:
+        raise AssertionError(f"Broken: {law}." + ("" if came is None else f" Got {came}."))
+
+
+def _require_close(left: Tensor, right: Tensor, law: str) -> None:
+    gap = float((left - right).abs().max())
+    _require(gap < 1e-4, f"{law} (to 1e-4)", gap)
+
+
+def _teach(subject: Subject, *, n_rounds: int) -> None:
+    for seed in range(n_rounds):
+        subject.sampler.update(*subject.feedback(seed=100 + seed, n_tasks=5))
+
+
+def _distribution(subject: Subject) -> Tensor:
+    log_probs: Tensor = subject.sampler.log_prob(subject.outcomes())
+    return log_probs
+
+
+def _equal(left: Any, right: Any) -> bool:
+    """Compare states, NaN and minus infinity included, to the last bit."""
+    if isinstance(left, Tensor):
+        return isinstance(right, Tensor) and torch.equal(left, right)
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(_equal(left[k], right[k]) for k in left)
+    return bool(left == right)

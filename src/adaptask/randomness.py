@@ -1,0 +1,169 @@
+"""Modules that own their random stream and can be restored to draw on exactly."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import warnings
+from collections.abc import Callable
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from adaptask.arguments import check_integer
+from adaptask.errors import StateError
+
+_LARGEST_SEED = 2**63 - 1
+
+
+class RandomModule(nn.Module):
+    """A module of buffers, without parameters, that owns its random stream.
+
+    The stream is part of `state_dict()`: a restored module draws on exactly. Moving to another
+    kind of device starts a new stream, seeded from the old one, because the kinds generate random
+    numbers differently. Converting to half precision leaves the buffers as wide as they are.
+
+    Args:
+        seed: Seed of the random stream, at least 0.
+        device: Where the buffers and the stream live.
+    """
+
+    def __init__(self, *, seed: int, device: torch.device | str | None) -> None:
+        super().__init__()
+        check_integer("seed", seed, low=0, high=_LARGEST_SEED)
+        where = torch.empty(0, device=device).device  # the default device, with its index
+        self._generator = torch.Generator(where).manual_seed(seed)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the buffers live and the draws are made."""
+        return self._generator.device
+
+    def reseed(self, seed: int) -> None:
+        """Start a new random stream; everything else stays."""
+        self._generator.manual_seed(check_integer("seed", seed, low=0, high=_LARGEST_SEED))
+
+    def fork(self, seed: int) -> Self:
+        """Return a copy with a random stream of its own, to draw from without disturbing this."""
+        twin = copy.deepcopy(self)
+        twin.reseed(seed)
+        return twin
+
+    def _uniform(self, *shape: int, dtype: torch.dtype) -> Tensor:
+        """Independent draws between 0 (included) and 1 (left out)."""
+        empty = torch.empty(shape, dtype=dtype, device=self.device)
+        return empty.uniform_(generator=self._generator)
+
+    def _log_exponential(self, *shape: int, dtype: torch.dtype) -> Tensor:
+        """Logarithms of independent Exp(1) draws; above minus infinity.
+
+        `argmax(log_weights - log_exponential)` chooses in proportion to the weights: minus the
+        logarithm of an exponential is a Gumbel variable. Through uniform draws, because torch's
+        own exponential ones take four times as long on the CPU.
+        """
+        return self._uniform(*shape, dtype=dtype).log_().neg_().log_()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        def keep_precision(tensor: Tensor) -> Tensor:
+            moved = fn(tensor)
+            narrowed = moved.is_floating_point() and moved.dtype.itemsize < 4
+            return tensor.to(moved.device) if narrowed else moved
+
+        super()._apply(keep_precision, recurse)  # type: ignore[no-untyped-call]
+        target = fn(torch.empty(0, device=self.device)).device
+        if target != self.device:
+            seed = torch.empty((), dtype=torch.int64, device=self.device)
+            seed.random_(generator=self._generator)
+            self._generator = torch.Generator(target).manual_seed(int(seed))
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        state["_generator"] = (self._generator.device, self._generator.get_state())
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        device, generator_state = state.pop("_generator")
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._generator = torch.Generator(device)
+        self._generator.set_state(generator_state)
+
+    def _identity(self) -> dict[str, Any]:
+        """What a saved state must have in common with the module it is loaded into."""
+        return {"sampler": type(self).__name__}
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """Return what `state_dict()` holds besides the buffers: identity and random stream."""
+        stream = {"kind": self.device.type, "state": self._generator.get_state()}
+        return {**self._identity(), "generator": stream}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Take over the random stream of a state that has been checked."""
+        stream = state["generator"]
+        if stream["kind"] == self.device.type:
+            self._generator.set_state(stream["state"])
+        else:
+            digest = hashlib.sha256(bytes(stream["state"].tolist())).digest()
+            self._generator.manual_seed(int.from_bytes(digest[:7], "big"))
+            warnings.warn(
+                f"The state was saved on {stream['kind']} and is loaded on {self.device.type}, "
+                "whose generators differ: everything is restored but the random stream, which "
+                "goes on in a new one that follows from the saved one.",
+                stacklevel=2,
+            )
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        # Checked as a whole before any buffer is touched, also when a parent module loads.
+        self._check_state(
+            {k[len(prefix) :]: v for k, v in state_dict.items() if k.startswith(prefix)}
+        )
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+    def _check_state(self, state: dict[str, Any]) -> None:
+        """Refuse a state that is not one of this module's, complete and sane."""
+        extra = state.get("_extra_state")
+        if not isinstance(extra, dict) or "sampler" not in extra or "generator" not in extra:
+            raise StateError(
+                f"This is no state of a {type(self).__name__}: its '_extra_state' with the kind of "
+                "sampler and the random stream is missing. Pass what state_dict() returned."
+            )
+        for key, expected in self._identity().items():
+            if extra.get(key) != expected:
+                raise StateError(
+                    f"The state was saved with {key} {extra.get(key)!r}, this has {expected!r}. "
+                    f"Build the sampler with the same {key}, or load another state."
+                )
+        _check_stream(extra["generator"])
+        expected_buffers = {
+            name: buffer
+            for name, buffer in self.named_buffers()
+            if name not in self._non_persistent_buffers_set
+        }
+        if state.keys() - {"_extra_state"} != expected_buffers.keys():
+            raise StateError(
+                f"The state must hold {sorted(expected_buffers)}; "
+                f"got {sorted(state.keys() - {'_extra_state'})}."
+            )
+        for name, buffer in expected_buffers.items():
+            value = state[name]
+            if not isinstance(value, Tensor) or value.shape != buffer.shape:
+                came = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+                raise StateError(f"{name} must have the shape {tuple(buffer.shape)}; got {came}.")
+        self._check_buffers({name: state[name] for name in expected_buffers})
+
+    def _check_buffers(self, buffers: dict[str, Tensor]) -> None:
+        """Refuse values that this module could never have come to; raises `StateError`."""
+
+
+def _check_stream(stream: object) -> None:
+    """Refuse a saved random stream that could not be taken up again."""
+    if not isinstance(stream, dict) or not isinstance(stream.get("state"), Tensor):
+        raise StateError("The random stream of the state is damaged: no generator state in it.")
+    if stream.get("kind") == "cpu":
+        try:
+            torch.Generator().set_state(stream["state"])
+        except (RuntimeError, TypeError) as error:
+            raise StateError(f"The random stream of the state is damaged: {error}") from None

@@ -1,0 +1,84 @@
+"""Which classes next? One file an algorithm, all behind one protocol.
+
+>>> from adaptask.samplers import build_sampler
+>>> sampler = build_sampler("gcp", n_classes=64, n_way=5, seed=0)
+>>> sampler.sample(n_tasks=8).shape
+torch.Size([8, 5])
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from adaptask.arguments import check_choice
+from adaptask.errors import ArgumentError
+from adaptask.randomness import RandomModule
+from adaptask.samplers.base import Sampler
+from adaptask.samplers.class_based import ClassSampler
+from adaptask.samplers.class_pair import ClassPairSampler
+from adaptask.samplers.diagnostics import (
+    Estimate,
+    class_marginals,
+    importance_weight,
+    kl_from_uniform,
+    pair_marginals,
+)
+from adaptask.samplers.feedback import Feedback
+from adaptask.samplers.greedy_class_pair import GreedyClassPairSampler
+from adaptask.samplers.instance import InstanceSampler
+from adaptask.samplers.potentials import PairPotentialSampler
+from adaptask.samplers.strategies import STRATEGIES
+from adaptask.samplers.uniform import UniformSampler
+
+SAMPLERS: dict[str, type[RandomModule]] = {
+    "uniform": UniformSampler,
+    "c": ClassSampler,
+    "cp": ClassPairSampler,
+    "gcp": GreedyClassPairSampler,
+    "instance": InstanceSampler,
+}
+"""Every sampler by its name. All but `instance` draw tasks; that one draws single examples."""
+
+
+def build_sampler(name: str, **settings: Any) -> Any:
+    """Build the sampler of that name.
+
+    Args:
+        name: A key of `SAMPLERS`.
+        **settings: The keyword arguments of its class.
+
+    Raises:
+        ArgumentError: If there is no such sampler, or it does not take such an argument.
+    """
+    kind = SAMPLERS[check_choice("sampler", name, SAMPLERS)]
+    parameters = inspect.signature(kind).parameters
+    if unknown := settings.keys() - parameters.keys():
+        raise ArgumentError(
+            f"The sampler {name!r} takes no {', '.join(sorted(unknown))}; "
+            f"it takes {', '.join(parameters)}."
+        )
+    required = [key for key, p in parameters.items() if p.default is p.empty]
+    if missing := [key for key in required if key not in settings]:
+        raise ArgumentError(f"The sampler {name!r} needs {', '.join(missing)}.")
+    return kind(**settings)
+
+
+__all__ = [
+    "SAMPLERS",
+    "STRATEGIES",
+    "ClassPairSampler",
+    "ClassSampler",
+    "Estimate",
+    "Feedback",
+    "GreedyClassPairSampler",
+    "InstanceSampler",
+    "PairPotentialSampler",
+    "Sampler",
+    "UniformSampler",
+    "build_sampler",
+    "class_marginals",
+    "importance_weight",
+    "kl_from_uniform",
+    "pair_marginals",
+]

@@ -1,0 +1,233 @@
+"""What a learner made of some tasks, checked and condensed to what samplers learn from.
+
+Types, shapes and devices are checked at once. Values are checked without reading them on the
+host, so that nothing waits for a device: each check yields one bool a task, and the sampler
+leaves out a task that fails one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from adaptask.errors import ArgumentError
+from adaptask.samplers.arrays import Array, as_tensor, namespace, view
+
+# A softmax sums to one only up to rounding; these are a few units of the last place.
+_ROW_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 5e-3}
+_BFLOAT16_TOLERANCE = 3e-2
+
+PROBLEMS = (
+    "class_ids must be distinct classes between 0 and n_classes - 1",
+    "labels must be positions in the task, between 0 and n_way - 1",
+    "every class of a task needs at least one query",
+    "probabilities must be finite, not negative, and sum to one over the classes of the task "
+    "(if these are logits, apply softmax first)",
+)
+"""What each check of values demands of a task."""
+
+
+@dataclass(frozen=True)
+class Feedback:
+    """The outcome of some tasks, for samplers to learn from."""
+
+    class_ids: Tensor
+    """Classes of each task, `tasks x way`, in range and distinct."""
+    confusion: Tensor
+    """`tasks x way x way`: at `[t, y, c]`, the mean probability of the queries of class `y` of
+    falling on class `c`. Anything where a task was refused."""
+    query_counts: Tensor
+    """Number of queries of each class as floating-point numbers, `tasks x way`, or `way` where
+    all tasks share them."""
+    accepted: Tensor | None
+    """Whether a task passed every check, `tasks` bool; None if all did, as always on the CPU.
+    Tasks that were refused are still there, so that shapes stay fixed, with harmless classes."""
+
+
+def condense(
+    class_ids: Tensor, probabilities: Tensor, labels: Tensor, *, n_classes: int, dtype: torch.dtype
+) -> tuple[Feedback, Tensor | None]:
+    """Check what a learner made of some tasks, and condense it.
+
+    Args:
+        class_ids: `tasks x way`.
+        probabilities: `tasks x queries x way`, any floating type.
+        labels: `tasks x queries`, or `queries` where all tasks share them.
+        n_classes: Number of training classes.
+        dtype: The precision to compute in.
+
+    Returns:
+        The feedback, and which task passed which check, `tasks x len(PROBLEMS)` bool, or None on
+        the CPU.
+
+    Raises:
+        ArgumentError: On the CPU, if any task failed any check.
+    """
+    xp = namespace(class_ids)
+    ids, answers, probs = view(class_ids), view(labels), view(probabilities.detach().to(dtype))
+    tolerance = row_tolerance(probabilities.dtype)
+    positions = xp.arange(ids.shape[1], device=ids.device)
+    one_hot = xp.asarray(answers[..., None] == positions, dtype=probs.dtype)
+    counts = one_hot.sum(-2)
+    accepted = passed = None
+    if xp is not np:
+        passed = which_pass(ids, probs, counts, answers.shape[-1], n_classes, tolerance, xp)
+        accepted = passed.all(-1)
+        ids = xp.where(accepted[:, None], ids, positions)
+    elif not all_pass(ids, probs, counts, answers.shape[-1], n_classes, tolerance):
+        with np.errstate(all="ignore"):
+            passed = which_pass(ids, probs, counts, answers.shape[-1], n_classes, tolerance, xp)
+        raise ArgumentError(describe_refusal(passed, PROBLEMS))
+    confusion = one_hot.swapaxes(-1, -2) @ probs / counts[..., None]
+    feedback = Feedback(as_tensor(ids), as_tensor(confusion), as_tensor(counts), accepted)
+    return feedback, passed
+
+
+def which_pass(
+    ids: Array,
+    probs: Array,
+    counts: Array,
+    n_queries: int,
+    n_classes: int,
+    tolerance: float,
+    xp: Any,
+) -> Array:
+    """Return which task passes which check, `tasks x len(PROBLEMS)` bool."""
+    counts = xp.broadcast_to(counts, ids.shape)
+    fits = (
+        classes_fit(ids, n_classes),
+        counts.sum(-1) == n_queries,
+        (counts > 0).all(-1),
+        rows_fit(probs, tolerance),
+    )
+    return xp.stack(fits, -1)
+
+
+def all_pass(
+    ids: Array, probs: Array, counts: Array, n_queries: int, n_classes: int, tolerance: float
+) -> bool:
+    """Return whether all tasks pass all checks, NumPy only: the same in a third of the time."""
+    # The bounds come first: they turn away NaN and infinity, of which sums would warn.
+    if not (probs.min() >= -tolerance and probs.max() <= 1 + tolerance):
+        return False
+    sums = probs @ np.ones(probs.shape[-1], dtype=probs.dtype)
+    ordered = np.sort(ids, -1)
+    return bool(
+        abs(sums - 1).max() <= tolerance
+        and counts.min() > 0
+        and counts.sum() == counts.size // ids.shape[1] * n_queries
+        and ordered[:, 0].min() >= 0
+        and ordered[:, -1].max() < n_classes
+        and (ordered[:, 1:] > ordered[:, :-1]).all()
+    )
+
+
+def classes_fit(ids: Array, n_classes: int) -> Array:
+    """Return which rows hold distinct classes in range, `tasks` bool."""
+    same = (ids[:, :, None] == ids[:, None, :]).reshape(len(ids), -1)
+    return (same.sum(-1) == ids.shape[1]) & ((ids >= 0) & (ids < n_classes)).all(-1)
+
+
+def rows_fit(probs: Array, tolerance: float) -> Array:
+    """Return which matrices, `tasks`, hold nothing but rows of probabilities.
+
+    Args:
+        probs: `tasks x queries x way`.
+        tolerance: By how much a row may miss one, or an entry zero.
+    """
+    # NaN and infinity fail these comparisons too.
+    fits = abs(probs.sum(-1) - 1) <= tolerance
+    return fits.all(-1) & (probs >= -tolerance).reshape(len(probs), -1).all(-1)
+
+
+def row_tolerance(dtype: torch.dtype) -> float:
+    """Return by how much a row of probabilities of that type may miss one."""
+    return _ROW_TOLERANCE.get(dtype, _BFLOAT16_TOLERANCE)
+
+
+def describe_refusal(passed: Array, problems: tuple[str, ...]) -> str:
+    """Say which entry failed which check first, given `entries x checks` bool."""
+    failed = np.logical_not(passed)
+    n_refused = int(failed.any(-1).sum())
+    entry = int(failed.any(-1).argmax())
+    return (
+        f"{problems[int(failed[entry].argmax())]}; entry {entry} does not comply ({n_refused} of "
+        f"{len(failed)} refused). Nothing of this update was applied."
+    )
+
+
+def check_ids(name: str, ids: Tensor, shape: tuple[int | None, ...], device: torch.device) -> None:
+    """Refuse class or instance ids of a wrong type, shape or device.
+
+    Args:
+        name: What the user calls them.
+        ids: What came.
+        shape: The shape expected; None stands for any positive number.
+        device: Where they must be.
+
+    Raises:
+        ArgumentError: If they do not fit.
+    """
+    if not isinstance(ids, Tensor) or ids.dtype != torch.int64:
+        came = getattr(ids, "dtype", type(ids).__name__)
+        raise ArgumentError(f"{name} must be an int64 tensor; got {came}.")
+    _check_shape(name, ids, shape)
+    _check_device(name, ids, device)
+
+
+def check_predictions(
+    probabilities: Tensor, labels: Tensor, shape: tuple[int | None, ...], device: torch.device
+) -> None:
+    """Refuse predictions of a wrong type, shape or device.
+
+    Args:
+        probabilities: What the model said, of the given shape.
+        labels: The right answers: that shape without its last dimension, or without the first
+            and the last where all tasks share them.
+        shape: The shape expected; None stands for any positive number.
+        device: Where both must be.
+
+    Raises:
+        ArgumentError: If they do not fit.
+    """
+    if not isinstance(probabilities, Tensor) or not probabilities.is_floating_point():
+        came = getattr(probabilities, "dtype", type(probabilities).__name__)
+        raise ArgumentError(f"probabilities must be a floating-point tensor; got {came}.")
+    if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.dtype == torch.bool:
+        came = getattr(labels, "dtype", type(labels).__name__)
+        raise ArgumentError(f"labels must be an integer tensor; got {came}.")
+    _check_shape("probabilities", probabilities, shape)
+    allowed = [tuple(probabilities.shape[:-1]), tuple(probabilities.shape[1:-1])]
+    if tuple(labels.shape) not in (allowed if len(shape) > 2 else allowed[:1]):
+        choices = " or ".join(str(choice) for choice in allowed if choice)
+        raise ArgumentError(
+            f"labels must have the shape {choices}, to go with probabilities of the shape "
+            f"{tuple(probabilities.shape)}; got {tuple(labels.shape)}."
+        )
+    _check_device("probabilities", probabilities, device)
+    _check_device("labels", labels, device)
+
+
+def _check_shape(name: str, tensor: Tensor, shape: tuple[int | None, ...]) -> None:
+    fits = tensor.ndim == len(shape) and all(
+        size > 0 if expected is None else size == expected
+        for size, expected in zip(tensor.shape, shape, strict=True)
+    )
+    if not fits:
+        expected_shape = " x ".join("any" if size is None else str(size) for size in shape)
+        raise ArgumentError(
+            f"{name} must have the shape {expected_shape} (any: at least one); "
+            f"got {tuple(tensor.shape)}."
+        )
+
+
+def _check_device(name: str, tensor: Tensor, device: torch.device) -> None:
+    if tensor.device != device:
+        raise ArgumentError(
+            f"{name} must be on the sampler's device, {device}; got {tensor.device}. "
+            f"Move it with .to({str(device)!r}), or the sampler with .to({str(tensor.device)!r})."
+        )

@@ -1,0 +1,131 @@
+"""Greedy class-pair sampling (gcp-sampling): Algorithm 1 of the paper."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from adaptask import theory
+from adaptask.arguments import check_number
+from adaptask.samplers.arrays import as_tensor, namespace, view
+from adaptask.samplers.potentials import PairPotentialSampler
+
+
+class GreedyClassPairSampler(PairPotentialSampler):
+    """Draw a pair in proportion to its potential, then add one class after the other.
+
+    With the classes L chosen so far, Eq. 7:
+
+        p(i, j) is proportional to C(i, j) for the first two,
+        p(c | L) is proportional to the product over j in L of C(c, j) for each further one.
+
+    All tasks are drawn at once, in O(n K) a task. The classes of a row stand in the order in
+    which they were drawn. How the potentials are learnt is described in `PairPotentialSampler`.
+
+    Deviation: the paper's Proposition 1, that this is the distribution of Eq. 4, does not hold
+    for K >= 3, since each step divides by a constant of its own. For Eq. 4 take `cp`.
+
+    Args:
+        n_classes: Number of training classes, n.
+        n_way: Number of classes in a task, K.
+        alpha: Weight of the new observation, 0 to 1e6.
+        tau: Memory, from 0 (none) to 1 (nothing is forgotten).
+        strategy: `hard`, `easy` or `uncertain`.
+        confusion: `sum` of both directions as in Eq. 6, or their `mean`.
+        forget: Whether tau acts on the pairs that were `sampled`, or on `all`.
+        exploration: Share of the tasks that are drawn uniformly instead, 0 to 1.
+        seed: Seed of the random stream.
+        dtype: Precision of the potentials, float32 or float64.
+        device: Where the sampler works.
+
+    Reference: Liu et al., Adaptive Task Sampling for Meta-Learning, ECCV 2020, section 4.3.
+    """
+
+    def __init__(
+        self,
+        *,
+        n_classes: int,
+        n_way: int,
+        alpha: float = 1.0,
+        tau: float = 0.5,
+        strategy: str = "hard",
+        confusion: str = "sum",
+        forget: str = "sampled",
+        exploration: float = 0.0,
+        seed: int = 0,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str | None = None,
+    ) -> None:
+        super().__init__(
+            n_classes=n_classes,
+            n_way=n_way,
+            alpha=alpha,
+            tau=tau,
+            strategy=strategy,
+            confusion=confusion,
+            forget=forget,
+            seed=seed,
+            dtype=dtype,
+            device=device,
+        )
+        self.exploration = check_number("exploration", exploration, low=0, high=1)
+
+    def _draw(self, n_tasks: int) -> Tensor:
+        self._follow_edits()
+        noise = self._log_exponential(self.n_way, n_tasks, self.n_classes, dtype=self.dtype)
+        class_ids = greedy_draw(self.log_potentials, self.log_row_weights, noise)
+        if self.exploration == 0:
+            return class_ids
+        uniform = self._log_exponential(n_tasks, self.n_classes, dtype=self.dtype)
+        uniform_ids = uniform.topk(self.n_way, largest=False).indices
+        explores = self._uniform(n_tasks, 1, dtype=self.dtype) < self.exploration
+        return torch.where(explores, uniform_ids, class_ids)
+
+    def _log_prob(self, class_ids: Tensor) -> Tensor:
+        log_greedy = theory.gcp_log_prob(self.log_potentials, class_ids)
+        if self.exploration == 0:
+            return log_greedy
+        log_share = math.log1p(-self.exploration) if self.exploration < 1 else -math.inf
+        log_uniform = -math.log(math.comb(self.n_classes, self.n_way))
+        return torch.logaddexp(
+            log_greedy + log_share,
+            torch.full_like(log_greedy, log_uniform + math.log(self.exploration)),
+        )
+
+    def _estimate_log_prob(self, class_ids: Tensor) -> tuple[Tensor, float]:
+        if self.n_way <= theory.LARGEST_GREEDY_WAY or self.exploration > 0:
+            return self._log_prob(class_ids), 0.0
+        return theory.gcp_log_prob_estimate(self.log_potentials, class_ids), 0.0
+
+    def extra_repr(self) -> str:
+        """Show the settings in `print(sampler)`."""
+        return f"{super().extra_repr()}, exploration={self.exploration:g}"
+
+
+def greedy_draw(log_potentials: Tensor, log_row_weights: Tensor, log_noise: Tensor) -> Tensor:
+    """Draw the classes of each task one after the other, all tasks at once.
+
+    The diagonal of minus infinity keeps a class from being drawn twice.
+
+    Args:
+        log_potentials: `classes x classes`.
+        log_row_weights: `classes`; they choose the first class, so that the first two are a pair
+            drawn in proportion to its potential.
+        log_noise: `way x tasks x classes`, logarithms of independent Exp(1) draws: minus them
+            are Gumbel variables, and the largest of log-weight plus Gumbel is a draw in
+            proportion to the weights.
+
+    Returns:
+        `tasks x way` int64.
+    """
+    xp, potentials, noise = namespace(log_noise), view(log_potentials), view(log_noise)
+    newest = (view(log_row_weights) - noise[0]).argmax(-1)
+    chosen = [newest[:, None]]
+    log_weights = potentials[newest]
+    for step_noise in noise[1:]:
+        newest = (log_weights - step_noise).argmax(-1)
+        chosen.append(newest[:, None])
+        log_weights = log_weights + potentials[newest]
+    return as_tensor(xp.concatenate(chosen, 1))

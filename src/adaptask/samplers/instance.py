@@ -1,0 +1,179 @@
+"""Instance-based sampling for plain SGD over a dataset, section 3.2 of the paper."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Sampler as TorchSampler
+
+from adaptask.arguments import check_integer, check_number
+from adaptask.errors import ArgumentError, StateError
+from adaptask.samplers.arrays import mean_by_key
+from adaptask.samplers.base import FeedbackModule
+from adaptask.samplers.feedback import (
+    check_ids,
+    check_predictions,
+    describe_refusal,
+    row_tolerance,
+    rows_fit,
+)
+from adaptask.samplers.potentials import LARGEST_ALPHA, check_dtype
+from adaptask.samplers.strategies import find_strategy
+
+
+class InstanceSampler(FeedbackModule, TorchSampler[int]):
+    """Draw single examples, each with a probability that grows with how badly it is classified.
+
+    After the example x_i with the label y_i was classified, Eq. 2:
+
+        p(i) <- p(i)^tau * exp(alpha * (1 - p(y_i | x_i))), normalised,
+
+    with `u = 1 - p(y|x)`, `1 - u` or `u (1 - u)` for the strategies hard, easy and uncertain.
+    Draws are independent, with replacement, so that the weights of `importance_weight` make the
+    gradient an unbiased estimate of that under uniform sampling.
+
+    It is also a `torch.utils.data.Sampler`: as `DataLoader(dataset, sampler=sampler)` it yields as
+    many indices an epoch as there are examples, `n_ahead` drawn at a time; call `update` from the
+    training loop, with the indices that the dataset returned.
+
+    Deviation: as in `ClassSampler`, unnormalised weights that start at 1 are kept, because the
+    power tau on the few normalised probabilities that change would by itself multiply them by
+    n^(1 - tau). An example that stands in a batch more than once is updated once, with the mean.
+
+    Args:
+        n_instances: Number of examples, at least 1.
+        alpha: Weight of the new observation, 0 to 1e6.
+        tau: Memory, from 0 (none) to 1 (nothing is forgotten).
+        strategy: `hard`, `easy` or `uncertain`.
+        n_ahead: How many indices the iterator draws at a time; larger is quicker, but that much
+            later does it follow an update.
+        seed: Seed of the random stream.
+        dtype: Precision of the weights, float32 or float64.
+        device: Where the sampler works.
+
+    Reference: Liu et al., Adaptive Task Sampling for Meta-Learning, ECCV 2020, section 3.2.
+    """
+
+    log_weights: Tensor
+    _problems = (
+        "instance_ids must lie between 0 and n_instances - 1",
+        "labels must lie between 0 and the number of columns of probabilities - 1",
+        "probabilities must be finite, not negative, and sum to one in each row "
+        "(if these are logits, apply softmax first)",
+    )
+
+    def __init__(
+        self,
+        *,
+        n_instances: int,
+        alpha: float = 1.0,
+        tau: float = 0.5,
+        strategy: str = "hard",
+        n_ahead: int = 64,
+        seed: int = 0,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str | None = None,
+    ) -> None:
+        super().__init__(seed=seed, device=device)
+        self.n_instances = check_integer("n_instances", n_instances, low=1)
+        self.alpha = check_number("alpha", alpha, low=0, high=LARGEST_ALPHA)
+        self.tau = check_number("tau", tau, low=0, high=1)
+        self.strategy = strategy
+        self._utility = find_strategy(strategy)
+        self.n_ahead = check_integer("n_ahead", n_ahead, low=1)
+        check_dtype(dtype)
+        weights = torch.zeros(self.n_instances, dtype=dtype, device=device)
+        self.register_buffer("log_weights", weights)
+
+    def sample(self, n_draws: int = 1) -> Tensor:
+        """Return the indices of examples drawn independently, `draws` int64.
+
+        Raises:
+            ArgumentError: If `n_draws` is no positive integer.
+        """
+        check_integer("n_draws", n_draws, low=1)
+        cumulative = self.log_weights.double().softmax(0).cumsum(0)
+        level = self._uniform(n_draws, dtype=torch.float64) * cumulative[-1]
+        at = torch.searchsorted(cumulative, level, right=True)
+        return at.clamp_max(self.n_instances - 1)
+
+    def update(self, instance_ids: Tensor, probabilities: Tensor, labels: Tensor) -> None:
+        """Take in how some examples were classified; bad values are treated as in `Sampler.update`.
+
+        Args:
+            instance_ids: Which examples, `batch` int64.
+            probabilities: What the model gave each, `batch x labels`, rows summing to one.
+            labels: The right answers, `batch`, any integer type.
+
+        Raises:
+            ArgumentError: If anything does not fit.
+        """
+        check_ids("instance_ids", instance_ids, (None,), self.device)
+        check_predictions(probabilities, labels, (len(instance_ids), None), self.device)
+        probs = probabilities.detach().to(self.log_weights.dtype)
+        labels = labels.to(torch.int64)
+        in_range = (labels >= 0) & (labels < probabilities.shape[-1])
+        fits = (
+            (instance_ids >= 0) & (instance_ids < self.n_instances),
+            in_range,
+            rows_fit(probs.unsqueeze(1), row_tolerance(probabilities.dtype)),
+        )
+        passed = torch.stack(fits, dim=-1)
+        accepted = passed.all(-1)
+        if self.device.type != "cpu":
+            self._count_refusals(passed)
+        elif not accepted.all():
+            raise ArgumentError(describe_refusal(passed.numpy(), self._problems))
+        ids = torch.where(accepted, instance_ids, 0)
+        answers = torch.where(accepted, labels, 0).unsqueeze(-1)
+        missed = 1 - probs.gather(-1, answers)
+        keys = ids.unsqueeze(-1)
+        mean, seen = mean_by_key(keys, missed, accepted, torch)
+        old = self.log_weights[keys]
+        new = self.tau * old + self.alpha * self._utility(mean)
+        self.log_weights[keys] = torch.where(seen, new, old) if seen is not None else new
+
+    def log_prob(self, instance_ids: Tensor) -> Tensor:
+        """Return the log-probability of each example in one draw, `draws` float64.
+
+        Raises:
+            ArgumentError: If an index does not fit.
+        """
+        check_ids("instance_ids", instance_ids, (None,), self.device)
+        fits = (instance_ids >= 0) & (instance_ids < self.n_instances)
+        if self.device.type == "cpu" and not fits.all():
+            raise ArgumentError(f"{self._problems[0]}; got {int(instance_ids[~fits][0])}.")
+        log_probs = self.log_weights.double().log_softmax(0)
+        return log_probs[torch.where(fits, instance_ids, 0)].masked_fill(~fits, torch.nan)
+
+    def importance_weight(self, instance_ids: Tensor) -> Tensor:
+        """Return `1 / (n p(i))`, with which a loss counts as one drawn uniformly, `draws`."""
+        return (-math.log(self.n_instances) - self.log_prob(instance_ids)).exp()
+
+    def __iter__(self) -> Iterator[int]:
+        n_left = self.n_instances
+        while n_left > 0:
+            block = self.sample(min(self.n_ahead, n_left)).tolist()
+            n_left -= len(block)
+            yield from block
+
+    def __len__(self) -> int:
+        return self.n_instances
+
+    def _identity(self) -> dict[str, Any]:
+        return {**super()._identity(), "n_instances": self.n_instances}
+
+    def _check_buffers(self, buffers: dict[str, Tensor]) -> None:
+        if not buffers["log_weights"].isfinite().all():
+            raise StateError("log_weights of the state must be finite; it is damaged.")
+
+    def extra_repr(self) -> str:
+        """Show the settings in `print(sampler)`."""
+        return (
+            f"n_instances={self.n_instances}, alpha={self.alpha:g}, tau={self.tau:g}, "
+            f"strategy={self.strategy!r}"
+        )

@@ -1,0 +1,199 @@
+"""Class-pair potentials: what cp- and gcp-sampling learn, Eq. 5 and 6."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from adaptask.arguments import check_choice, check_number
+from adaptask.errors import ArgumentError, StateError
+from adaptask.samplers.arrays import Array, log_sum_exp, mean_by_key, namespace, view
+from adaptask.samplers.base import Sampler
+from adaptask.samplers.feedback import Feedback
+from adaptask.samplers.strategies import find_strategy
+
+_STALE = -1
+
+LARGEST_ALPHA = 1e6
+"""Above it, float32 log-potentials could overflow within a realistic number of updates."""
+
+
+def check_dtype(dtype: torch.dtype) -> None:
+    """Refuse a precision too low, or no floating-point type, for what is learnt in log space."""
+    if dtype not in (torch.float32, torch.float64):
+        raise ArgumentError(f"dtype must be torch.float32 or torch.float64; got {dtype}.")
+
+
+class PairPotentialSampler(Sampler):
+    """A sampler that keeps a potential C(i, j) for every pair of classes, in log space.
+
+    After a task with the support set S and the query set Q, for each pair (i, j) of its classes,
+    Eq. 5 and 6:
+
+        C(i, j) <- C(i, j)^tau * exp(alpha * p(i, j)),
+        p(i, j) = mean over the queries of j of p(i|q, S) + mean over those of i of p(j|q, S)
+
+    with `p`, `1 - p` or `p (1 - p)` for the strategies hard, easy and uncertain.
+
+    Decisions: only pairs that were in a task change, as in the paper's appendix, unless
+    `forget="all"`; that costs O(n^2) an update instead of O(n). A pair in several tasks of one
+    update is updated once, with the mean of its p, so that the order of tasks does not matter.
+    The factor is alpha as in Eq. 5, not alpha^(1 / n_2) as the appendix writes.
+
+    Args:
+        n_classes: Number of training classes, n.
+        n_way: Number of classes in a task, K.
+        alpha: Weight of the new observation, 0 to 1e6.
+        tau: Memory, from 0 (none) to 1 (nothing is forgotten).
+        strategy: `hard`, `easy` or `uncertain`.
+        confusion: `sum` of both directions as in Eq. 6, or their `mean` as in the code that the
+            authors published.
+        forget: Whether tau acts on the pairs that were `sampled`, or on `all`.
+        seed: Seed of the random stream.
+        dtype: Precision of the potentials.
+        device: Where the sampler works.
+
+    Raises:
+        ArgumentError: If a value lies outside its range.
+    """
+
+    log_potentials: Tensor
+    """`classes x classes`, log C: symmetric, minus infinity on the diagonal, at first 0 (C = 1).
+
+    It may be edited in place; draws follow at once.
+    """
+    log_row_weights: Tensor
+    """`classes`, log of the row sums of C: the weight of a class as first of a pair."""
+    _pair_positions: Tensor
+
+    def __init__(
+        self,
+        *,
+        n_classes: int,
+        n_way: int,
+        alpha: float = 1.0,
+        tau: float = 0.5,
+        strategy: str = "hard",
+        confusion: str = "sum",
+        forget: str = "sampled",
+        seed: int = 0,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str | None = None,
+    ) -> None:
+        super().__init__(n_classes=n_classes, n_way=n_way, seed=seed, device=device)
+        self.alpha = check_number("alpha", alpha, low=0, high=LARGEST_ALPHA)
+        self.tau = check_number("tau", tau, low=0, high=1)
+        self.strategy = strategy
+        self.confusion = check_choice("confusion", confusion, ("sum", "mean"))
+        self.forget = check_choice("forget", forget, ("sampled", "all"))
+        self._utility = find_strategy(strategy)
+        check_dtype(dtype)
+        potentials = torch.zeros(self.n_classes, self.n_classes, dtype=dtype, device=device)
+        self.register_buffer("log_potentials", potentials.fill_diagonal_(-torch.inf))
+        self.register_buffer("log_row_weights", potentials.logsumexp(-1), persistent=False)
+        upper = torch.triu_indices(self.n_way, self.n_way, offset=1, device=device)
+        self.register_buffer("_pair_positions", upper, persistent=False)
+        self._seen_version = _STALE
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision of the potentials."""
+        return self.log_potentials.dtype
+
+    def _learn(self, feedback: Feedback) -> None:
+        self._follow_edits()
+        xp, ids = namespace(feedback.class_ids), view(feedback.class_ids)
+        confusion = view(feedback.confusion)
+        p = confusion + confusion.swapaxes(-1, -2)
+        if self.confusion == "mean":
+            p = p / 2
+        p, seen = self._merge_tasks(ids, p, feedback.accepted, xp)
+        # A task is a block of the matrix; each of its pairs stands there twice, with one value.
+        at = ids[:, :, None] * self.n_classes + ids[:, None, :]
+        potentials = view(self.log_potentials).reshape(-1)
+        old = potentials[at]
+        # Without memory, 0 times minus infinity would spoil the diagonal.
+        faded = self.tau * old if self.tau > 0 else xp.where(old > -xp.inf, xp.zeros_like(old), old)
+        new = faded + self.alpha * self._utility(p)
+        if self.forget == "all":
+            self.log_potentials.mul_(self.tau).fill_diagonal_(-torch.inf)
+            old = faded
+        potentials[at] = new if seen is None else xp.where(seen, new, old)
+        touched = ids.reshape(-1)
+        everything = self.forget == "all" or len(touched) >= self.n_classes
+        self._refresh(slice(None) if everything else touched)
+        self._seen_version = self.log_potentials._version
+
+    def _merge_tasks(
+        self, ids: Array, p: Array, accepted: Tensor | None, xp: Any
+    ) -> tuple[Array, Array | None]:
+        """Replace each p by its mean over the accepted tasks that contain the pair.
+
+        Returns:
+            The means, `tasks x way x way`, and where there was one to take; None for everywhere.
+        """
+        if len(ids) == 1:
+            return p, None if accepted is None else accepted[:, None, None]
+        first, second = view(self._pair_positions)
+        rows, columns = ids[:, first], ids[:, second]
+        keys = xp.minimum(rows, columns) * self.n_classes + xp.maximum(rows, columns)
+        means, seen = mean_by_key(keys, p[:, first, second], accepted, xp)
+        p[:, first, second] = p[:, second, first] = means
+        if seen is None:
+            return p, None
+        both = xp.zeros_like(p, dtype=xp.bool)
+        both[:, first, second] = both[:, second, first] = seen
+        return p, both
+
+    def _refresh(self, rows: Array | slice) -> None:
+        """Bring what is derived from those rows of the potentials up to date."""
+        potentials, xp = view(self.log_potentials), namespace(self.log_potentials)
+        view(self.log_row_weights)[rows] = log_sum_exp(potentials[rows], xp)
+
+    def _follow_edits(self) -> None:
+        """Notice potentials that were edited, loaded or moved since they were last used."""
+        if self._seen_version != self.log_potentials._version:
+            self._refresh(slice(None))
+            self._seen_version = self.log_potentials._version
+
+    # Saving marks the derived values stale too: whoever goes on, the saved sampler or a restored
+    # one, derives them anew from the same potentials and so draws the same, to the last bit.
+
+    def _save_to_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        super()._save_to_state_dict(*args, **kwargs)
+        self._seen_version = _STALE
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_state_dict(*args, **kwargs)
+        self._seen_version = _STALE
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._seen_version = _STALE
+        return super().__getstate__()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        self._seen_version = _STALE
+        return super()._apply(fn, recurse)
+
+    def _check_buffers(self, buffers: dict[str, Tensor]) -> None:
+        potentials = buffers["log_potentials"]
+        off_diagonal = ~torch.eye(self.n_classes, dtype=torch.bool, device=potentials.device)
+        if not (
+            potentials[off_diagonal].isfinite().all()
+            and (potentials.diagonal() == -torch.inf).all()
+            and torch.equal(potentials, potentials.mT)
+        ):
+            raise StateError(
+                "log_potentials of the state must be symmetric and finite, with minus infinity on "
+                "the diagonal; it is damaged."
+            )
+
+    def extra_repr(self) -> str:
+        """Show the settings in `print(sampler)`."""
+        return (
+            f"{super().extra_repr()}, alpha={self.alpha:g}, tau={self.tau:g}, "
+            f"strategy={self.strategy!r}, confusion={self.confusion!r}, forget={self.forget!r}"
+        )

@@ -1,0 +1,29 @@
+"""Uniform sampling: what everybody does."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from adaptask.samplers.base import Sampler
+from adaptask.samplers.feedback import Feedback
+
+
+class UniformSampler(Sampler):
+    """Draw K classes without replacement, every category set with the same probability.
+
+    `update` checks what it is given, as in every sampler, and learns nothing from it.
+    """
+
+    def _draw(self, n_tasks: int) -> Tensor:
+        # The largest K of n independent uniform variables are a uniform draw without replacement.
+        return self._uniform(n_tasks, self.n_classes, dtype=self.dtype).topk(self.n_way).indices
+
+    def _learn(self, feedback: Feedback) -> None:
+        pass
+
+    def _log_prob(self, class_ids: Tensor) -> Tensor:
+        log_sets = math.log(math.comb(self.n_classes, self.n_way))
+        return torch.full(class_ids.shape[:1], -log_sets, dtype=torch.float64, device=self.device)

@@ -1,0 +1,226 @@
+"""The mathematics behind the samplers: exact distributions, and the bound of the appendix.
+
+Everything here is a plain function of tensors and numbers. A "category set" is the set of classes
+of a task; its row of class ids may stand in any order. Log-potentials are `classes x classes`,
+symmetric, with minus infinity on the diagonal.
+
+Reference: Liu et al., Adaptive Task Sampling for Meta-Learning, ECCV 2020.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from adaptask.arguments import check_integer, check_number
+from adaptask.errors import ArgumentError
+
+LARGEST_ENUMERATION = 1_000_000
+"""Most category sets that are enumerated."""
+LARGEST_GREEDY_WAY = 12
+"""Largest K for which the probability of a set under gcp-sampling is summed over all orders."""
+
+_CHUNK_ELEMENTS = 2**24
+
+
+def category_sets(n_classes: int, n_way: int) -> Tensor:
+    """Return every category set, `sets x way` int64, in lexicographic order.
+
+    Raises:
+        ArgumentError: If there are more than `LARGEST_ENUMERATION`.
+    """
+    n_sets = math.comb(n_classes, n_way)
+    if n_sets > LARGEST_ENUMERATION:
+        raise ArgumentError(
+            f"{n_classes} classes have {n_sets:.3g} category sets of {n_way}; at most "
+            f"{LARGEST_ENUMERATION:,} are enumerated. Use fewer classes or a smaller way."
+        )
+    flat = itertools.chain.from_iterable(itertools.combinations(range(n_classes), n_way))
+    return torch.from_numpy(np.fromiter(flat, dtype=np.int64, count=n_sets * n_way)).view(-1, n_way)
+
+
+def cp_log_score(log_potentials: Tensor, class_ids: Tensor) -> Tensor:
+    """Return the log of the product of potentials over the pairs of each set, Eq. 4, `tasks`."""
+    first, second = _pairs(class_ids)
+    return log_potentials.double()[class_ids[:, first], class_ids[:, second]].sum(-1)
+
+
+def _pairs(class_ids: Tensor) -> Tensor:
+    """Return the positions of all pairs of a task, `2 x pairs`."""
+    n_way = class_ids.shape[1]
+    return torch.triu_indices(n_way, n_way, offset=1, device=class_ids.device)
+
+
+def cp_distribution(log_potentials: Tensor, n_way: int) -> tuple[Tensor, Tensor]:
+    """Enumerate the distribution of Eq. 4: all category sets and their log-probabilities."""
+    sets = category_sets(len(log_potentials), n_way).to(log_potentials.device)
+    return sets, cp_log_score(log_potentials, sets).log_softmax(0)
+
+
+def gcp_distribution(log_potentials: Tensor, n_way: int) -> tuple[Tensor, Tensor]:
+    """Enumerate the distribution of Eq. 7: all category sets and their log-probabilities."""
+    sets = category_sets(len(log_potentials), n_way).to(log_potentials.device)
+    return sets, gcp_log_prob(log_potentials, sets)
+
+
+def gcp_log_prob(log_potentials: Tensor, class_ids: Tensor) -> Tensor:
+    """Return the log-probability of each category set under gcp-sampling, Eq. 7.
+
+    The sum over the K! orders in which the classes can be drawn is taken over the 2^K partial
+    sets instead: with f(L) the probability that L is what has been drawn so far,
+
+        f({i, j}) = 2 C(i, j) / sum of C,
+        f(L) = sum over l in L of f(L - l) * product over j in L - l of C(l, j) / Z(L - l),
+        Z(L) = sum over c outside L of the product over j in L of C(c, j).
+
+    Args:
+        log_potentials: `classes x classes`.
+        class_ids: `tasks x way`, distinct within a row.
+
+    Returns:
+        `tasks` float64.
+
+    Raises:
+        ArgumentError: If `way` is above `LARGEST_GREEDY_WAY`.
+    """
+    n_way = class_ids.shape[1]
+    if n_way > LARGEST_GREEDY_WAY:
+        raise ArgumentError(
+            f"The probability of a set of {n_way} classes under gcp is a sum over "
+            f"{math.factorial(n_way):.3g} orders; it is computed up to n_way {LARGEST_GREEDY_WAY}. "
+            "gcp_log_prob_ordered gives that of the order drawn, at any n_way."
+        )
+    log_potentials = log_potentials.double()
+    widest = math.comb(n_way, n_way // 2) * max(len(log_potentials), n_way)
+    chunks = torch.split(class_ids, max(1, _CHUNK_ELEMENTS // widest))
+    return torch.cat([_gcp_log_prob(log_potentials, chunk) for chunk in chunks])
+
+
+def _gcp_log_prob(log_potentials: Tensor, class_ids: Tensor) -> Tensor:
+    rows = log_potentials[class_ids]  # tasks x way x classes
+    first, second = _pairs(class_ids)
+    log_products = rows[:, first] + rows[:, second]  # tasks x partial sets x classes
+    pair = log_potentials[class_ids[:, first], class_ids[:, second]]
+    log_reached = math.log(2) + pair - log_potentials.flatten().logsumexp(0)
+    for parents, newest in _larger_partial_sets(class_ids.shape[1]):
+        parents, newest = parents.to(rows.device), newest.to(rows.device)
+        log_normaliser = log_products.logsumexp(-1, keepdim=True)
+        at_members = class_ids.unsqueeze(1).expand(-1, log_products.shape[1], -1)
+        log_next = log_products.gather(-1, at_members) - log_normaliser
+        log_flow = log_reached.unsqueeze(-1) + log_next  # tasks x partial sets x way
+        log_reached = log_flow[:, parents, newest].logsumexp(-1)
+        log_products = log_products[:, parents[:, 0]] + rows[:, newest[:, 0]]
+    return log_reached.squeeze(-1)
+
+
+@functools.cache
+def _larger_partial_sets(n_way: int) -> list[tuple[Tensor, Tensor]]:
+    """For sizes 3 to K: how each partial set of positions arises from one that is smaller by one.
+
+    Each entry is `(parents, newest)`, both `sets x size`: adding position `newest[s, a]` to the
+    smaller set `parents[s, a]` gives set s.
+    """
+    tables = []
+    for size in range(3, n_way + 1):
+        smaller = {s: i for i, s in enumerate(itertools.combinations(range(n_way), size - 1))}
+        larger = list(itertools.combinations(range(n_way), size))
+        parents = [[smaller[s[:a] + s[a + 1 :]] for a in range(size)] for s in larger]
+        tables.append((torch.tensor(parents), torch.tensor(larger)))
+    return tables
+
+
+def gcp_log_prob_ordered(log_potentials: Tensor, class_ids: Tensor) -> Tensor:
+    """Return the log-probability that gcp-sampling draws these classes in this order, `tasks`."""
+    log_potentials = log_potentials.double()
+    pair = log_potentials[class_ids[:, 0], class_ids[:, 1]]
+    log_prob = pair - log_potentials.flatten().logsumexp(0)
+    log_products = log_potentials[class_ids[:, 0]]
+    for position in range(2, class_ids.shape[1]):
+        log_products = log_products + log_potentials[class_ids[:, position - 1]]
+        newest = class_ids[:, position : position + 1]
+        log_prob = log_prob + log_products.log_softmax(-1).gather(-1, newest).squeeze(-1)
+    return log_prob
+
+
+def gcp_log_prob_estimate(
+    log_potentials: Tensor, class_ids: Tensor, *, n_orders: int = 256, seed: int = 0
+) -> Tensor:
+    """Estimate the log-probability of each category set under gcp-sampling, for any K, `tasks`.
+
+    K! times the mean over random orders. Being the logarithm of a mean it lies too low by about
+    the relative variance over orders divided by twice their number.
+    """
+    n_tasks, n_way = class_ids.shape
+    generator = torch.Generator(class_ids.device).manual_seed(seed)
+    log_probs = []
+    for _ in range(n_orders):
+        keys = torch.rand(n_tasks, n_way, generator=generator, device=class_ids.device)
+        shuffled = class_ids.gather(-1, keys.argsort(-1))
+        log_probs.append(gcp_log_prob_ordered(log_potentials, shuffled))
+    log_mean = torch.stack(log_probs).logsumexp(0) - math.log(n_orders)
+    return log_mean + math.lgamma(n_way + 1)
+
+
+def kl_from_uniform(log_probs: Tensor) -> float:
+    """Return KL(Q || uniform) of an enumerated distribution, in nats."""
+    present = log_probs > -torch.inf
+    entropy = -(log_probs.exp() * log_probs)[present].sum()
+    return max(0.0, math.log(len(log_probs)) - float(entropy))
+
+
+def total_variation(log_probs: Tensor, other_log_probs: Tensor) -> float:
+    """Return the total variation distance of two distributions over the same outcomes."""
+    return float((log_probs.exp() - other_log_probs.exp()).abs().sum() / 2)
+
+
+def count_tasks(*, n_classes: int, n_way: int, n_images: int, n_shot: int, n_query: int) -> int:
+    """Return the number n_0 of different tasks, as an exact integer.
+
+        n_0 = binom(n, K) * (binom(L, M + N) * binom(M + N, M))^K
+
+    Args:
+        n_classes: Number of training classes, n.
+        n_way: Number of classes in a task, K.
+        n_images: Number of images of each class, L.
+        n_shot: Number of support images of a class, M.
+        n_query: Number of query images of a class, N.
+    """
+    check_integer("n_way", n_way, low=1, high=n_classes, meaning="the number of training classes")
+    check_integer("n_shot", n_shot, low=1, high=n_images)
+    check_integer("n_query", n_query, low=0, high=n_images - n_shot, meaning="what n_shot leaves")
+    images = math.comb(n_images, n_shot + n_query) * math.comb(n_shot + n_query, n_shot)
+    return int(math.comb(n_classes, n_way) * images**n_way)
+
+
+def generalization_bound(
+    *, empirical_error: float, kl: float, n_tasks: int, c: float = 1.0, delta: float = 0.05
+) -> float:
+    """Return the bound of Theorem 1 on the expected task error (Catoni's PAC-Bayes bound).
+
+        er(Q) <= c / (1 - e^-c) * (empirical error + (KL(Q || P) + log(1 / delta)) / (n_0 c))
+
+    with probability at least 1 - delta.
+
+    Args:
+        empirical_error: Error of Q over the training tasks, 0 to 1.
+        kl: KL(Q || P) of the distributions over sequences of tasks, in nats, at least 0.
+        n_tasks: The number n_0 of different tasks; any size of integer.
+        c: Any number above 0; the best one depends on the rest.
+        delta: Probability with which the bound may fail, above 0 and at most 1.
+    """
+    check_number("empirical_error", empirical_error, low=0, high=1)
+    check_number("kl", kl, low=0, high=math.inf)
+    check_integer("n_tasks", n_tasks, low=1)
+    if check_number("c", c, low=0, high=math.inf) == 0:
+        raise ArgumentError("c must be above 0; got 0.")
+    if check_number("delta", delta, low=0, high=1) == 0:
+        raise ArgumentError("delta must be above 0; got 0.")
+    complexity = kl + math.log(1 / delta)
+    # Through logarithms, since n_0 is far beyond the range of a float.
+    penalty = 0.0 if complexity == 0 else math.exp(math.log(complexity) - math.log(n_tasks)) / c
+    return c / -math.expm1(-c) * (empirical_error + penalty)
