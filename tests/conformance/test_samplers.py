@@ -106,7 +106,7 @@ def test_a_broken_sampler_is_found_out(broken):
 
 
 def test_what_is_no_sampler_is_said_to_be_none():
-    with pytest.raises(AssertionError, match="torch.nn.Module"):
+    with pytest.raises(AssertionError, match=r"torch\.nn\.Module"):
         check_sampler(lambda seed: object())
     with pytest.raises(AssertionError, match="n_classes, n_way"):
         check_sampler(lambda seed: torch.nn.Identity())

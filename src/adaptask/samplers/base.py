@@ -18,6 +18,7 @@ from adaptask.samplers.feedback import (
     check_predictions,
     classes_fit,
     condense,
+    condense_quickly,
 )
 
 
@@ -138,19 +139,25 @@ class Sampler(FeedbackModule):
         Raises:
             ArgumentError: If anything does not fit.
         """
+        feedback = None
+        if self.device.type == "cpu":
+            feedback = condense_quickly(
+                class_ids, probabilities, labels, n_classes=self.n_classes, n_way=self.n_way
+            )
+        if feedback is None:
+            feedback = self._check_feedback(class_ids, probabilities, labels)
+        self._learn(feedback)
+
+    def _check_feedback(self, class_ids: Tensor, probabilities: Tensor, labels: Tensor) -> Feedback:
         check_ids("class_ids", class_ids, (None, self.n_way), self.device)
         shape = (len(class_ids), None, self.n_way)
         check_predictions(probabilities, labels, shape, self.device)
         feedback, passed = condense(
-            class_ids,
-            probabilities,
-            labels,
-            n_classes=self.n_classes,
-            dtype=self.dtype,
+            class_ids, probabilities, labels, n_classes=self.n_classes, dtype=self.dtype
         )
         if passed is not None:
             self._count_refusals(passed)
-        self._learn(feedback)
+        return feedback
 
     def log_prob(self, class_ids: Tensor) -> Tensor:
         """Return the log-probability of drawing each category set, in any order.

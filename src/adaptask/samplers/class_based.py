@@ -79,12 +79,12 @@ class ClassSampler(Sampler):
 
     def _learn(self, feedback: Feedback) -> None:
         xp, log_weights = namespace(self.log_weights), view(self.log_weights)
-        confusion, counts = view(feedback.confusion), view(feedback.query_counts)
+        confusion, counts = feedback.confusion, feedback.query_counts
         # Sums of p(c|q): over all queries, and over those of class c itself.
         on_class = (confusion * counts[..., None]).sum(1)
         on_own = confusion.diagonal(0, 1, 2) * counts
         wrong = (on_class - on_own + counts - on_own) / counts.sum(-1)[..., None]
-        ids = view(feedback.class_ids)
+        ids = feedback.class_ids
         mean, seen = mean_by_key(ids, wrong, feedback.accepted, xp)
         old = log_weights[ids]
         new = self.tau * old + self.alpha * self._utility(mean)

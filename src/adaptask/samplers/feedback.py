@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 from adaptask.errors import ArgumentError
-from adaptask.samplers.arrays import Array, as_tensor, namespace, view
+from adaptask.samplers.arrays import Array, namespace, view
 
 # A softmax sums to one only up to rounding; these are a few units of the last place.
 _ROW_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 5e-3}
 _BFLOAT16_TOLERANCE = 3e-2
+_QUICK = (torch.float32, torch.float64)
 
 PROBLEMS = (
     "class_ids must be distinct classes between 0 and n_classes - 1",
@@ -31,19 +32,23 @@ PROBLEMS = (
 """What each check of values demands of a task."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Feedback:
-    """The outcome of some tasks, for samplers to learn from."""
+    """The outcome of some tasks, for samplers to learn from.
 
-    class_ids: Tensor
+    The fields are what the sampler computes with: NumPy arrays on the CPU, tensors elsewhere (see
+    `adaptask.samplers.arrays`). `torch.as_tensor` makes a tensor of either.
+    """
+
+    class_ids: Array
     """Classes of each task, `tasks x way`, in range and distinct."""
-    confusion: Tensor
+    confusion: Array
     """`tasks x way x way`: at `[t, y, c]`, the mean probability of the queries of class `y` of
     falling on class `c`. Anything where a task was refused."""
-    query_counts: Tensor
+    query_counts: Array
     """Number of queries of each class as floating-point numbers, `tasks x way`, or `way` where
     all tasks share them."""
-    accepted: Tensor | None
+    accepted: Array | None
     """Whether a task passed every check, `tasks` bool; None if all did, as always on the CPU.
     Tasks that were refused are still there, so that shapes stay fixed, with harmless classes."""
 
@@ -69,22 +74,76 @@ def condense(
     """
     xp = namespace(class_ids)
     ids, answers, probs = view(class_ids), view(labels), view(probabilities.detach().to(dtype))
-    tolerance = row_tolerance(probabilities.dtype)
     positions = xp.arange(ids.shape[1], device=ids.device)
     one_hot = xp.asarray(answers[..., None] == positions, dtype=probs.dtype)
     counts = one_hot.sum(-2)
-    accepted = passed = None
-    if xp is not np:
+    tolerance = row_tolerance(probabilities.dtype)
+    with np.errstate(all="ignore"):
         passed = which_pass(ids, probs, counts, answers.shape[-1], n_classes, tolerance, xp)
-        accepted = passed.all(-1)
-        ids = xp.where(accepted[:, None], ids, positions)
-    elif not all_pass(ids, probs, counts, answers.shape[-1], n_classes, tolerance):
-        with np.errstate(all="ignore"):
-            passed = which_pass(ids, probs, counts, answers.shape[-1], n_classes, tolerance, xp)
-        raise ArgumentError(describe_refusal(passed, PROBLEMS))
+        confusion = one_hot.swapaxes(-1, -2) @ probs / counts[..., None]
+    if xp is np:
+        if not passed.all():
+            raise ArgumentError(describe_refusal(passed, PROBLEMS))
+        return Feedback(ids, confusion, counts, None), None
+    accepted = passed.all(-1)
+    ids = xp.where(accepted[:, None], ids, positions)
+    return Feedback(ids, confusion, counts, accepted), passed
+
+
+def condense_quickly(
+    class_ids: Tensor, probabilities: Tensor, labels: Tensor, *, n_classes: int, n_way: int
+) -> Feedback | None:
+    """Do what the checks and `condense` do, in the usual case, on the CPU, in half the time.
+
+    Computes in the precision of the probabilities.
+
+    Returns:
+        None where it is not the usual case (float32 or float64, labels int64) or not certain at a
+        glance that all is well. That says nothing: the full checks then tell.
+    """
+    try:
+        ids, answers = class_ids.numpy(), labels.numpy()
+        probs = probabilities.detach().numpy()
+    except (AttributeError, TypeError, RuntimeError):
+        return None
+    if ids.ndim != 2 or answers.ndim not in (1, 2) or not answers.size or not ids.size:
+        return None
+    n_tasks, n_queries = len(ids), answers.shape[-1]
+    if (
+        not (ids.dtype == answers.dtype == np.int64 and probabilities.dtype in _QUICK)
+        or ids.shape[1] != n_way
+        or probs.shape != (n_tasks, n_queries, n_way)
+        or (answers.ndim == 2 and len(answers) != n_tasks)
+        or not probs.min() >= 0
+    ):
+        return None
+    misses = (probs @ np.ones(n_way, dtype=probs.dtype) - 1).reshape(-1)
+    one_hot = (answers[..., None] == np.arange(n_way)).astype(probs.dtype)
+    counts = one_hot.sum(-2)
+    if (
+        not misses @ misses <= _ROW_TOLERANCE[probabilities.dtype] ** 2
+        or not counts.min() > 0
+        or counts.sum() != answers.size
+        or not _classes_all_fit(ids, n_classes)
+    ):
+        return None
     confusion = one_hot.swapaxes(-1, -2) @ probs / counts[..., None]
-    feedback = Feedback(as_tensor(ids), as_tensor(confusion), as_tensor(counts), accepted)
-    return feedback, passed
+    return Feedback(ids, confusion, counts, None)
+
+
+def _classes_all_fit(ids: Array, n_classes: int) -> bool:
+    """Return `classes_fit(ids, n_classes).all()`, in the quickest way for its size."""
+    if len(ids) < 8:
+        return all(
+            len(set(row)) == len(row) and min(row) >= 0 and max(row) < n_classes
+            for row in ids.tolist()
+        )
+    rows = np.sort(ids, -1)
+    return bool(
+        rows[:, 0].min() >= 0
+        and rows[:, -1].max() < n_classes
+        and (rows[:, 1:] > rows[:, :-1]).all()
+    )
 
 
 def which_pass(
@@ -105,25 +164,6 @@ def which_pass(
         rows_fit(probs, tolerance),
     )
     return xp.stack(fits, -1)
-
-
-def all_pass(
-    ids: Array, probs: Array, counts: Array, n_queries: int, n_classes: int, tolerance: float
-) -> bool:
-    """Return whether all tasks pass all checks, NumPy only: the same in a third of the time."""
-    # The bounds come first: they turn away NaN and infinity, of which sums would warn.
-    if not (probs.min() >= -tolerance and probs.max() <= 1 + tolerance):
-        return False
-    sums = probs @ np.ones(probs.shape[-1], dtype=probs.dtype)
-    ordered = np.sort(ids, -1)
-    return bool(
-        abs(sums - 1).max() <= tolerance
-        and counts.min() > 0
-        and counts.sum() == counts.size // ids.shape[1] * n_queries
-        and ordered[:, 0].min() >= 0
-        and ordered[:, -1].max() < n_classes
-        and (ordered[:, 1:] > ordered[:, :-1]).all()
-    )
 
 
 def classes_fit(ids: Array, n_classes: int) -> Array:
@@ -195,34 +235,35 @@ def check_predictions(
         ArgumentError: If they do not fit.
     """
     if not isinstance(probabilities, Tensor) or not probabilities.is_floating_point():
-        came = getattr(probabilities, "dtype", type(probabilities).__name__)
-        raise ArgumentError(f"probabilities must be a floating-point tensor; got {came}.")
+        kind = getattr(probabilities, "dtype", type(probabilities).__name__)
+        raise ArgumentError(f"probabilities must be a floating-point tensor; got {kind}.")
     if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.dtype == torch.bool:
-        came = getattr(labels, "dtype", type(labels).__name__)
-        raise ArgumentError(f"labels must be an integer tensor; got {came}.")
+        kind = getattr(labels, "dtype", type(labels).__name__)
+        raise ArgumentError(f"labels must be an integer tensor; got {kind}.")
     _check_shape("probabilities", probabilities, shape)
-    allowed = [tuple(probabilities.shape[:-1]), tuple(probabilities.shape[1:-1])]
-    if tuple(labels.shape) not in (allowed if len(shape) > 2 else allowed[:1]):
+    came, full = tuple(labels.shape), tuple(probabilities.shape)
+    if came != full[:-1] and (len(full) < 3 or came != full[1:-1]):
+        allowed = (full[:-1], full[1:-1])
         choices = " or ".join(str(choice) for choice in allowed if choice)
         raise ArgumentError(
             f"labels must have the shape {choices}, to go with probabilities of the shape "
-            f"{tuple(probabilities.shape)}; got {tuple(labels.shape)}."
+            f"{full}; got {came}."
         )
     _check_device("probabilities", probabilities, device)
     _check_device("labels", labels, device)
 
 
 def _check_shape(name: str, tensor: Tensor, shape: tuple[int | None, ...]) -> None:
-    fits = tensor.ndim == len(shape) and all(
-        size > 0 if expected is None else size == expected
-        for size, expected in zip(tensor.shape, shape, strict=True)
-    )
-    if not fits:
+    came = tuple(tensor.shape)
+    if len(came) != len(shape) or 0 in came or came != tuple(map(_pick, shape, came)):
         expected_shape = " x ".join("any" if size is None else str(size) for size in shape)
         raise ArgumentError(
-            f"{name} must have the shape {expected_shape} (any: at least one); "
-            f"got {tuple(tensor.shape)}."
+            f"{name} must have the shape {expected_shape} (any: at least one); got {came}."
         )
+
+
+def _pick(expected: int | None, came: int) -> int:
+    return came if expected is None else expected
 
 
 def _check_device(name: str, tensor: Tensor, device: torch.device) -> None:

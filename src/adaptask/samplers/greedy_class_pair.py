@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from adaptask import theory
 from adaptask.arguments import check_number
-from adaptask.samplers.arrays import as_tensor, namespace, view
+from adaptask.samplers.arrays import Array, as_columns, as_tensor
 from adaptask.samplers.potentials import PairPotentialSampler
 
 
@@ -74,14 +75,13 @@ class GreedyClassPairSampler(PairPotentialSampler):
 
     def _draw(self, n_tasks: int) -> Tensor:
         self._follow_edits()
-        noise = self._log_exponential(self.n_way, n_tasks, self.n_classes, dtype=self.dtype)
-        class_ids = greedy_draw(self.log_potentials, self.log_row_weights, noise)
+        noise = self._log_noise(n_tasks)
+        class_ids = as_tensor(greedy_draw(self._potentials, self._row_weights, noise, self._xp))
         if self.exploration == 0:
             return class_ids
-        uniform = self._log_exponential(n_tasks, self.n_classes, dtype=self.dtype)
-        uniform_ids = uniform.topk(self.n_way, largest=False).indices
+        uniform = self._uniform(n_tasks, self.n_classes, dtype=self.dtype)
         explores = self._uniform(n_tasks, 1, dtype=self.dtype) < self.exploration
-        return torch.where(explores, uniform_ids, class_ids)
+        return torch.where(explores, uniform.topk(self.n_way).indices, class_ids)
 
     def _log_prob(self, class_ids: Tensor) -> Tensor:
         log_greedy = theory.gcp_log_prob(self.log_potentials, class_ids)
@@ -104,7 +104,7 @@ class GreedyClassPairSampler(PairPotentialSampler):
         return f"{super().extra_repr()}, exploration={self.exploration:g}"
 
 
-def greedy_draw(log_potentials: Tensor, log_row_weights: Tensor, log_noise: Tensor) -> Tensor:
+def greedy_draw(log_potentials: Array, log_row_weights: Array, log_noise: Array, xp: Any) -> Array:
     """Draw the classes of each task one after the other, all tasks at once.
 
     The diagonal of minus infinity keeps a class from being drawn twice.
@@ -116,16 +116,18 @@ def greedy_draw(log_potentials: Tensor, log_row_weights: Tensor, log_noise: Tens
         log_noise: `way x tasks x classes`, logarithms of independent Exp(1) draws: minus them
             are Gumbel variables, and the largest of log-weight plus Gumbel is a draw in
             proportion to the weights.
+        xp: `numpy` or `torch`, whichever the arrays are of.
 
     Returns:
         `tasks x way` int64.
     """
-    xp, potentials, noise = namespace(log_noise), view(log_potentials), view(log_noise)
-    newest = (view(log_row_weights) - noise[0]).argmax(-1)
-    chosen = [newest[:, None]]
-    log_weights = potentials[newest]
-    for step_noise in noise[1:]:
+    if log_noise.shape[1] == 1:  # NumPy is quicker without the dimension of tasks
+        log_noise = log_noise[:, 0]
+    newest = (log_row_weights - log_noise[0]).argmax(-1)
+    chosen = [newest]
+    log_weights = log_potentials[newest]
+    for step_noise in log_noise[1:]:
         newest = (log_weights - step_noise).argmax(-1)
-        chosen.append(newest[:, None])
-        log_weights = log_weights + potentials[newest]
-    return as_tensor(xp.concatenate(chosen, 1))
+        chosen.append(newest)
+        log_weights = log_weights + log_potentials[newest]
+    return as_columns(chosen, xp)

@@ -15,8 +15,6 @@ from adaptask.samplers.base import Sampler
 from adaptask.samplers.feedback import Feedback
 from adaptask.samplers.strategies import find_strategy
 
-_STALE = -1
-
 LARGEST_ALPHA = 1e6
 """Above it, float32 log-potentials could overflow within a realistic number of updates."""
 
@@ -68,6 +66,12 @@ class PairPotentialSampler(Sampler):
     log_row_weights: Tensor
     """`classes`, log of the row sums of C: the weight of a class as first of a pair."""
     _pair_positions: Tensor
+    _xp: Any
+    _potentials: Array
+    _row_weights: Array
+    _seen_potentials: Any
+    _noise: Tensor | None
+    _seen_version: int
 
     def __init__(
         self,
@@ -96,7 +100,7 @@ class PairPotentialSampler(Sampler):
         self.register_buffer("log_row_weights", potentials.logsumexp(-1), persistent=False)
         upper = torch.triu_indices(self.n_way, self.n_way, offset=1, device=device)
         self.register_buffer("_pair_positions", upper, persistent=False)
-        self._seen_version = _STALE
+        self._mark_stale()
 
     @property
     def dtype(self) -> torch.dtype:
@@ -105,27 +109,27 @@ class PairPotentialSampler(Sampler):
 
     def _learn(self, feedback: Feedback) -> None:
         self._follow_edits()
-        xp, ids = namespace(feedback.class_ids), view(feedback.class_ids)
-        confusion = view(feedback.confusion)
-        p = confusion + confusion.swapaxes(-1, -2)
+        xp, ids, potentials = self._xp, feedback.class_ids, self._potentials
+        p = feedback.confusion + feedback.confusion.swapaxes(-1, -2)
         if self.confusion == "mean":
             p = p / 2
         p, seen = self._merge_tasks(ids, p, feedback.accepted, xp)
         # A task is a block of the matrix; each of its pairs stands there twice, with one value.
         at = ids[:, :, None] * self.n_classes + ids[:, None, :]
-        potentials = view(self.log_potentials).reshape(-1)
-        old = potentials[at]
+        old = potentials.reshape(-1)[at]
         # Without memory, 0 times minus infinity would spoil the diagonal.
         faded = self.tau * old if self.tau > 0 else xp.where(old > -xp.inf, xp.zeros_like(old), old)
         new = faded + self.alpha * self._utility(p)
         if self.forget == "all":
             self.log_potentials.mul_(self.tau).fill_diagonal_(-torch.inf)
             old = faded
-        potentials[at] = new if seen is None else xp.where(seen, new, old)
+        potentials.reshape(-1)[at] = new if seen is None else xp.where(seen, new, old)
         touched = ids.reshape(-1)
         everything = self.forget == "all" or len(touched) >= self.n_classes
         self._refresh(slice(None) if everything else touched)
-        self._seen_version = self.log_potentials._version
+        # NumPy leaves the version as it is, and setting an attribute of a module takes a while.
+        if self._seen_version != self._seen_potentials._version:
+            self._seen_version = self._seen_potentials._version
 
     def _merge_tasks(
         self, ids: Array, p: Array, accepted: Tensor | None, xp: Any
@@ -148,34 +152,58 @@ class PairPotentialSampler(Sampler):
         both[:, first, second] = both[:, second, first] = seen
         return p, both
 
+    def _log_noise(self, n_tasks: int) -> Array:
+        """Logarithms of independent Exp(1) draws, `way x tasks x classes`, to be used at once.
+
+        They stand in a buffer that the next call writes over: making one takes as long as the draw.
+        """
+        noise = self._noise
+        if noise is None or noise.shape[1] != n_tasks:
+            shape = (self.n_way, n_tasks, self.n_classes)
+            self._noise = noise = torch.empty(shape, dtype=self.dtype, device=self.device)
+        noise.uniform_(generator=self._generator)
+        array, xp = view(noise), self._xp
+        xp.log(array, out=array)
+        xp.negative(array, out=array)
+        return xp.log(array, out=array)
+
     def _refresh(self, rows: Array | slice) -> None:
         """Bring what is derived from those rows of the potentials up to date."""
-        potentials, xp = view(self.log_potentials), namespace(self.log_potentials)
-        view(self.log_row_weights)[rows] = log_sum_exp(potentials[rows], xp)
+        self._row_weights[rows] = log_sum_exp(self._potentials[rows], self._xp)
 
     def _follow_edits(self) -> None:
         """Notice potentials that were edited, loaded or moved since they were last used."""
-        if self._seen_version != self.log_potentials._version:
-            self._refresh(slice(None))
-            self._seen_version = self.log_potentials._version
+        potentials = self.log_potentials
+        if potentials is self._seen_potentials and potentials._version == self._seen_version:
+            return
+        self._xp = namespace(potentials)
+        self._potentials, self._row_weights = view(potentials), view(self.log_row_weights)
+        self._refresh(slice(None))
+        self._seen_potentials, self._seen_version = potentials, potentials._version
+
+    def _mark_stale(self) -> None:
+        # Views of the buffers, in the library to compute with; `_follow_edits` makes them.
+        self._xp = self._potentials = self._row_weights = self._seen_potentials = None
+        self._noise = None
+        self._seen_version = -1
 
     # Saving marks the derived values stale too: whoever goes on, the saved sampler or a restored
     # one, derives them anew from the same potentials and so draws the same, to the last bit.
 
     def _save_to_state_dict(self, *args: Any, **kwargs: Any) -> None:
         super()._save_to_state_dict(*args, **kwargs)
-        self._seen_version = _STALE
+        self._mark_stale()
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         super()._load_from_state_dict(*args, **kwargs)
-        self._seen_version = _STALE
+        self._mark_stale()
 
     def __getstate__(self) -> dict[str, Any]:
-        self._seen_version = _STALE
+        self._mark_stale()
         return super().__getstate__()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        self._seen_version = _STALE
+        self._mark_stale()
         return super()._apply(fn, recurse)
 
     def _check_buffers(self, buffers: dict[str, Tensor]) -> None:
