@@ -68,10 +68,10 @@ class Subject:
 
     def bad_feedback(self) -> list[tuple[str, Arguments]]:
         """Make up what must be refused, each with a name."""
-        ids, probabilities, labels = self.feedback(seed=4, n_tasks=3)
+        ids, probabilities, labels = self.feedback(seed=4, n_tasks=1)
         first = (0,) * ids.ndim
         n_labels = probabilities.shape[-1]
-        cell = (1, *(0,) * (probabilities.ndim - 1))
+        cell = (0,) * probabilities.ndim
         answer = (0,) * labels.ndim
         bad: list[tuple[str, Arguments]] = [
             ("NaN", (ids, _edited(probabilities, cell, math.nan), labels)),
@@ -83,7 +83,7 @@ class Subject:
             ("a negative label", (ids, probabilities, _edited(labels, answer, -1))),
             ("an id too large", (_edited(ids, first, self.n_items), probabilities, labels)),
             ("a negative id", (_edited(ids, first, -1), probabilities, labels)),
-            ("another number of tasks", (ids[1:], probabilities, labels)),
+            ("another number of tasks", (torch.cat((ids, ids)), probabilities, labels)),
             ("another number of labels", (ids, probabilities, labels[..., 1:])),
             ("nothing at all", (ids[:0], probabilities[:0], labels[:0])),
             ("ids as float", (ids.float(), probabilities, labels)),
@@ -92,7 +92,7 @@ class Subject:
             ("lists", (ids.tolist(), probabilities, labels)),
         ]
         if self.row:
-            twice = _edited(ids, (2, 0), int(ids[2, 1]))
+            twice = _edited(ids, (0, 0), int(ids[0, 1]))
             bad += [
                 ("a class twice in a task", (twice, probabilities, labels)),
                 ("a class without queries", (ids, probabilities, labels.clamp_min(1))),

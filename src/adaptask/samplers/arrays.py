@@ -90,4 +90,5 @@ def mean_by_key(
         n_seen = total(xp.asarray(accepted[:, None] & (keys == keys), dtype=xp.int64))
         n_seen, seen = xp.clip(n_seen, 1, None), n_seen > 0
     sums = total(xp.asarray(xp.round(values * _UNIT), dtype=xp.int64))
-    return xp.asarray(sums / (n_seen * _UNIT), dtype=values.dtype), seen
+    n_seen = xp.asarray(n_seen, dtype=values.dtype)
+    return xp.asarray(sums, dtype=values.dtype) / (n_seen * _UNIT), seen

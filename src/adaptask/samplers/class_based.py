@@ -91,7 +91,8 @@ class ClassSampler(Sampler):
         log_weights[ids] = new if seen is None else xp.where(seen, new, old)
 
     def _log_prob(self, class_ids: Tensor) -> Tensor:
-        return log_prob_without_replacement(self.log_weights, class_ids)
+        chunks = torch.split(class_ids, 1024)  # each costs a few megabytes of nodes
+        return torch.cat([log_prob_without_replacement(self.log_weights, c) for c in chunks])
 
     def _check_buffers(self, buffers: dict[str, Tensor]) -> None:
         if not buffers["log_weights"].isfinite().all():

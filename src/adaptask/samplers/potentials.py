@@ -121,8 +121,10 @@ class PairPotentialSampler(Sampler):
         faded = self.tau * old if self.tau > 0 else xp.where(old > -xp.inf, xp.zeros_like(old), old)
         new = faded + self.alpha * self._utility(p)
         if self.forget == "all":
-            self.log_potentials.mul_(self.tau).fill_diagonal_(-torch.inf)
-            old = faded
+            accepted = feedback.accepted
+            factor = self.tau if accepted is None else torch.where(accepted.any(), self.tau, 1.0)
+            self.log_potentials.mul_(factor).fill_diagonal_(-torch.inf)
+            old = potentials.reshape(-1)[at]
         potentials.reshape(-1)[at] = new if seen is None else xp.where(seen, new, old)
         touched = ids.reshape(-1)
         everything = self.forget == "all" or len(touched) >= self.n_classes

@@ -1,0 +1,196 @@
+"""Samplers as nn.Modules: state, copies, precision, and what is not theirs."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+from adaptask.errors import AdaptaskError, ArgumentError, StateError
+from adaptask.samplers import SAMPLERS, ClassPairSampler, build_sampler
+
+
+def build(name="gcp", *, n=10, k=3, seed=0, **settings):
+    return build_sampler(name, n_classes=n, n_way=k, seed=seed, **settings)
+
+
+def test_a_state_of_another_sampler_is_refused_by_name():
+    with pytest.raises(StateError, match=r"saved with sampler 'ClassPairSampler'.*'Greedy"):
+        build("gcp").load_state_dict(build("cp").state_dict())
+
+
+def test_a_state_of_another_number_of_classes_is_refused():
+    with pytest.raises(StateError, match="n_classes 12, this has 10"):
+        build(n=10).load_state_dict(build(n=12).state_dict())
+
+
+def test_a_state_of_another_way_is_welcome():
+    trained = build(k=3)
+    trained.log_potentials[0, 1] = trained.log_potentials[1, 0] = 2.0
+    wider = build(k=5)
+    wider.load_state_dict(trained.state_dict())
+    assert torch.equal(wider.log_potentials, trained.log_potentials)
+
+
+@pytest.mark.parametrize("damage", ["nan", "inf", "asymmetric", "diagonal"])
+def test_damaged_potentials_are_refused_and_change_nothing(damage):
+    sampler, state = build(), copy.deepcopy(build().state_dict())
+    potentials = state["log_potentials"]
+    if damage == "asymmetric":
+        potentials[0, 1] = 1.0
+    elif damage == "diagonal":
+        potentials[2, 2] = 0.0
+    else:
+        potentials[0, 1] = potentials[1, 0] = float(damage)
+    before = copy.deepcopy(sampler.state_dict())
+    with pytest.raises(StateError, match="damaged"):
+        sampler.load_state_dict(state)
+    assert torch.equal(before["log_potentials"], sampler.log_potentials)
+
+
+def test_a_damaged_random_stream_is_refused():
+    state = copy.deepcopy(build().state_dict())
+    state["_extra_state"]["generator"]["state"] = torch.zeros(7, dtype=torch.uint8)
+    with pytest.raises(StateError, match="random stream"):
+        build().load_state_dict(state)
+    state["_extra_state"]["generator"] = None
+    with pytest.raises(StateError, match="random stream"):
+        build().load_state_dict(state)
+
+
+def test_a_stream_of_another_kind_of_device_goes_on_in_a_new_one():
+    state = copy.deepcopy(build().state_dict())
+    state["_extra_state"]["generator"]["kind"] = "cuda"
+    first, second = build(seed=1), build(seed=2)
+    for sampler in (first, second):
+        with pytest.warns(UserWarning, match="saved on cuda and is loaded on cpu"):
+            sampler.load_state_dict(state)
+    assert torch.equal(first.sample(20), second.sample(20))
+
+
+def test_a_sampler_inside_a_model_is_saved_and_restored_with_it():
+    class Model(nn.Module):
+        def __init__(self, seed):
+            super().__init__()
+            self.layer = nn.Linear(2, 2)
+            self.sampler = build(seed=seed)
+
+    first, second = Model(0), Model(1)
+    first.sampler.sample(5)
+    second.load_state_dict(first.state_dict())
+    assert torch.equal(first.sampler.sample(9), second.sampler.sample(9))
+    broken = {k: v for k, v in first.state_dict().items() if k != "sampler._extra_state"}
+    with pytest.raises(StateError, match="no state of a GreedyClassPairSampler"):
+        second.load_state_dict(broken)
+
+
+@pytest.mark.parametrize("name", [n for n in SAMPLERS if n != "instance"])
+def test_a_pickled_sampler_draws_on(name):
+    sampler = build(name)
+    sampler.sample(4)
+    copies = [pickle.loads(pickle.dumps(sampler)), copy.deepcopy(sampler)]
+    expected = sampler.sample(8)
+    assert all(torch.equal(other.sample(8), expected) for other in copies)
+
+
+def test_fork_draws_from_a_stream_of_its_own():
+    sampler, same = build(seed=3), build(seed=3)
+    twin = sampler.fork(9)
+    twin.sample(50)
+    twin.log_potentials[0, 1] = 3.0
+    assert torch.equal(sampler.sample(8), same.sample(8))
+    assert torch.equal(sampler.fork(9).sample(8), sampler.fork(9).sample(8))
+
+
+def test_precision_can_be_raised_but_not_halved():
+    sampler = build()
+    sampler.double()
+    assert sampler.log_potentials.dtype == torch.float64
+    sampler.sample(2)
+    sampler.update(torch.tensor([[0, 1, 2]]), torch.full((1, 3, 3), 1 / 3), torch.arange(3))
+    for narrow in (torch.float16, torch.bfloat16):
+        sampler.to(narrow)
+        assert sampler.log_potentials.dtype == torch.float64
+    assert sampler.float().log_potentials.dtype == torch.float32
+    sampler.sample(2)
+    for method in ("enumerate", "reject", "gibbs"):
+        build("cp", method=method).double().sample(3)
+        build("cp", method=method).double().float().sample(3)
+
+
+def test_saving_does_not_change_what_comes_next():
+    saved, unsaved = build(), build()
+    for step in range(30):
+        for sampler in (saved, unsaved):
+            class_ids = sampler.sample(2)
+            logits = torch.randn(2, 6, 3, generator=torch.Generator().manual_seed(step))
+            sampler.update(class_ids, logits.softmax(-1), torch.arange(3).repeat(2))
+        saved.state_dict()
+        copy.deepcopy(saved)
+    assert torch.equal(saved.log_potentials, unsaved.log_potentials)
+    assert torch.equal(saved.sample(50), unsaved.sample(50))
+
+
+def test_loading_with_assign_is_followed_too():
+    source = build()
+    source.log_potentials[0, 1] = source.log_potentials[1, 0] = 60.0
+    sampler = build()
+    sampler.sample(1)
+    sampler.load_state_dict(copy.deepcopy(source.state_dict()), assign=True)
+    assert all({0, 1} <= set(row) for row in sampler.sample(50).tolist())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"n_way": 11}, "n_way must be between 2 and 10, the number of training classes; got 11"),
+        ({"n_way": 1}, "between 2 and 10"),
+        ({"n_way": 2.5}, "must be an integer"),
+        ({"n_classes": 1}, "n_classes must be at least 2"),
+        ({"alpha": -0.1}, "alpha must be a number between 0 and 1e"),
+        ({"alpha": float("nan")}, "alpha"),
+        ({"alpha": "1"}, "alpha"),
+        ({"tau": 1.01}, "tau must be a number between 0 and 1"),
+        ({"tau": -0.01}, "tau"),
+        ({"strategy": "harder"}, "one of hard, easy, uncertain; got 'harder'"),
+        ({"confusion": "max"}, "one of sum, mean"),
+        ({"forget": "none"}, "one of sampled, all"),
+        ({"exploration": 1.5}, "exploration"),
+        ({"seed": -1}, "seed"),
+        ({"dtype": torch.float16}, "torch.float32 or torch.float64"),
+        ({"method": "gibbs"}, "'gcp' takes no method; it takes n_classes, n_way, alpha"),
+    ],
+    ids=str,
+)
+def test_wrong_settings_are_refused_with_what_was_expected(wrong, message):
+    with pytest.raises(ArgumentError, match=message):
+        build_sampler("gcp", **{"n_classes": 10, "n_way": 3, **wrong})
+
+
+def test_the_registry_explains_itself():
+    with pytest.raises(ArgumentError, match="one of uniform, c, cp, gcp, instance; got 'gpc'"):
+        build_sampler("gpc", n_classes=5, n_way=2)
+    with pytest.raises(ArgumentError, match="'c' needs n_way"):
+        build_sampler("c", n_classes=5)
+    with pytest.raises(ArgumentError, match="one of auto, enumerate, reject, gibbs"):
+        ClassPairSampler(n_classes=5, n_way=2, method="greedy")
+    with pytest.raises(ArgumentError, match="category sets"):
+        ClassPairSampler(n_classes=64, n_way=20, method="enumerate")
+
+
+def test_every_error_has_one_root_and_is_a_value_error_where_a_value_is_wrong():
+    assert issubclass(ArgumentError, AdaptaskError)
+    assert issubclass(ArgumentError, ValueError)
+
+
+def test_printing_a_sampler_shows_its_settings():
+    assert "n_classes=10, n_way=3, alpha=1, tau=0.5, strategy='hard'" in repr(build())
+
+
+def test_log_prob_refuses_what_is_no_category_set():
+    for wrong in ([[0, 1, 1]], [[0, 1, 10]], [[0, 1, -1]]):
+        with pytest.raises(ArgumentError, match="distinct classes"):
+            build().log_prob(torch.tensor(wrong))
+    with pytest.raises(ArgumentError, match="any x 3"):
+        build().log_prob(torch.tensor([[0, 1]]))

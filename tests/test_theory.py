@@ -1,0 +1,151 @@
+"""The closed forms against brute force, and the bound against its formula in exact arithmetic."""
+
+import itertools
+import math
+from fractions import Fraction
+
+import pytest
+import torch
+
+from adaptask import theory
+from adaptask.errors import ArgumentError
+
+
+def random_log_potentials(n_classes, *, seed, spread=0.5):
+    generator = torch.Generator().manual_seed(seed)
+    noise = spread * torch.randn(n_classes, n_classes, generator=generator, dtype=torch.float64)
+    return (noise.triu(1) + noise.triu(1).mT).fill_diagonal_(-torch.inf)
+
+
+def greedy_orders(c, n_way):
+    """Probability of every order of Algorithm 1, in plain Python."""
+    n, total = len(c), sum(map(sum, c))
+    for order in itertools.permutations(range(n), n_way):
+        p = c[order[0]][order[1]] / total
+        for k in range(2, n_way):
+            weights = [math.prod(c[x][j] for j in order[:k]) for x in range(n)]
+            p *= weights[order[k]] / sum(weights)
+        yield order, p
+
+
+def test_category_sets_are_all_combinations():
+    assert theory.category_sets(6, 3).tolist() == [
+        list(s) for s in itertools.combinations(range(6), 3)
+    ]
+    with pytest.raises(ArgumentError, match=r"7\.62e\+06 category sets"):
+        theory.category_sets(64, 5)
+
+
+@pytest.mark.parametrize("n_way", [2, 3, 4, 5])
+def test_gcp_distribution_equals_the_sum_over_all_orders(n_way):
+    log_potentials = random_log_potentials(6, seed=n_way)
+    expected = dict.fromkeys(itertools.combinations(range(6), n_way), 0.0)
+    orders = dict(greedy_orders(log_potentials.exp().tolist(), n_way))
+    for order, p in orders.items():
+        expected[tuple(sorted(order))] += p
+    sets, log_probs = theory.gcp_distribution(log_potentials, n_way)
+    assert sets.tolist() == [list(s) for s in expected]
+    expected_log = torch.tensor(list(expected.values()), dtype=torch.float64).log()
+    torch.testing.assert_close(log_probs, expected_log, atol=1e-12, rtol=0)
+    ordered = theory.gcp_log_prob_ordered(log_potentials, torch.tensor(list(orders)))
+    expected_log = torch.tensor(list(orders.values()), dtype=torch.float64).log()
+    torch.testing.assert_close(ordered, expected_log, atol=1e-12, rtol=0)
+
+
+def test_gcp_log_prob_is_the_same_in_chunks(monkeypatch):
+    log_potentials = random_log_potentials(9, seed=0)
+    sets, whole = theory.gcp_distribution(log_potentials, 4)
+    monkeypatch.setattr(theory, "_CHUNK_ELEMENTS", 500)
+    torch.testing.assert_close(theory.gcp_log_prob(log_potentials, sets), whole)
+
+
+def test_gcp_log_prob_of_large_ways_is_refused_or_estimated():
+    log_potentials = random_log_potentials(20, seed=1, spread=0.2)
+    task = torch.arange(13).unsqueeze(0)
+    with pytest.raises(ArgumentError, match="gcp_log_prob_ordered"):
+        theory.gcp_log_prob(log_potentials, task)
+    smaller = torch.stack([torch.arange(6), torch.arange(7, 13)])
+    exact = theory.gcp_log_prob(log_potentials, smaller)
+    estimate = theory.gcp_log_prob_estimate(log_potentials, smaller, n_orders=2000)
+    torch.testing.assert_close(estimate, exact, atol=0.01, rtol=0)
+
+
+@pytest.mark.parametrize("n_way", [2, 3, 4])
+def test_cp_distribution_equals_eq_4(n_way):
+    log_potentials = random_log_potentials(7, seed=n_way)
+    c = log_potentials.exp().tolist()
+    scores = [
+        math.prod(c[i][j] for i, j in itertools.combinations(s, 2))
+        for s in itertools.combinations(range(7), n_way)
+    ]
+    expected = torch.tensor([score / sum(scores) for score in scores], dtype=torch.float64)
+    torch.testing.assert_close(theory.cp_distribution(log_potentials, n_way)[1].exp(), expected)
+
+
+@pytest.mark.parametrize("n_classes", [5, 8, 12])
+def test_proposition_1_fails_from_three_ways_on(n_classes):
+    log_potentials = random_log_potentials(n_classes, seed=n_classes, spread=1.0)
+    for n_way in (2, 3, 4):
+        cp = theory.cp_distribution(log_potentials, n_way)[1]
+        gcp = theory.gcp_distribution(log_potentials, n_way)[1]
+        distance = theory.total_variation(cp, gcp)
+        assert distance < 1e-12 if n_way == 2 else 0.01 < distance < 0.5
+
+
+def test_kl_and_total_variation_on_known_distributions():
+    fair = torch.full((4,), 0.25, dtype=torch.float64).log()
+    certain = torch.tensor([1.0, 0, 0, 0], dtype=torch.float64).log()
+    half = torch.tensor([0.5, 0.5, 0, 0], dtype=torch.float64).log()
+    assert theory.kl_from_uniform(fair) == pytest.approx(0, abs=1e-12)
+    assert theory.kl_from_uniform(certain) == pytest.approx(math.log(4))
+    assert theory.kl_from_uniform(half) == pytest.approx(math.log(2))
+    assert theory.total_variation(fair, certain) == pytest.approx(0.75)
+
+
+def test_the_number_of_tasks_is_exact():
+    # 3 classes of 4 images, 2 ways, 1 shot, 1 query: 3 pairs, 4 * 3 ordered choices in each class.
+    tasks = {
+        (pair, *choices)
+        for pair in itertools.combinations(range(3), 2)
+        for choices in itertools.product(itertools.permutations(range(4), 2), repeat=2)
+    }
+    size = {"n_classes": 3, "n_way": 2, "n_images": 4, "n_shot": 1, "n_query": 1}
+    assert theory.count_tasks(**size) == len(tasks) == 3 * 12**2
+    large = theory.count_tasks(n_classes=64, n_way=5, n_images=600, n_shot=5, n_query=15)
+    assert isinstance(large, int)
+    assert large == math.comb(64, 5) * (math.comb(600, 20) * math.comb(20, 5)) ** 5
+    with pytest.raises(ArgumentError, match="n_query must be between 0 and 3"):
+        theory.count_tasks(n_classes=3, n_way=2, n_images=4, n_shot=1, n_query=4)
+
+
+def test_the_bound_is_the_formula_of_theorem_1():
+    for n_tasks in (1, 1000):
+        value = theory.generalization_bound(
+            empirical_error=0.3, kl=2.0, n_tasks=n_tasks, c=0.7, delta=0.1
+        )
+        expected = 0.7 / (1 - math.exp(-0.7)) * (0.3 + (2.0 + math.log(10)) / (n_tasks * 0.7))
+        assert value == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_bound_stands_huge_numbers_of_tasks_and_small_c():
+    n_0 = theory.count_tasks(n_classes=64, n_way=5, n_images=600, n_shot=5, n_query=15)
+    limit = theory.generalization_bound(empirical_error=0.3, kl=1e3, n_tasks=n_0, c=1.0)
+    assert limit == pytest.approx(0.3 / (1 - math.exp(-1)))
+    # As c goes to 0 with n_0 c fixed, the factor goes to 1.
+    near = theory.generalization_bound(empirical_error=0.3, kl=0, n_tasks=10**15, c=1e-9, delta=1.0)
+    assert near == pytest.approx(0.3, rel=1e-6)
+    exact = Fraction(3, 10) + Fraction(5) / (10**20 * Fraction(1, 2))
+    value = theory.generalization_bound(
+        empirical_error=0.3, kl=5.0, n_tasks=10**20, c=0.5, delta=1.0
+    )
+    assert value == pytest.approx(float(exact) * 0.5 / (1 - math.exp(-0.5)))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("empirical_error", 1.5), ("kl", -1), ("n_tasks", 0), ("c", 0), ("c", -1), ("delta", 0)],
+)
+def test_the_bound_refuses_nonsense(name, value):
+    good = {"empirical_error": 0.3, "kl": 1.0, "n_tasks": 10, "c": 1.0, "delta": 0.1}
+    with pytest.raises(ArgumentError, match=name):
+        theory.generalization_bound(**{**good, name: value})
