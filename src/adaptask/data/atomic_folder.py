@@ -24,14 +24,21 @@ def replace_folder(folder: Path) -> Iterator[Path]:
     Where the block fails, the folder beside is removed and `folder` stays as it was. Where the
     process is killed, the next call for the same folder removes what was left behind.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
     restore_folder(folder)
+    with scratch_folder(folder) as partial:
+        yield partial
+        _swap(partial, folder)
+
+
+@contextmanager
+def scratch_folder(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder beside `folder` that is removed when the block ends."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(folder)
     partial = _beside(folder, _PARTIAL)
     partial.mkdir()
     try:
         yield partial
-        _swap(partial, folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
