@@ -78,8 +78,9 @@ def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
 
 
 def _shortened(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: int) -> str:
-    if font.getlength(text) <= width:
-        return text
-    while text and font.getlength(text + "…") > width:
-        text = text[:-1]
-    return text + "…"
+    """Leave out the middle of a text that is too wide: names differ at their ends."""
+    short, kept = text, len(text)
+    while font.getlength(short) > width and kept > 2:
+        kept -= 1
+        short = text[: (kept + 1) // 2] + "…" + text[len(text) - kept // 2 :]
+    return short

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image
 
 from adaptask.data.layouts import ClassImages
 from adaptask.errors import DataError
@@ -161,9 +161,9 @@ def _decode_one(item: Path | bytes | Pixels, form: ImageForm, rotation: int) -> 
         image = opened.convert("L" if form.channels == 1 else "RGB")
     if image.size != (form.width, form.height):
         image = image.resize((form.width, form.height), Image.Resampling.LANCZOS)
-    if form.invert:
-        image = ImageOps.invert(image)
     pixels = np.asarray(image).reshape(form.height, form.width, form.channels)
+    if form.invert:
+        pixels = 255 - pixels
     return np.moveaxis(np.rot90(pixels, rotation // 90), -1, 0)
 
 

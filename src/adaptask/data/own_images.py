@@ -26,8 +26,9 @@ def find_own_images(
         split_lists: A folder with `train.txt`, `val.txt` and `test.txt`, one class a line; where
             it is not given, `source` and `source/splits` are searched for them.
     """
-    if split_lists is None and (source / "train").is_dir():
-        parts = {s: _class_folders(source / s) for s in SPLITS if (source / s).is_dir()}
+    parts = {s: _class_folders(source / s) for s in SPLITS if (source / s).is_dir()}
+    # A class may be called 'train' too: then its folder has images in it, not folders.
+    if split_lists is None and parts.get("train"):
         return _images(parts), "split by its folders train/, val/ and test/"
     folders = {folder.name: folder for folder in _class_folders(source)}
     if not folders:

@@ -70,7 +70,7 @@ _IMAGENET_HOME = "https://image-net.org (ILSVRC 2012, after registration)"
 _BENCHMARKS = (
     Benchmark(
         name="cifar-fs",
-        description="CIFAR-100 in Bertinetto's split by class, 32x32 colour",
+        description="CIFAR-100, Bertinetto's split",
         home=_CIFAR_HOME,
         form=ImageForm(channels=3, height=32, width=32),
         classes=class_lists("cifar-fs"),
@@ -87,7 +87,7 @@ _BENCHMARKS = (
     ),
     Benchmark(
         name="fc100",
-        description="CIFAR-100 split by superclass (Oreshkin), 32x32 colour",
+        description="CIFAR-100, split by superclass",
         home=_CIFAR_HOME,
         form=ImageForm(channels=3, height=32, width=32),
         classes=class_lists("fc100"),
@@ -104,7 +104,7 @@ _BENCHMARKS = (
     ),
     Benchmark(
         name="mini-imagenet",
-        description="100 classes of ImageNet in Ravi's split, 84x84 colour",
+        description="ImageNet, Ravi's split",
         home=_IMAGENET_HOME + ", with the lists of Ravi and Larochelle",
         form=ImageForm(channels=3, height=84, width=84),
         classes=class_lists("mini-imagenet"),
@@ -126,7 +126,7 @@ _BENCHMARKS = (
     ),
     Benchmark(
         name="tiered-imagenet",
-        description="608 classes of ImageNet split by parent (Ren), 84x84 colour",
+        description="ImageNet, split by parent class",
         home=_IMAGENET_HOME + ", or as published by Ren et al.",
         form=ImageForm(channels=3, height=84, width=84),
         classes=class_lists("tiered-imagenet"),
@@ -140,7 +140,7 @@ _BENCHMARKS = (
     ),
     Benchmark(
         name="omniglot",
-        description="1623 handwritten characters in 4 rotations (Vinyals' split), 28x28 grey",
+        description="characters in 4 rotations, Vinyals' split",
         home="https://github.com/brendenlake/omniglot (images_background, images_evaluation)",
         form=ImageForm(channels=1, height=28, width=28, invert=True),
         classes=with_rotations(class_lists("omniglot")),
@@ -150,7 +150,7 @@ _BENCHMARKS = (
     ),
     Benchmark(
         name="cub",
-        description="200 birds of CUB-200-2011 in the 100/50/50 split, 84x84 colour",
+        description="birds of CUB-200-2011",
         home="https://www.vision.caltech.edu/datasets/cub_200_2011/",
         form=ImageForm(channels=3, height=84, width=84),
         classes=class_lists("cub"),
@@ -160,7 +160,7 @@ _BENCHMARKS = (
     ),
 )
 
-FOLDER = OwnImages("folder", "your own images, one folder a class")
+FOLDER = OwnImages("folder", "your own images")
 
 DATASETS: dict[str, Benchmark | Generated | OwnImages] = {
     **{benchmark.name: benchmark for benchmark in _BENCHMARKS},
@@ -251,12 +251,13 @@ def _status(name: str) -> Status:
     if not is_prepared(folder):
         return Status(name, entry.description, folder, False, needs_source)
     try:
-        splits = read_meta(folder)["splits"].values()
+        meta = read_meta(folder)
     except DataError as error:
         return Status(name, entry.description, folder, False, needs_source, problem=str(error))
+    splits = meta["splits"].values()
     return Status(
         name,
-        entry.description,
+        meta["source"] if isinstance(entry, OwnImages) else entry.description,
         folder,
         True,
         needs_source,

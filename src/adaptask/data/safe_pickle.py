@@ -134,10 +134,10 @@ _ADMITTED: dict[tuple[str, str], type] = {
     ("numpy", "dtype"): _Dtype,
     ("_codecs", "encode"): _EncodeLatin1,
     ("collections", "OrderedDict"): OrderedDict,
-    ("builtins", "set"): set,
-    ("builtins", "frozenset"): frozenset,
-    ("builtins", "bytearray"): bytearray,
 }
+for _module in ("builtins", "__builtin__"):
+    for _container in (set, frozenset, bytes, bytearray):
+        _ADMITTED[_module, _container.__name__] = _container
 for _package in ("numpy.core", "numpy._core"):
     _ADMITTED[f"{_package}.multiarray", "_reconstruct"] = _Reconstruct
     _ADMITTED[f"{_package}.multiarray", "scalar"] = _Scalar
