@@ -3,7 +3,14 @@
     python benchmarks/prepare.py FOLDER
 
 FOLDER holds data/<class>/*.png. The cache goes to a temporary folder and is removed again.
-PLACEHOLDER
+
+Measured on two cores shared with other work (load average 2 to 3), torch 2.13, pillow 13.0:
+
+    prepare, all cores             14.7 to 23.3 s (four runs)
+    prepare, one process           19.3 s
+    load three splits               0.004 s
+    check                           0.8 s
+    60000 images, 15 pairs in two splits
 """
 
 from __future__ import annotations

@@ -84,12 +84,14 @@ class Converter:
 
     def convert(self, classes: Sequence[ClassImages]) -> Iterator[Pixels]:
         """Yield the images of the classes in order, in pieces that fit memory."""
-        if self._pool is None:
-            for batch in _batches(classes):
-                yield self._take(decode(batch, self._form))
-            return
         waiting: deque[Future[tuple[Pixels, list[str]]]] = deque()
         for batch in _batches(classes):
+            # Pixels that need no work are not worth sending to another process and back.
+            if self._pool is None or all(_is_ready(piece, self._form) for piece in batch):
+                while waiting:
+                    yield self._take(waiting.popleft().result())
+                yield self._take(decode(batch, self._form))
+                continue
             waiting.append(self._pool.submit(decode, batch, self._form))
             # Few in flight, so that decoding never runs far ahead of writing.
             if len(waiting) > 2 * _n_cores() + 2:
