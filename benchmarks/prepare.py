@@ -4,10 +4,10 @@
 
 FOLDER holds data/<class>/*.png. The cache goes to a temporary folder and is removed again.
 
-Measured on two cores shared with other work (load average 2 to 3), torch 2.13, pillow 13.0:
+Measured on two cores shared with other work (load average 2 to 4), torch 2.13, pillow 13.0:
 
-    prepare, all cores             14.7 to 23.3 s (four runs)
-    prepare, one process           19.3 s
+    prepare, all cores             14 to 31 s (five runs; 18 s of processor time)
+    prepare, one process           15 to 26 s
     load three splits               0.004 s
     check                           0.8 s
     60000 images, 15 pairs in two splits
