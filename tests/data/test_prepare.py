@@ -149,11 +149,15 @@ def test_an_interrupted_preparation_cleans_up_after_itself(tmp_path, source, cac
     script.write_text(SCRIPT)
     command = [sys.executable, str(script), str(source)]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+    ) as process:
         process.stdout.readline()
-        process.send_signal(signal.SIGINT)
-        process.wait(timeout=20)
+        # As the terminal does it: to the workers too.
+        os.killpg(process.pid, signal.SIGINT)
+        said = process.communicate(timeout=60)[1]
     assert process.returncode != 0
+    assert "KeyboardInterrupt" in said
     assert list(cache_home.iterdir()) == []
 
 

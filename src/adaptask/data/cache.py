@@ -23,6 +23,7 @@ FORMAT = 1
 """Version of the layout written here; a cache of another version is prepared anew."""
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
+_Counts = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def cache_root() -> Path:
@@ -80,21 +81,8 @@ class CacheWriter:
         _check_classes(split, class_names, class_counts)
         starts = [0, *np.cumsum(class_counts).tolist()]
         shape = (starts[-1], *self._image_shape)
-        path = self._folder / f"{split}.npy"
         _check_space(self._folder, int(np.prod(shape, dtype=np.int64)))
-        with path.open("wb") as file:
-            sink = _HashingSink(file)
-            header = {"descr": "|u1", "fortran_order": False, "shape": shape}
-            np.lib.format.write_array_header_1_0(sink, header)
-            counts = np.zeros((shape[1], 256), dtype=np.int64)
-            n_written = 0
-            for chunk in chunks:
-                self._check_chunk(split, chunk)
-                sink.write(np.ascontiguousarray(chunk).data)
-                counts += _histograms(chunk)
-                n_written += len(chunk)
-            file.flush()
-            os.fsync(file.fileno())
+        n_written, counts, digest = self._write_array(split, shape, chunks)
         if n_written != starts[-1]:
             raise DataError(f"split '{split}' was to have {starts[-1]} images, {n_written} came.")
         if split == "train":
@@ -102,8 +90,27 @@ class CacheWriter:
         self._meta["splits"][split] = {
             "class_names": list(class_names),
             "class_starts": starts,
-            "sha256": sink.hexdigest(),
+            "sha256": digest,
         }
+
+    def _write_array(
+        self, split: str, shape: tuple[int, ...], chunks: Iterable[Pixels]
+    ) -> tuple[int, _Counts, str]:
+        """Return how many images came, how often each value did, and the file's checksum."""
+        counts = np.zeros((shape[1], 256), dtype=np.int64)
+        n_written = 0
+        with (self._folder / f"{split}.npy").open("wb") as file:
+            sink = _HashingSink(file)
+            header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(sink, header)
+            for chunk in chunks:
+                self._check_chunk(split, chunk)
+                sink.write(np.ascontiguousarray(chunk).data)
+                counts += _histograms(chunk)
+                n_written += len(chunk)
+            file.flush()
+            os.fsync(file.fileno())
+        return n_written, counts, sink.hexdigest()
 
     def finish(self) -> None:
         """Write `meta.json`; without it the folder is no cache."""
@@ -111,7 +118,7 @@ class CacheWriter:
             raise ArgumentError("a cache needs a 'train' split: its statistics normalise images.")
         meta = self._meta | {"sha256": _digest(self._meta)}
         with (self._folder / "meta.json").open("w", encoding="utf-8") as file:
-            json.dump(meta, file, indent=1, ensure_ascii=False)
+            json.dump(meta, file, indent=1)
             file.flush()
             os.fsync(file.fileno())
 
@@ -275,13 +282,13 @@ def _check_space(folder: Path, n_bytes: int) -> None:
         )
 
 
-def _histograms(chunk: Pixels) -> np.ndarray[Any, np.dtype[np.int64]]:
+def _histograms(chunk: Pixels) -> _Counts:
     """Count the 256 values of each channel, `channels x 256`."""
     channels = np.moveaxis(chunk, 1, 0).reshape(chunk.shape[1], -1)
     return np.stack([np.bincount(channel, minlength=256) for channel in channels])
 
 
-def _statistics(counts: np.ndarray[Any, np.dtype[np.int64]]) -> dict[str, list[float]]:
+def _statistics(counts: _Counts) -> dict[str, list[float]]:
     """Exact mean and standard deviation of each channel from its histogram."""
     values = np.arange(256) / 255
     totals = counts.sum(axis=1)

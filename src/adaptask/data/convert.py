@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -199,7 +200,7 @@ def worker_pool(n_images: int, workers: int | None) -> Iterator[Executor | None]
         return
     try:
         with ProcessPoolExecutor(
-            n_workers, mp_context=get_context("spawn"), initializer=_end_with_parent
+            n_workers, mp_context=get_context("spawn"), initializer=_start_worker
         ) as pool:
             try:
                 yield pool
@@ -219,8 +220,9 @@ def _n_cores() -> int:
     return os.cpu_count() or 1
 
 
-def _end_with_parent() -> None:
-    """End this worker when its parent dies, which it would otherwise outlive for ever."""
+def _start_worker() -> None:
+    """Leave Ctrl-C to the parent, and end when it dies, which this process would outlive."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = parent_process()
 
     def wait() -> None:

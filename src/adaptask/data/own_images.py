@@ -86,7 +86,7 @@ def _by_lists(lists: Path, folders: dict[str, Path]) -> dict[str, list[Path]]:
         file = lists / f"{split}.txt"
         if not file.is_file():
             continue
-        wanted = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+        wanted = [line.strip() for line in file.read_text("utf-8", "replace").splitlines()]
         for name in filter(None, wanted):
             if name not in folders:
                 raise DataError(f"{file} names the class '{name}', which has no images.")

@@ -72,22 +72,17 @@ def prepare_benchmark(
     start = time.perf_counter()
     root = cache_root()
     with open_source(source, scratch=root) as opened, scratch_folder(root / "unpacked") as scratch:
-        layout, folder = _recognise(benchmark, opened, source)
-        splits = layout.read(folder, benchmark.classes, scratch)
+        try:
+            layout, folder = _recognise(benchmark, opened, source)
+            splits = layout.read(folder, benchmark.classes, scratch)
+        except OSError as error:
+            raise DataError(f"{source} cannot be read: {error}. Nothing was changed.") from error
         problems = _problems(benchmark, splits)
         if problems:
             raise problems_found(problems)
-        write_splits(
-            root / benchmark.name,
-            splits,
-            dataset=benchmark.name,
-            source=layout.description,
-            form=benchmark.form,
-            workers=workers,
-            progress=progress,
-        )
-    seconds = time.perf_counter() - start
-    return _summary(root / benchmark.name, benchmark.name, layout.description, splits, seconds)
+        write = _Writing(benchmark.name, layout.description, benchmark.form, workers, progress)
+        write.splits(root / benchmark.name, splits)
+    return write.summary(root / benchmark.name, splits, time.perf_counter() - start)
 
 
 def prepare_own(
@@ -105,13 +100,13 @@ def prepare_own(
     """Convert the user's own images into a cache under a name of their choice.
 
     Args:
-        source: A folder or archive with one folder a class; see `find_own_images`.
+        source: A folder or archive with one folder a class.
         name: What the dataset is to be called; `load` and all commands then know it.
         image_size: Height and width to which every image is brought.
         grey: Whether images are made grey.
-        fractions: Part of the classes for train, val and test.
+        fractions: Part of the classes for train, val and test; see `find_own_images`.
         seed: Decides which classes go where.
-        split_lists: A folder with `train.txt`, `val.txt` and `test.txt`.
+        split_lists: A folder with lists of classes, instead of fractions.
         workers: As for `prepare`.
         progress: As for `prepare`.
     """
@@ -129,41 +124,47 @@ def prepare_own(
         splits, how = find_own_images(
             opened, fractions=fractions, seed=seed, split_lists=split_lists
         )
-        description = f"{source.name}, {how}"
-        write_splits(
-            root / name,
-            splits,
-            dataset=name,
-            source=description,
-            form=form,
-            workers=workers,
-            progress=progress,
+        write = _Writing(name, f"{source.name}, {how}", form, workers, progress)
+        write.splits(root / name, splits)
+    return write.summary(root / name, splits, time.perf_counter() - start)
+
+
+@dataclass(frozen=True)
+class _Writing:
+    """How the images of a dataset become its cache."""
+
+    dataset: str
+    source: str
+    form: ImageForm
+    workers: int | None
+    progress: Progress | None
+
+    def splits(self, folder: Path, splits: Splits) -> None:
+        """Convert images and write them as the cache `folder`, or leave it as it was."""
+        n_images = sum(len(c.images) for classes in splits.values() for c in classes)
+        with (
+            open_cache_writer(
+                folder, dataset=self.dataset, source=self.source, image_shape=self.form.shape
+            ) as writer,
+            worker_pool(n_images, self.workers) as pool,
+        ):
+            converter = Converter(self.form, n_images=n_images, pool=pool, progress=self.progress)
+            for split, classes in splits.items():
+                counts = [len(c.images) for c in classes]
+                pixels = converter.convert(classes)
+                writer.write_split(split, [c.name for c in classes], counts, pixels)
+            converter.finish()
+
+    def summary(self, folder: Path, splits: Splits, seconds: float) -> Prepared:
+        """Return what was done."""
+        return Prepared(
+            dataset=self.dataset,
+            folder=folder,
+            source=self.source,
+            n_classes={s: len(classes) for s, classes in splits.items()},
+            n_images={s: sum(len(c.images) for c in classes) for s, classes in splits.items()},
+            seconds=seconds,
         )
-    return _summary(root / name, name, description, splits, time.perf_counter() - start)
-
-
-def write_splits(
-    folder: Path,
-    splits: Splits,
-    *,
-    dataset: str,
-    source: str,
-    form: ImageForm,
-    workers: int | None = None,
-    progress: Progress | None = None,
-) -> None:
-    """Convert images and write them as the cache `folder`, or leave it as it was."""
-    n_images = sum(len(c.images) for classes in splits.values() for c in classes)
-    with (
-        open_cache_writer(folder, dataset=dataset, source=source, image_shape=form.shape) as writer,
-        worker_pool(n_images, workers) as pool,
-    ):
-        converter = Converter(form, n_images=n_images, pool=pool, progress=progress)
-        for split, classes in splits.items():
-            counts = [len(c.images) for c in classes]
-            pixels = converter.convert(classes)
-            writer.write_split(split, [c.name for c in classes], counts, pixels)
-        converter.finish()
 
 
 def _recognise(benchmark: Benchmark, opened: Path, source: Path) -> tuple[Layout, Path]:
@@ -204,14 +205,3 @@ def _problems(benchmark: Benchmark, splits: Splits) -> list[str]:
     if not problems and n_images != benchmark.n_images:
         problems.append(f"there must be {benchmark.n_images} images in all, there are {n_images}")
     return problems
-
-
-def _summary(folder: Path, dataset: str, source: str, splits: Splits, seconds: float) -> Prepared:
-    return Prepared(
-        dataset=dataset,
-        folder=folder,
-        source=source,
-        n_classes={split: len(classes) for split, classes in splits.items()},
-        n_images={split: sum(len(c.images) for c in classes) for split, classes in splits.items()},
-        seconds=seconds,
-    )

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 def list_datasets() -> None:
     """Show every dataset: what it is, whether it is prepared, how many classes and images."""
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
@@ -39,11 +40,12 @@ def list_datasets() -> None:
             f"{row.n_classes:,}" if known else "",
             f"{row.n_images:,}" if known else "",
             f"{row.n_bytes / 1e6:,.0f} MB" if known else "",
-            row.problem or row.description,
+            escape(row.problem or row.description),
         )
     console = _console()
     console.print(table)
-    console.print(f"\nCaches are in {cache_root()} (ADAPTASK_CACHE changes that).", style="dim")
+    where = f"\nCaches are in {cache_root()} (ADAPTASK_CACHE changes that)."
+    console.print(where, style="dim", markup=False)
     if any(row.needs_source and not row.is_prepared for row in rows):
         console.print("To prepare one: adaptask data prepare NAME --source PATH", style="dim")
 
@@ -66,11 +68,11 @@ def prepare_dataset(
         name: A benchmark, or `folder` for images of your own.
         source: The folder or archive that has the data.
         called: For `folder`: the name under which the dataset is then known.
-        image_size: For `folder`: height and width of the images, 84 where not given.
+        image_size: For `folder`: height and width of the images.
         grey: For `folder`: whether images are made grey.
         fractions: For `folder`: part of the classes for train, val and test.
         seed: For `folder`: decides which classes go where.
-        split_lists: For `folder`: a folder with train.txt, val.txt and test.txt.
+        split_lists: For `folder`: where lists say which class goes where.
         workers: Number of processes; as many as there are cores where it is not given.
     """
     given = {
@@ -109,7 +111,8 @@ def check_dataset(*, name: str) -> None:
         ((a.class_name, a.split), (b.class_name, b.split)) for a, b in report.duplicates
     )
     for (first, second), n in pairs.most_common():
-        console.print(f"  {n:4}  {first[0]} ({first[1]}) = {second[0]} ({second[1]})")
+        line = f"  {n:4}  {first[0]} ({first[1]}) = {second[0]} ({second[1]})"
+        console.print(line, markup=False)
 
 
 def draw_sheet(
@@ -127,7 +130,7 @@ def draw_sheet(
         sheet.save(path)
     except (OSError, ValueError) as error:
         raise ArgumentError(f"the sheet cannot be written to {path}: {error}.") from error
-    _console().print(f"{path} shows {split} of {name}.")
+    _console().print(f"{path} shows {split} of {name}.", markup=False)
 
 
 def _console() -> Console:
@@ -162,11 +165,12 @@ def _progress_bar(title: str) -> Iterator[Progress]:
 
 def _say_prepared(done: Prepared) -> None:
     console = _console()
-    console.print(f"[bold]{done.dataset}[/] prepared in {done.seconds:.1f} s from: {done.source}")
+    line = f"{done.dataset} prepared in {done.seconds:.1f} s from: {done.source}"
+    console.print(line, markup=False)
     for split, n_classes in done.n_classes.items():
         classes, images = _count(n_classes, "class"), _count(done.n_images[split], "image")
         console.print(f"  {split:5}  {classes}, {images}")
-    console.print(f"It is in {done.folder}", style="dim")
+    console.print(f"It is in {done.folder}", style="dim", markup=False)
 
 
 def _count(n: int, noun: str) -> str:
