@@ -165,6 +165,30 @@ def test_a_cache_moved_aside_by_a_run_that_died_is_put_back(folder, splits):
     assert list(folder.parent.iterdir()) == [folder]
 
 
+def test_a_failing_write_also_puts_back_what_a_dead_run_had_moved_aside(folder, splits):
+    host = atomic_folder._host()
+    folder.rename(folder.parent / f".toy.retired.{host}.{dead_pid()}.0123abcd")
+    with pytest.raises(ArgumentError):
+        cache.write_cache(folder, {"val": image_set("val")}, source="")
+    assert torch.equal(cache.read_cache(folder, "train").images, splits["train"].images)
+    assert list(folder.parent.iterdir()) == [folder]
+
+
+def test_a_rename_that_fails_brings_the_old_cache_back(folder, splits, monkeypatch):
+    real_rename = Path.rename
+
+    def rename(self, target):
+        if "partial" in self.name:
+            raise OSError(errno.EIO, "Input/output error")
+        return real_rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    with pytest.raises(DataError, match="Input/output error"):
+        cache.write_cache(folder, {"train": image_set(seed=7)}, source="")
+    assert torch.equal(cache.read_cache(folder, "train").images, splits["train"].images)
+    assert list(folder.parent.iterdir()) == [folder]
+
+
 def test_the_folder_of_a_run_that_is_still_going_is_left_alone(folder, splits):
     host = atomic_folder._host()
     own = folder.parent / f".toy.partial.{host}.{os.getpid()}.0123abcd"

@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
+from adaptask.data import prepare
 from adaptask.data.class_lists import SPLITS, class_lists
 from adaptask.data.prepare import prepare_benchmark
 from adaptask.data.registry import DATASETS, load
@@ -428,6 +429,21 @@ def test_an_unknown_layout_lists_the_known_ones(tmp_path, cache_home):
     for layout in DATASETS["mini-imagenet"].layouts:
         assert layout.description in message
     assert "image-net.org" in message
+
+
+def test_a_folder_named_train_does_not_make_it_cifar(tmp_path, cache_home):
+    # 'train' is a class of CIFAR-100 as well.
+    split_folders(tmp_path / "s", {"train": {"pizza": np.zeros((1, 4, 4, 3), np.uint8)}})
+    assert "is not a known layout" in refused(small("cifar-fs"), tmp_path / "s", cache_home)
+
+
+def test_a_source_that_cannot_be_read_is_named(tmp_path, cache_home, monkeypatch):
+    def denied(_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(prepare, "candidate_folders", denied)
+    message = refused(small("cifar-fs"), tmp_path, cache_home)
+    assert f"{tmp_path} cannot be read: [Errno 13] Permission denied" in message
 
 
 def test_an_image_missing_from_ravis_folder_is_named(tmp_path, cache_home):

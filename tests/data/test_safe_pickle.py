@@ -164,6 +164,14 @@ def test_admitted_functions_take_no_other_arguments(tmp_path, call):
         load(tmp_path, call)
 
 
+@pytest.mark.parametrize("kind", [b"O8", b"V8", b"M8", b"|O", b"u1,O"])
+def test_bytes_are_never_taken_for_objects(tmp_path, kind):
+    # Eight bytes read as an object would be a pointer of the attacker's choice.
+    call = b"cnumpy.core.multiarray\nscalar\n(cnumpy\ndtype\n(V" + kind + b"\ntRC\x08abcdefghtR."
+    with pytest.raises(DataError, match="it holds an array of type '"):
+        load(tmp_path, call)
+
+
 def test_a_list_that_contains_itself_is_refused(tmp_path):
     endless = []
     endless.append(endless)
