@@ -193,7 +193,11 @@ def _npz_read(root: Path, _: ClassLists, scratch: Path) -> Splits:
         # Mapped from disk: the training images alone are 9.5 GB.
         unpacked = scratch / f"{split}_images.npy"
         try:
-            with zipfile.ZipFile(path).open("images.npy") as member, unpacked.open("wb") as out:
+            with (
+                zipfile.ZipFile(path) as archive,
+                archive.open("images.npy") as member,
+                unpacked.open("wb") as out,
+            ):
                 shutil.copyfileobj(member, out, 1 << 20)
             pixels = np.load(unpacked, mmap_mode="r", allow_pickle=False)
         except (zipfile.BadZipFile, KeyError, ValueError, EOFError) as error:
