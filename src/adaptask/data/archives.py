@@ -1,0 +1,90 @@
+"""Archives from strangers, extracted without writing outside the folder meant for them."""
+
+from __future__ import annotations
+
+import lzma
+import shutil
+import stat
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+from adaptask.data.atomic_folder import scratch_folder
+from adaptask.errors import DataError
+
+_DAMAGED = (tarfile.ReadError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError)
+
+
+@contextmanager
+def open_source(source: Path, *, scratch: Path) -> Iterator[Path]:
+    """Yield a folder with the content of `source`, a folder or a `.zip` or `.tar[.gz|.xz]` file.
+
+    An archive is extracted under `scratch` and removed again afterwards.
+
+    Raises:
+        DataError: There is nothing there, it is damaged, or it would write outside its folder.
+    """
+    if source.is_dir():
+        yield source
+        return
+    if not source.is_file():
+        raise DataError(f"--source {source} does not exist. Give a folder or an archive.")
+    is_zip = zipfile.is_zipfile(source)
+    if not is_zip and not tarfile.is_tarfile(source):
+        raise DataError(
+            f"--source {source} is neither a folder nor a .zip or .tar archive, or is truncated."
+        )
+    with scratch_folder(scratch / "extracted") as folder:
+        try:
+            (_extract_zip if is_zip else _extract_tar)(source, folder)
+        except tarfile.FilterError as error:
+            raise _unsafe(source, str(error)) from error
+        except _DAMAGED as error:
+            raise DataError(f"{source} is damaged: {error}. Fetch it again.") from error
+        except (OSError, NotImplementedError) as error:
+            raise DataError(f"{source} could not be extracted to {scratch}: {error}.") from error
+        yield folder
+
+
+def _extract_tar(source: Path, folder: Path) -> None:
+    if not hasattr(tarfile, "data_filter"):
+        raise DataError("extracting .tar archives safely needs Python 3.11.4 or newer.")
+    with tarfile.open(source) as archive:
+        archive.extractall(folder, filter="data")
+
+
+def _extract_zip(source: Path, folder: Path) -> None:
+    """Do for `.zip`, which has no filters, what tarfile's data filter does."""
+    with zipfile.ZipFile(source) as archive:
+        members = archive.infolist()
+        for member in members:
+            _check_member(source, member)
+        needed, free = sum(member.file_size for member in members), shutil.disk_usage(folder).free
+        if needed > free:
+            raise DataError(
+                f"{source} needs {needed / 1e6:,.0f} MB in {folder.parent}, "
+                f"{free / 1e6:,.0f} MB are free. Extract it elsewhere and give that folder."
+            )
+        archive.extractall(folder)
+
+
+def _check_member(source: Path, member: zipfile.ZipInfo) -> None:
+    name = member.filename
+    kind = stat.S_IFMT(member.external_attr >> 16)
+    if PurePosixPath(name).is_absolute() or PureWindowsPath(name).anchor:
+        raise _unsafe(source, f"'{name}' has an absolute path")
+    if ".." in PureWindowsPath(name).parts:
+        raise _unsafe(source, f"'{name}' would be extracted outside the destination")
+    if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+        raise _unsafe(source, f"'{name}' is a link or a special file")
+    if member.flag_bits & 1:
+        raise DataError(f"{source} is encrypted. Extract it and give the folder.")
+
+
+def _unsafe(source: Path, why: str) -> DataError:
+    return DataError(
+        f"{source} was not extracted: {why}. Fetch the archive anew from where it is published."
+    )

@@ -1,0 +1,100 @@
+"""Folders that appear whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_PARTIAL = "partial"
+_RETIRED = "retired"
+_ABANDONED_AFTER_SECONDS = 24 * 3600.0
+
+
+@contextmanager
+def replace_folder(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder beside `folder` that takes its place when the block ends well.
+
+    Where the block fails, the folder beside is removed and `folder` stays as it was. Where the
+    process is killed, the next call for the same folder removes what was left behind.
+    """
+    restore_folder(folder)
+    with scratch_folder(folder) as partial:
+        yield partial
+        _swap(partial, folder)
+
+
+@contextmanager
+def scratch_folder(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder beside `folder` that is removed when the block ends."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned(folder)
+    partial = _beside(folder, _PARTIAL)
+    partial.mkdir()
+    try:
+        yield partial
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def restore_folder(folder: Path) -> None:
+    """Put back what a run that was killed in the middle of swapping folders had moved away."""
+    if folder.exists() or not folder.parent.is_dir():
+        return
+    for retired in sorted(folder.parent.glob(f".{folder.name}.{_RETIRED}.*")):
+        if _is_abandoned(retired):
+            retired.rename(folder)
+            return
+
+
+def _swap(partial: Path, folder: Path) -> None:
+    # A folder cannot be renamed over one that holds files, so the old one steps aside first;
+    # `restore_folder` brings it back should the process die between the two renames.
+    if not folder.exists():
+        partial.rename(folder)
+        return
+    retired = _beside(folder, _RETIRED)
+    folder.rename(retired)
+    try:
+        partial.rename(folder)
+    except BaseException:
+        retired.rename(folder)
+        raise
+    shutil.rmtree(retired, ignore_errors=True)
+
+
+def _beside(folder: Path, role: str) -> Path:
+    owner = f"{_host()}.{os.getpid()}.{uuid.uuid4().hex[:8]}"
+    return folder.parent / f".{folder.name}.{role}.{owner}"
+
+
+def _remove_abandoned(folder: Path) -> None:
+    for role in (_PARTIAL, _RETIRED):
+        for leftover in folder.parent.glob(f".{folder.name}.{role}.*"):
+            if _is_abandoned(leftover):
+                shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _is_abandoned(leftover: Path) -> bool:
+    host, pid = leftover.name.split(".")[-3:-1]
+    # Signal 0 asks whether a process lives, but on Windows it would end it; and the processes
+    # of another host cannot be asked at all. There age decides.
+    if sys.platform == "win32" or host != _host() or not pid.isdigit():
+        return time.time() - leftover.stat().st_mtime > _ABANDONED_AFTER_SECONDS
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False
+
+
+def _host() -> str:
+    return socket.gethostname().replace(".", "-") or "localhost"

@@ -1,0 +1,297 @@
+"""Prepared datasets on disk: one memory-mapped array of images a split, and one `meta.json`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import torch
+
+from adaptask.data.atomic_folder import replace_folder, restore_folder
+from adaptask.data.images import ImageSet
+from adaptask.errors import ArgumentError, DataError
+
+FORMAT = 1
+"""Version of the layout written here; a cache of another version is prepared anew."""
+
+Pixels = np.ndarray[Any, np.dtype[np.uint8]]
+_Counts = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def cache_root() -> Path:
+    """Return the folder that holds all caches: `$ADAPTASK_CACHE`, or the user's cache folder."""
+    chosen = os.environ.get("ADAPTASK_CACHE")
+    if chosen:
+        return Path(chosen).expanduser()
+    xdg = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if xdg.is_absolute():
+        return xdg / "adaptask"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "adaptask"
+    if sys.platform == "win32":
+        local = os.environ.get("LOCALAPPDATA")
+        return (Path(local) if local else Path.home() / "AppData" / "Local") / "adaptask" / "cache"
+    return Path.home() / ".cache" / "adaptask"
+
+
+class CacheWriter:
+    """Writes the splits of one cache, image by image, without ever holding a whole split.
+
+    Made by `open_cache_writer`. Ordinary writes are used rather than a mapped file: on a full
+    disk a write fails with an error, where a store into a mapped page would kill the process.
+    """
+
+    def __init__(
+        self, folder: Path, *, dataset: str, source: str, image_shape: tuple[int, int, int]
+    ) -> None:
+        self._folder = folder
+        self._image_shape = image_shape
+        self._meta: dict[str, Any] = {
+            "format": FORMAT,
+            "dataset": dataset,
+            "source": source,
+            "image_shape": list(image_shape),
+            "splits": {},
+        }
+
+    def write_split(
+        self,
+        split: str,
+        class_names: Sequence[str],
+        class_counts: Sequence[int],
+        chunks: Iterable[Pixels],
+    ) -> None:
+        """Write one split from consecutive pieces of it.
+
+        Args:
+            split: `train`, `val` or `test`.
+            class_names: Names of the classes, distinct.
+            class_counts: Number of images of each class, at least 1.
+            chunks: The images in the order of the classes, each piece
+                `images x channels x height x width` uint8.
+        """
+        _check_classes(split, class_names, class_counts)
+        starts = [0, *np.cumsum(class_counts).tolist()]
+        shape = (starts[-1], *self._image_shape)
+        _check_space(self._folder, int(np.prod(shape, dtype=np.int64)))
+        n_written, counts, digest = self._write_array(split, shape, chunks)
+        if n_written != starts[-1]:
+            raise DataError(f"split '{split}' was to have {starts[-1]} images, {n_written} came.")
+        if split == "train":
+            self._meta |= _statistics(counts)
+        self._meta["splits"][split] = {
+            "class_names": list(class_names),
+            "class_starts": starts,
+            "sha256": digest,
+        }
+
+    def _write_array(
+        self, split: str, shape: tuple[int, ...], chunks: Iterable[Pixels]
+    ) -> tuple[int, _Counts, str]:
+        """Return how many images came, how often each value did, and the file's checksum."""
+        counts = np.zeros((shape[1], 256), dtype=np.int64)
+        n_written = 0
+        with (self._folder / f"{split}.npy").open("wb") as file:
+            sink = _HashingSink(file)
+            header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(sink, header)
+            for chunk in chunks:
+                self._check_chunk(split, chunk)
+                sink.write(np.ascontiguousarray(chunk).data)
+                counts += _histograms(chunk)
+                n_written += len(chunk)
+            file.flush()
+            os.fsync(file.fileno())
+        return n_written, counts, sink.hexdigest()
+
+    def finish(self) -> None:
+        """Write `meta.json`; without it the folder is no cache."""
+        if "train" not in self._meta["splits"]:
+            raise ArgumentError("a cache needs a 'train' split: its statistics normalise images.")
+        meta = self._meta | {"sha256": _digest(self._meta)}
+        with (self._folder / "meta.json").open("w", encoding="utf-8") as file:
+            json.dump(meta, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _check_chunk(self, split: str, chunk: Pixels) -> None:
+        if chunk.dtype != np.uint8 or chunk.shape[1:] != self._image_shape:
+            raise DataError(
+                f"images of split '{split}' must be uint8 of shape {self._image_shape} each; "
+                f"got {chunk.dtype} of shape {chunk.shape[1:]}."
+            )
+
+
+@contextmanager
+def open_cache_writer(
+    folder: Path, *, dataset: str, source: str, image_shape: tuple[int, int, int]
+) -> Iterator[CacheWriter]:
+    """Yield a writer whose splits become the cache `folder` when the block ends well.
+
+    A block that fails, a full disk included, leaves `folder` as it was and nothing beside it.
+    """
+    try:
+        with replace_folder(folder) as partial:
+            writer = CacheWriter(partial, dataset=dataset, source=source, image_shape=image_shape)
+            yield writer
+            writer.finish()
+    except OSError as error:
+        raise DataError(
+            f"could not write the cache {folder}: {error.strerror or error}. Nothing was changed; "
+            "make room there, or set ADAPTASK_CACHE to a folder with more."
+        ) from error
+
+
+def write_cache(folder: Path, splits: Mapping[str, ImageSet], *, source: str) -> None:
+    """Write `splits`, held in memory, as the cache `folder`, replacing one that is there.
+
+    Args:
+        folder: Where the cache is to be.
+        splits: The image sets by the name of their split, `train` among them.
+        source: What the images came from, in words.
+    """
+    if not splits:
+        raise ArgumentError("a cache needs a 'train' split; got no splits.")
+    first = next(iter(splits.values()))
+    channels, height, width = first.images.shape[1:]
+    shape = (int(channels), int(height), int(width))
+    with open_cache_writer(
+        folder, dataset=first.dataset, source=source, image_shape=shape
+    ) as writer:
+        for split, images in splits.items():
+            counts = images.class_starts.diff().tolist()
+            pixels = images.images.numpy(force=True)
+            pieces = (pixels[i : i + 4096] for i in range(0, len(pixels), 4096))
+            writer.write_split(split, images.class_names, counts, pieces)
+
+
+def read_cache(folder: Path, split: str) -> ImageSet:
+    """Return a split of a cache, its images mapped from disk and read as they are used.
+
+    The file is checked against `meta.json` for size and shape, not for its content: that is what
+    `adaptask data check` does. Writing into the images changes this process's copy alone.
+    """
+    meta = read_meta(folder)
+    if split not in meta["splits"]:
+        raise DataError(f"{folder} has no split '{split}'; it has {_listed(meta['splits'])}.")
+    entry = meta["splits"][split]
+    starts = entry["class_starts"]
+    path = folder / f"{split}.npy"
+    shape = (starts[-1], *meta["image_shape"])
+    try:
+        pixels = np.load(path, mmap_mode="c", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise _damaged(path, f"it cannot be mapped ({error})") from error
+    if pixels.dtype != np.uint8 or pixels.shape != shape:
+        raise _damaged(path, f"expected uint8 {shape}, got {pixels.dtype} {pixels.shape}")
+    return ImageSet(
+        dataset=meta["dataset"],
+        split=split,
+        images=torch.from_numpy(pixels),
+        class_names=tuple(entry["class_names"]),
+        class_starts=torch.tensor(starts, dtype=torch.int64),
+    )
+
+
+def read_statistics(folder: Path) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return mean and standard deviation of the training pixels, each `channels`, in [0, 1]."""
+    meta = read_meta(folder)
+    return tuple(meta["mean"]), tuple(meta["std"])
+
+
+def read_meta(folder: Path) -> dict[str, Any]:
+    """Return what `meta.json` says, once its own checksum has been verified."""
+    restore_folder(folder)
+    path = folder / "meta.json"
+    try:
+        meta = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise DataError(f"there is no cache at {folder}: {path.name} is missing.") from error
+    except (OSError, ValueError) as error:
+        raise _damaged(path, f"it cannot be read ({error})") from error
+    if not isinstance(meta, dict) or "format" not in meta:
+        raise _damaged(path, "it is not the description of a cache")
+    if meta["format"] != FORMAT:
+        raise DataError(
+            f"{folder} has cache format {meta['format']}, this version of adaptask reads {FORMAT}. "
+            "Prepare the dataset again."
+        )
+    digest = meta.pop("sha256", None)
+    if digest != _digest(meta):
+        raise _damaged(path, "its content does not match its checksum")
+    return meta
+
+
+def _damaged(path: Path, what: str) -> DataError:
+    return DataError(f"the cache file {path} is damaged: {what}. Prepare the dataset again.")
+
+
+def _digest(meta: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)
+
+
+class _HashingSink:
+    """Writes to a file and hashes what goes by, so that nothing is read back."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._hash = hashlib.sha256()
+
+    def write(self, data: bytes | memoryview) -> int:
+        self._hash.update(data)
+        return self._file.write(data)
+
+    def hexdigest(self) -> str:
+        return self._hash.hexdigest()
+
+
+def _check_classes(split: str, class_names: Sequence[str], class_counts: Sequence[int]) -> None:
+    if split not in ("train", "val", "test"):
+        raise ArgumentError(f"a split is 'train', 'val' or 'test'; got '{split}'.")
+    if len(class_names) != len(class_counts) or not class_names:
+        raise ArgumentError(
+            f"split '{split}' needs one count for each of its classes, at least one; got "
+            f"{len(class_names)} names and {len(class_counts)} counts."
+        )
+    if len(set(class_names)) != len(class_names):
+        twice = sorted({name for name in class_names if class_names.count(name) > 1})
+        raise DataError(f"class names of split '{split}' must be distinct; twice: {twice[:10]}.")
+    for name, count in zip(class_names, class_counts, strict=True):
+        if count < 1:
+            raise DataError(f"class '{name}' of split '{split}' has no images.")
+
+
+def _check_space(folder: Path, n_bytes: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < n_bytes:
+        raise DataError(
+            f"the cache needs {n_bytes / 1e6:,.0f} MB in {folder.parent}, {free / 1e6:,.0f} MB "
+            "are free. Make room there, or set ADAPTASK_CACHE to a folder with more."
+        )
+
+
+def _histograms(chunk: Pixels) -> _Counts:
+    """Count the 256 values of each channel, `channels x 256`."""
+    channels = np.moveaxis(chunk, 1, 0).reshape(chunk.shape[1], -1)
+    return np.stack([np.bincount(channel, minlength=256) for channel in channels])
+
+
+def _statistics(counts: _Counts) -> dict[str, list[float]]:
+    """Exact mean and standard deviation of each channel from its histogram."""
+    values = np.arange(256) / 255
+    totals = counts.sum(axis=1)
+    mean = counts @ values / totals
+    variance = (counts * (values - mean[:, None]) ** 2).sum(axis=1) / totals
+    return {"mean": mean.tolist(), "std": np.sqrt(variance).tolist()}

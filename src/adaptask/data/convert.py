@@ -1,0 +1,233 @@
+"""Decoding images of any kind into the pixels of a cache, on all cores.
+
+Worker processes import this module and little else: no torch here.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import connection, get_context, parent_process
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from adaptask.data.layouts import ClassImages
+from adaptask.errors import DataError
+
+Pixels = np.ndarray[Any, np.dtype[np.uint8]]
+Progress = Callable[[int, int], None]
+"""Called with the number of images done and the number of all."""
+
+_BATCH = 256
+_WORTH_PROCESSES = 3000
+_MOST_PROBLEMS = 10
+
+
+@dataclass(frozen=True)
+class ImageForm:
+    """What every image of a dataset is turned into."""
+
+    channels: int
+    """1 for grey, 3 for colour."""
+    height: int
+    width: int
+    invert: bool = False
+    """Whether light becomes dark, as for ink on paper where bright strokes are wanted."""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """`channels x height x width`."""
+        return self.channels, self.height, self.width
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Consecutive images of one class, in a form that another process can take."""
+
+    images: Sequence[Path] | Sequence[bytes] | Pixels
+    class_name: str
+    where: str
+    start: int
+    """Number within the class of the first of them."""
+    rotation: int
+
+    def label(self, i: int) -> str:
+        """Say what the image is called in messages."""
+        item = self.images[i]
+        if isinstance(item, Path):
+            return str(item)
+        return f"image {self.start + i} of class '{self.class_name}' in {self.where}"
+
+
+class Converter:
+    """Turns the images of a source into pixels, class by class, and notes what is unreadable."""
+
+    def __init__(
+        self, form: ImageForm, *, n_images: int, pool: Executor | None, progress: Progress | None
+    ) -> None:
+        self._form = form
+        self._n_images = n_images
+        self._n_done = 0
+        self._pool = pool
+        self._progress = progress
+        self._problems: list[str] = []
+
+    def convert(self, classes: Sequence[ClassImages]) -> Iterator[Pixels]:
+        """Yield the images of the classes in order, in pieces that fit memory."""
+        waiting: deque[Future[tuple[Pixels, list[str]]]] = deque()
+        for batch in _batches(classes):
+            # Pixels that need no work are not worth sending to another process and back.
+            if self._pool is None or all(_is_ready(piece, self._form) for piece in batch):
+                while waiting:
+                    yield self._take(waiting.popleft().result())
+                yield self._take(decode(batch, self._form))
+                continue
+            waiting.append(self._pool.submit(decode, batch, self._form))
+            # Few in flight, so that decoding never runs far ahead of writing.
+            if len(waiting) > 2 * _n_cores() + 2:
+                yield self._take(waiting.popleft().result())
+        while waiting:
+            yield self._take(waiting.popleft().result())
+
+    def finish(self) -> None:
+        """Raise where images could not be read."""
+        if self._problems:
+            raise problems_found(self._problems)
+
+    def _take(self, result: tuple[Pixels, list[str]]) -> Pixels:
+        pixels, problems = result
+        self._problems += problems
+        if len(self._problems) >= _MOST_PROBLEMS:
+            self.finish()
+        self._n_done += len(pixels)
+        if self._progress is not None:
+            self._progress(self._n_done, self._n_images)
+        return pixels
+
+
+def problems_found(problems: Sequence[str]) -> DataError:
+    """Return the error that names the first ten things wrong with a source."""
+    lines = "".join(f"\n  - {problem}" for problem in problems[:_MOST_PROBLEMS])
+    more = len(problems) - _MOST_PROBLEMS
+    return DataError(
+        f"the source cannot be used as it is; nothing was written:{lines}"
+        + (f"\n  and {more} more" if more > 0 else "")
+        + "\nFetch or extract the files named again."
+    )
+
+
+def decode(batch: Sequence[Piece], form: ImageForm) -> tuple[Pixels, list[str]]:
+    """Return the pixels of some images, and what was wrong with those that cannot be read."""
+    pixels = np.zeros((sum(len(piece.images) for piece in batch), *form.shape), dtype=np.uint8)
+    problems = []
+    start = 0
+    for piece in batch:
+        target = pixels[start : start + len(piece.images)]
+        start += len(piece.images)
+        if _is_ready(piece, form):
+            target[:] = np.moveaxis(np.asarray(piece.images), -1, 1)
+        else:
+            problems += _decode_piece(piece, form, target)
+    return pixels, problems
+
+
+def _decode_piece(piece: Piece, form: ImageForm, target: Pixels) -> list[str]:
+    problems = []
+    for i, item in enumerate(piece.images):
+        try:
+            target[i] = _decode_one(item, form, piece.rotation)
+        except FileNotFoundError:
+            problems.append(f"{piece.label(i)} is missing")
+        except Exception as error:
+            # Damaged images fail in more ways than a list could name.
+            problems.append(f"{piece.label(i)} cannot be read as an image ({error})")
+    return problems
+
+
+def _decode_one(item: Path | bytes | Pixels, form: ImageForm, rotation: int) -> Pixels:
+    if isinstance(item, np.ndarray):
+        opened = Image.fromarray(item.squeeze(-1) if item.shape[-1] == 1 else item)
+    else:
+        opened = Image.open(io.BytesIO(item) if isinstance(item, bytes) else item)
+    with opened:
+        image = opened.convert("L" if form.channels == 1 else "RGB")
+    if image.size != (form.width, form.height):
+        image = image.resize((form.width, form.height), Image.Resampling.LANCZOS)
+    pixels = np.asarray(image).reshape(form.height, form.width, form.channels)
+    if form.invert:
+        pixels = 255 - pixels
+    return np.moveaxis(np.rot90(pixels, rotation // 90), -1, 0)
+
+
+def _is_ready(piece: Piece, form: ImageForm) -> bool:
+    """Return whether the images are pixels already, and as they are wanted."""
+    is_plain = piece.rotation == 0 and not form.invert
+    wanted = (form.height, form.width, form.channels)
+    return is_plain and isinstance(piece.images, np.ndarray) and piece.images.shape[1:] == wanted
+
+
+def _batches(classes: Sequence[ClassImages]) -> Iterator[list[Piece]]:
+    """Cut classes into pieces, and put small pieces together so that a batch is worth sending."""
+    batch: list[Piece] = []
+    for images in classes:
+        for start in range(0, len(images.images), _BATCH):
+            chunk = images.images[start : start + _BATCH]
+            batch.append(Piece(chunk, images.name, images.where, start, images.rotation))
+            if sum(len(piece.images) for piece in batch) >= _BATCH:
+                yield batch
+                batch = []
+    if batch:
+        yield batch
+
+
+@contextmanager
+def worker_pool(n_images: int, workers: int | None) -> Iterator[Executor | None]:
+    """Yield a pool of processes, or None where one process will do."""
+    n_workers = _n_cores() if workers is None else workers
+    if n_workers <= 1 or (workers is None and n_images < _WORTH_PROCESSES):
+        yield None
+        return
+    try:
+        with ProcessPoolExecutor(
+            n_workers, mp_context=get_context("spawn"), initializer=_start_worker
+        ) as pool:
+            try:
+                yield pool
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+    except BrokenProcessPool as error:
+        raise DataError(
+            "a worker process ended unexpectedly. Is memory short, or is prepare() called by a "
+            'script outside `if __name__ == "__main__":`? With workers=1 none is started.'
+        ) from error
+
+
+def _n_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _start_worker() -> None:
+    """Leave Ctrl-C to the parent, and end when it dies, which this process would outlive."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = parent_process()
+
+    def wait() -> None:
+        if parent is not None:
+            connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()

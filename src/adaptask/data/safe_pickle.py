@@ -1,0 +1,172 @@
+"""Pickles from strangers, read without running anything that is in them.
+
+A pickle is a program: it may name any function and have it called. The unpickler here admits
+numpy arrays of plain numbers or text and the plain containers, in what Python 2 and Python 3
+write alike, and nothing else. Not even numpy's own unpickling code is reached: stand-ins take
+the bytes and the type down, and the array is built from them after the type has been checked.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from adaptask.errors import DataError
+
+_PLAIN_TYPE = re.compile(r"(b1|[iu][1248]|f[248]|[SU]\d+)")
+
+
+def load_pickle(path: Path) -> Any:
+    """Return the content of a pickle that holds arrays and plain containers only.
+
+    Keys of dictionaries come as `str`, also where Python 2 wrote them as bytes.
+
+    Raises:
+        DataError: The file is truncated, is no pickle, or holds anything else.
+    """
+    try:
+        with path.open("rb") as file:
+            # Python 2 text comes as bytes: images are text to it, and copying them is dear.
+            return _unwrap(_PlainUnpickler(file, encoding="bytes").load())
+    except _RefusedError as error:
+        raise DataError(
+            f"{path} was not read: {error}. Only numpy arrays and plain containers are admitted, "
+            "since anything else could run code. Fetch the file anew from where it is published."
+        ) from error
+    except Exception as error:
+        # A damaged pickle can fail in any way that its opcodes can.
+        raise DataError(
+            f"{path} is truncated or not a pickle ({type(error).__name__}: {error}). "
+            "Fetch it again."
+        ) from error
+
+
+class _RefusedError(Exception):
+    """The pickle names something that is not admitted."""
+
+
+class _Sealed(type):
+    """Classes whose attributes a pickle cannot set."""
+
+    def __setattr__(cls, name: str, value: object) -> None:
+        raise _RefusedError(f"it sets '{name}' of a class")
+
+
+class _Dtype(metaclass=_Sealed):
+    """Stands in for `numpy.dtype`."""
+
+    __slots__ = ("_code", "_order")
+
+    def __init__(self, code: str | bytes, *_: object) -> None:
+        text = code.decode("latin1") if isinstance(code, bytes) else str(code)
+        if not _PLAIN_TYPE.fullmatch(text):
+            raise _RefusedError(f"it holds an array of type '{text}'")
+        self._code, self._order = text, "="
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        _, order, subtype, names, fields = state[:5]
+        if subtype is not None or names is not None or fields is not None:
+            raise _RefusedError("it holds an array of records")
+        self._order = order.decode("latin1") if isinstance(order, bytes) else order
+
+    def plain(self) -> np.dtype[Any]:
+        return np.dtype(("" if self._order == "|" else self._order) + self._code)
+
+
+def _build(raw: Any, dtype: _Dtype, shape: tuple[int, ...], order: Any) -> Any:
+    if not isinstance(dtype, _Dtype):
+        raise _RefusedError("it holds an array without a type")
+    if not isinstance(raw, bytes | bytearray):
+        raise _RefusedError("it holds an array of objects")
+    return np.frombuffer(raw, dtype.plain()).reshape(shape, order=order)
+
+
+class _Array(metaclass=_Sealed):
+    """Stands in for `numpy.ndarray` until its state comes."""
+
+    __slots__ = ("value",)
+    value: Any
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        shape, dtype, is_fortran, raw = state[-4:]
+        self.value = _build(raw, dtype, shape, "F" if is_fortran else "C")
+
+
+class _Reconstruct(metaclass=_Sealed):
+    """Stands in for the function by which a pickle starts an array."""
+
+    def __new__(cls, subtype: object, *_: object) -> Any:
+        if subtype is not _Array:
+            raise _RefusedError("it holds an array of another class")
+        return _Array()
+
+
+class _FromBuffer(metaclass=_Sealed):
+    """Stands in for the function by which protocol 5 makes an array."""
+
+    def __new__(cls, raw: Any, dtype: _Dtype, shape: tuple[int, ...], order: str) -> Any:
+        return _build(raw, dtype, shape, order)
+
+
+class _Scalar(metaclass=_Sealed):
+    """Stands in for the function by which a pickle makes one number."""
+
+    def __new__(cls, dtype: _Dtype, raw: Any) -> Any:
+        return _build(raw, dtype, (), "C")[()]
+
+
+class _EncodeLatin1(metaclass=_Sealed):
+    """Stands in for `_codecs.encode`, by which protocol 2 writes bytes."""
+
+    def __new__(cls, text: Any, encoding: Any = "latin1") -> Any:
+        if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
+            raise _RefusedError("it encodes something other than bytes")
+        return text.encode("latin1")
+
+
+_ADMITTED: dict[tuple[str, str], type] = {
+    ("numpy", "ndarray"): _Array,
+    ("numpy", "dtype"): _Dtype,
+    ("_codecs", "encode"): _EncodeLatin1,
+    ("collections", "OrderedDict"): OrderedDict,
+}
+for _module in ("builtins", "__builtin__"):
+    for _container in (set, frozenset, bytes, bytearray):
+        _ADMITTED[_module, _container.__name__] = _container
+for _package in ("numpy.core", "numpy._core"):
+    _ADMITTED[f"{_package}.multiarray", "_reconstruct"] = _Reconstruct
+    _ADMITTED[f"{_package}.multiarray", "scalar"] = _Scalar
+    _ADMITTED[f"{_package}.numeric", "_frombuffer"] = _FromBuffer
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> type:
+        try:
+            return _ADMITTED[module, name]
+        except KeyError:
+            raise _RefusedError(f"it names '{module}.{name}'") from None
+
+    def persistent_load(self, pid: object) -> Any:
+        raise _RefusedError("it refers to something outside itself")
+
+
+def _unwrap(value: Any) -> Any:
+    """Put the arrays in the place of their stand-ins."""
+    if isinstance(value, dict):
+        return {_text(key): _unwrap(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)([_unwrap(item) for item in value])
+    if isinstance(value, _Array):
+        return value.value
+    if isinstance(value, type | _Dtype):
+        raise _RefusedError("it holds a type where data was expected")
+    return value
+
+
+def _text(key: Any) -> Any:
+    return key.decode("latin1") if isinstance(key, bytes) else key

@@ -1,0 +1,1 @@
+"""Runs, presets and comparisons, and what the command line does."""

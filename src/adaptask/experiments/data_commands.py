@@ -1,0 +1,178 @@
+"""What `adaptask data list | prepare | check | sheet` do, and what they say."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from adaptask.data.cache import cache_root
+from adaptask.data.check import check_cache
+from adaptask.data.contact_sheet import contact_sheet
+from adaptask.data.convert import Progress
+from adaptask.data.prepare import Prepared, prepare, prepare_own
+from adaptask.data.registry import Status, dataset_folder, load, status
+from adaptask.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def list_datasets() -> None:
+    """Show every dataset: what it is, whether it is prepared, how many classes and images."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("dataset", no_wrap=True, style="bold")
+    table.add_column("state", no_wrap=True)
+    for heading in ("classes", "images", "size"):
+        table.add_column(heading, no_wrap=True, justify="right")
+    table.add_column("what it is")
+    rows = status()
+    for row in rows:
+        known = row.is_prepared
+        table.add_row(
+            row.name,
+            _state(row),
+            f"{row.n_classes:,}" if known else "",
+            f"{row.n_images:,}" if known else "",
+            f"{row.n_bytes / 1e6:,.0f} MB" if known else "",
+            escape(row.problem or row.description),
+        )
+    console = _console()
+    console.print(table)
+    where = f"\nCaches are in {cache_root()} (ADAPTASK_CACHE changes that)."
+    console.print(where, style="dim", markup=False)
+    if any(row.needs_source and not row.is_prepared for row in rows):
+        console.print("To prepare one: adaptask data prepare NAME --source PATH", style="dim")
+
+
+def prepare_dataset(
+    *,
+    name: str,
+    source: Path,
+    called: str | None = None,
+    image_size: int | None = None,
+    grey: bool = False,
+    fractions: Sequence[float] | None = None,
+    seed: int | None = None,
+    split_lists: Path | None = None,
+    workers: int | None = None,
+) -> None:
+    """Recognise, check and convert a dataset, with a progress bar.
+
+    Args:
+        name: A benchmark, or `folder` for images of your own.
+        source: The folder or archive that has the data.
+        called: For `folder`: the name under which the dataset is then known.
+        image_size: For `folder`: height and width of the images.
+        grey: For `folder`: whether images are made grey.
+        fractions: For `folder`: part of the classes for train, val and test.
+        seed: For `folder`: decides which classes go where.
+        split_lists: For `folder`: where lists say which class goes where.
+        workers: Number of processes; as many as there are cores where it is not given.
+    """
+    given = {
+        "name": called,
+        "image_size": image_size,
+        "grey": grey or None,
+        "fractions": fractions,
+        "seed": seed,
+        "split_lists": split_lists,
+    }
+    options = {key: value for key, value in given.items() if value is not None}
+    if name != "folder" and options:
+        raise ArgumentError(
+            f"'{name}' is prepared in one way only; options are for 'folder', your own images."
+        )
+    with _progress_bar(f"preparing {called or name}") as progress:
+        if name == "folder":
+            done = prepare_own(source, workers=workers, progress=progress, **options)  # type: ignore[arg-type]
+        else:
+            done = prepare(name, source, workers=workers, progress=progress)
+    _say_prepared(done)
+
+
+def check_dataset(*, name: str) -> None:
+    """Verify a cache against its checksums and report images that are in two splits."""
+    console = _console()
+    folder = dataset_folder(name)
+    with console.status(f"checking {name}"):
+        report = check_cache(folder)
+    console.print(f"{name}: all {report.n_images:,} images match their checksums.")
+    if not report.duplicates:
+        console.print("No image is in more than one split.")
+        return
+    console.print(f"{_count(len(report.duplicates), 'pair')} of equal images in different splits:")
+    pairs = Counter(
+        ((a.class_name, a.split), (b.class_name, b.split)) for a, b in report.duplicates
+    )
+    for (first, second), n in pairs.most_common():
+        line = f"  {n:4}  {first[0]} ({first[1]}) = {second[0]} ({second[1]})"
+        console.print(line, markup=False)
+
+
+def draw_sheet(
+    *,
+    name: str,
+    split: str = "train",
+    out: Path | None = None,
+    n_classes: int = 12,
+    n_images: int = 12,
+) -> None:
+    """Draw a contact sheet of a split into a file, `NAME-SPLIT.png` where none is given."""
+    path = out or Path(f"{name}-{split}.png")
+    sheet = contact_sheet(load(name, split), n_classes=n_classes, n_images=n_images)
+    try:
+        sheet.save(path)
+    except (OSError, ValueError) as error:
+        raise ArgumentError(f"the sheet cannot be written to {path}: {error}.") from error
+    _console().print(f"{path} shows {split} of {name}.", markup=False)
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(highlight=False, soft_wrap=True)
+
+
+def _state(row: Status) -> str:
+    if row.problem:
+        return "[red]damaged[/]"
+    if row.is_prepared:
+        return "[green]prepared[/]"
+    return "not prepared" if row.needs_source else "made on first use"
+
+
+@contextmanager
+def _progress_bar(title: str) -> Iterator[Progress]:
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=_console(), transient=True) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, n_images: bar.update(task, completed=done, total=n_images)
+
+
+def _say_prepared(done: Prepared) -> None:
+    console = _console()
+    line = f"{done.dataset} prepared in {done.seconds:.1f} s from: {done.source}"
+    console.print(line, markup=False)
+    for split, n_classes in done.n_classes.items():
+        classes, images = _count(n_classes, "class"), _count(done.n_images[split], "image")
+        console.print(f"  {split:5}  {classes}, {images}")
+    console.print(f"It is in {done.folder}", style="dim", markup=False)
+
+
+def _count(n: int, noun: str) -> str:
+    plural = noun + ("es" if noun.endswith("s") else "s")
+    return f"{n:,} {noun if n == 1 else plural}"

@@ -1,0 +1,181 @@
+import io
+import tarfile
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from adaptask.data.prepare import prepare, prepare_own
+from adaptask.data.registry import load
+from adaptask.errors import ArgumentError, DataError
+
+
+def draw(root, names, n_images=2, size=(20, 10)):
+    for value, name in enumerate(names):
+        folder = root / name
+        folder.mkdir(parents=True)
+        for i in range(n_images):
+            Image.new("RGB", size, (value, i, 0)).save(folder / f"{i}.png")
+
+
+NAMES = [f"kind-{i:02d}" for i in range(25)]
+
+
+def test_classes_are_split_by_fractions_and_images_brought_to_one_size(tmp_path, cache_home):
+    draw(tmp_path / "birds", NAMES)
+    done = prepare_own(tmp_path / "birds", name="birds", image_size=12)
+    assert done.n_classes == {"train": 16, "val": 4, "test": 5}
+    sets = [load("birds", split) for split in ("train", "val", "test")]
+    assert sorted(name for s in sets for name in s.class_names) == NAMES
+    for s in sets:
+        assert s.images.shape == (2 * s.n_classes, 3, 12, 12)
+        assert list(s.class_names) == sorted(s.class_names)
+        # The colour says of which class and which image of it each is.
+        assert s.images[::2, 0, 0, 0].tolist() == [NAMES.index(name) for name in s.class_names]
+        assert s.images[:, 1, 0, 0].tolist() == [0, 1] * s.n_classes
+
+
+def test_the_seed_decides_which_class_goes_where(tmp_path, cache_home):
+    draw(tmp_path / "birds", NAMES)
+    tests = []
+    for seed in (0, 0, 1):
+        prepare_own(tmp_path / "birds", seed=seed, image_size=8)
+        tests.append(load("folder", "test").class_names)
+    assert tests[0] == tests[1] != tests[2]
+
+
+def test_folders_named_as_splits_are_the_splits(tmp_path, cache_home):
+    draw(tmp_path / "s" / "train", ["a", "b"])
+    draw(tmp_path / "s" / "test", ["c"])
+    prepare("folder", tmp_path / "s")
+    assert load("folder", "train").class_names == ("a", "b")
+    assert load("folder", "test").class_names == ("c",)
+    assert load("folder", "train").images.shape[2:] == (84, 84)
+    with pytest.raises(DataError, match="no split 'val'"):
+        load("folder", "val")
+
+
+def test_a_class_may_be_called_train(tmp_path, cache_home):
+    draw(tmp_path / "s", ["train", "bus", "tram"])
+    done = prepare_own(tmp_path / "s", image_size=8)
+    assert sum(done.n_classes.values()) == 3
+
+
+@pytest.mark.parametrize("place", ["", "splits", "elsewhere"])
+def test_lists_say_which_class_goes_where(tmp_path, cache_home, place):
+    draw(tmp_path / "s", ["a", "b", "c", "d"])
+    lists = tmp_path / "lists" if place == "elsewhere" else tmp_path / "s" / place
+    lists.mkdir(exist_ok=True)
+    (lists / "train.txt").write_text("d\nb\n\n")
+    (lists / "val.txt").write_text("a\n")
+    (lists / "test.txt").write_text("c\n")
+    given = lists if place == "elsewhere" else None
+    done = prepare_own(tmp_path / "s", image_size=8, grey=True, split_lists=given)
+    assert "lists" in done.source
+    assert load("folder", "train").class_names == ("d", "b")
+    assert load("folder", "val").class_names == ("a",)
+    assert load("folder", "train").images.shape == (4, 1, 8, 8)
+
+
+def test_an_archive_with_one_folder_around_it_all_is_opened(tmp_path, cache_home):
+    draw(tmp_path / "birds", NAMES[:5])
+    with tarfile.open(tmp_path / "birds.tar.gz", "w:gz") as archive:
+        archive.add(tmp_path / "birds", "birds")
+    done = prepare_own(tmp_path / "birds.tar.gz", name="b", image_size=8)
+    assert sum(done.n_classes.values()) == 5
+    assert [path.name for path in cache_home.iterdir()] == ["b"]
+
+
+def test_files_that_are_no_images_are_passed_over_but_damaged_images_are_not(tmp_path, cache_home):
+    draw(tmp_path / "s", NAMES[:5])
+    (tmp_path / "s" / "notes").mkdir()
+    (tmp_path / "s" / NAMES[0] / "readme.txt").write_text("words")
+    prepare_own(tmp_path / "s", image_size=8)
+    (tmp_path / "s" / NAMES[0] / "9.jpg").write_bytes(b"words")
+    with pytest.raises(DataError, match=r"9\.jpg cannot be read"):
+        prepare_own(tmp_path / "s", image_size=8)
+    assert [path.name for path in cache_home.iterdir()] == ["folder"]
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "P", "RGBA", "CMYK", "I;16"])
+def test_images_of_every_mode_can_be_read(tmp_path, cache_home, mode):
+    draw(tmp_path / "s", NAMES[:3])
+    suffix = "tif" if mode in ("CMYK", "I;16") else "png"
+    Image.new(mode, (5, 5)).save(tmp_path / "s" / NAMES[0] / f"x.{suffix}")
+    done = prepare_own(tmp_path / "s", image_size=8)
+    assert sum(done.n_images.values()) == 7
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"fractions": (0.5, 0.5)}, ArgumentError, "three numbers"),
+        ({"fractions": (0.5, 0.6, 0.1)}, ArgumentError, "sum to 1"),
+        ({"fractions": (1.2, -0.2, 0)}, ArgumentError, "three numbers"),
+        ({"fractions": (0, 0.5, 0.5)}, ArgumentError, "for train must be above 0"),
+        ({"image_size": 0}, ArgumentError, "image_size must be between"),
+        ({"name": "cub"}, ArgumentError, "belongs to a dataset of the package"),
+        ({"name": "../x"}, ArgumentError, "lower-case letters"),
+        ({"name": ".x"}, ArgumentError, "lower-case letters"),
+        ({"name": ""}, ArgumentError, "lower-case letters"),
+        ({"split_lists": "nowhere"}, DataError, r"no train\.txt"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(tmp_path, cache_home, options, error, message):
+    draw(tmp_path / "s", NAMES[:5])
+    if "split_lists" in options:
+        options = {"split_lists": tmp_path / "nowhere"}
+    with pytest.raises(error, match=message):
+        prepare_own(tmp_path / "s", **options)
+    assert not cache_home.exists() or list(cache_home.iterdir()) == []
+
+
+def test_every_split_asked_for_gets_a_class(tmp_path, cache_home):
+    draw(tmp_path / "s", NAMES[:3])
+    done = prepare_own(tmp_path / "s", fractions=(0.98, 0.01, 0.01), image_size=8)
+    assert done.n_classes == {"train": 1, "val": 1, "test": 1}
+    done = prepare_own(tmp_path / "s", fractions=(0.7, 0, 0.3), image_size=8)
+    assert done.n_classes == {"train": 2, "test": 1}
+    draw(tmp_path / "t", NAMES[:2])
+    with pytest.raises(DataError, match="2 classes cannot be split into 3 parts"):
+        prepare_own(tmp_path / "t")
+
+
+@pytest.mark.parametrize(
+    ("train", "val", "message"),
+    [("a\nx\n", "b\n", "'x', which has no images"), ("a\nb\n", "b\n", "'b', which is in 'train'")],
+)
+def test_lists_that_cannot_be_followed_are_refused(tmp_path, cache_home, train, val, message):
+    draw(tmp_path / "s", ["a", "b", "c"])
+    (tmp_path / "s" / "train.txt").write_text(train)
+    (tmp_path / "s" / "val.txt").write_text(val)
+    with pytest.raises(DataError, match=message):
+        prepare_own(tmp_path / "s")
+
+
+def test_a_folder_without_classes_is_refused(tmp_path, cache_home):
+    Image.new("L", (3, 3)).save(tmp_path / "x.png")
+    with pytest.raises(DataError, match="no folders with images"):
+        prepare_own(tmp_path)
+
+
+def test_a_picture_that_would_fill_memory_is_refused(tmp_path, cache_home, monkeypatch):
+    draw(tmp_path / "s", NAMES[:3])
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 50)
+    with pytest.raises(DataError, match="cannot be read as an image"):
+        prepare_own(tmp_path / "s")
+
+
+def test_pixels_are_those_of_the_file(tmp_path, cache_home):
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(256, size=(3, 8, 8, 3), dtype=np.uint8)
+    for name, image in zip("abc", pixels, strict=True):
+        (tmp_path / "s" / name).mkdir(parents=True)
+        file = io.BytesIO()
+        Image.fromarray(image).save(file, "png")
+        (tmp_path / "s" / name / "only.png").write_bytes(file.getvalue())
+    prepare_own(tmp_path / "s", image_size=8)
+    for split in ("train", "val", "test"):
+        images = load("folder", split)
+        expected = pixels["abc".index(images.class_names[0])].transpose(2, 0, 1)
+        assert np.array_equal(images.images[0].numpy(), expected)

@@ -1,0 +1,215 @@
+"""Whatever is wrong with a source is named, and no cache appears."""
+
+import dataclasses
+import pickle
+
+import numpy as np
+import pytest
+
+from adaptask.data import prepare
+from adaptask.data.prepare import prepare_benchmark
+from adaptask.data.registry import DATASETS
+from adaptask.errors import DataError
+
+
+@pytest.fixture
+def folder_source(writers, tmp_path):
+    benchmark = writers.small("mini-imagenet", 6)
+    truth = writers.make_truth(benchmark, 84)
+    writers.split_folders(tmp_path / "source", truth)
+    return benchmark, tmp_path / "source"
+
+
+def refused(benchmark, source, cache_home):
+    with pytest.raises(DataError) as caught:
+        prepare_benchmark(benchmark, source)
+    assert not cache_home.exists() or list(cache_home.iterdir()) == []
+    return str(caught.value)
+
+
+def test_a_missing_class_is_named(folder_source, cache_home):
+    benchmark, source = folder_source
+    name = benchmark.classes["val"][1]
+    for file in (source / "val" / name).iterdir():
+        file.unlink()
+    (source / "val" / name).rmdir()
+    message = refused(benchmark, source, cache_home)
+    assert f"class '{name}' (val) is missing: no images in {source / 'val' / name}" in message
+    assert "nothing was written" in message
+
+
+def test_a_wrong_count_is_named(folder_source, cache_home):
+    benchmark, source = folder_source
+    folder = source / "test" / benchmark.classes["test"][0]
+    next(folder.iterdir()).unlink()
+    message = refused(benchmark, source, cache_home)
+    assert f"must have 2 images, has 1 in {folder}" in message
+
+
+def test_corrupt_images_are_named(folder_source, cache_home):
+    benchmark, source = folder_source
+    folder = source / "train" / benchmark.classes["train"][2]
+    first, second = sorted(folder.iterdir())
+    first.write_bytes(first.read_bytes()[:200])
+    second.write_bytes(b"not an image")
+    message = refused(benchmark, source, cache_home)
+    assert f"{first} cannot be read as an image" in message
+    assert f"{second} cannot be read as an image" in message
+
+
+def test_the_first_ten_of_many_faults_are_named(folder_source, cache_home):
+    benchmark, source = folder_source
+    files = sorted(source.rglob("*.png"))
+    for file in files[:14]:
+        file.unlink()
+    message = refused(benchmark, source, cache_home)
+    assert message.count("\n  - ") == 7
+    for file in sorted(source.rglob("*.png"))[:22]:
+        file.unlink()
+    message = refused(benchmark, source, cache_home)
+    assert message.count("\n  - ") == 10
+    assert "and 8 more" in message
+
+
+def test_ten_corrupt_images_end_the_preparation(folder_source, cache_home):
+    benchmark, source = folder_source
+    for file in sorted(source.rglob("*.png")):
+        file.write_bytes(b"")
+    assert refused(benchmark, source, cache_home).count("cannot be read as an image") == 10
+
+
+def test_a_wrong_total_is_refused(folder_source, cache_home):
+    benchmark, source = folder_source
+    benchmark = dataclasses.replace(benchmark, class_size=(1, 3), n_images=37)
+    assert "must be 37 images in all, there are 36" in refused(benchmark, source, cache_home)
+
+
+def test_split_lists_that_are_not_the_official_ones_are_refused(writers, tmp_path, cache_home):
+    benchmark = writers.small("cifar-fs")
+    writers.bertinetto(tmp_path / "s", writers.make_truth(benchmark, 32))
+    lists = tmp_path / "s" / "splits" / "bertinetto"
+    (lists / "val.txt").write_text("apple\n")
+    message = refused(benchmark, tmp_path / "s", cache_home)
+    assert f"{lists / 'val.txt'} does not list the official classes" in message
+
+
+def test_an_unknown_layout_lists_the_known_ones(writers, tmp_path, cache_home):
+    (tmp_path / "s" / "something").mkdir(parents=True)
+    message = refused(writers.small("mini-imagenet"), tmp_path / "s", cache_home)
+    for layout in DATASETS["mini-imagenet"].layouts:
+        assert layout.description in message
+    assert "image-net.org" in message
+
+
+def test_a_folder_named_train_does_not_make_it_cifar(writers, tmp_path, cache_home):
+    # 'train' is a class of CIFAR-100 as well.
+    writers.split_folders(tmp_path / "s", {"train": {"pizza": np.zeros((1, 4, 4, 3), np.uint8)}})
+    assert "is not a known layout" in refused(writers.small("cifar-fs"), tmp_path / "s", cache_home)
+
+
+def test_a_source_that_cannot_be_read_is_named(writers, tmp_path, cache_home, monkeypatch):
+    def denied(_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(prepare, "candidate_folders", denied)
+    message = refused(writers.small("cifar-fs"), tmp_path, cache_home)
+    assert f"{tmp_path} cannot be read: [Errno 13] Permission denied" in message
+
+
+def test_an_image_missing_from_ravis_folder_is_named(writers, tmp_path, cache_home):
+    benchmark = writers.small("mini-imagenet", 3)
+    writers.ravi_csv(tmp_path / "s", writers.make_truth(benchmark, 84))
+    gone = sorted((tmp_path / "s" / "images").iterdir())[0]
+    gone.unlink()
+    assert f"{gone} is missing" in refused(benchmark, tmp_path / "s", cache_home)
+
+
+def test_a_class_in_the_wrong_csv_is_named(writers, tmp_path, cache_home):
+    benchmark = writers.small("mini-imagenet", 3)
+    writers.ravi_csv(tmp_path / "s", writers.make_truth(benchmark, 84))
+    train = (tmp_path / "s" / "train.csv").read_text()
+    other = benchmark.classes["test"][0]
+    (tmp_path / "s" / "train.csv").write_text(train + f"{other}00000000.png,{other}\n")
+    message = refused(benchmark, tmp_path / "s", cache_home)
+    assert f"class '{other}' does not belong into split 'train'" in message
+
+
+def test_a_csv_without_its_columns_is_refused(writers, tmp_path, cache_home):
+    benchmark = writers.small("mini-imagenet", 3)
+    writers.ravi_csv(tmp_path / "s", writers.make_truth(benchmark, 84))
+    (tmp_path / "s" / "val.csv").write_text("a,b\n1,2\n")
+    assert "'filename' and 'label'" in refused(benchmark, tmp_path / "s", cache_home)
+
+
+def test_too_few_numbered_classes_are_refused(writers, tmp_path, cache_home):
+    benchmark = writers.small("tiered-imagenet", 3)
+    for split, classes in writers.make_truth(benchmark, 84).items():
+        kept = dict(list(classes.items())[:2]) if split == "val" else classes
+        writers.tiered_labels(tmp_path, split, kept, wordy=False)
+        np.savez(tmp_path / f"{split}_images.npz", images=np.concatenate(list(kept.values())))
+    assert "split 'val' must have 3 classes, has 2" in refused(benchmark, tmp_path, cache_home)
+
+
+def test_a_corrupt_image_inside_a_pickle_is_named_by_its_place(writers, tmp_path, cache_home):
+    benchmark = writers.small("tiered-imagenet", 3)
+    writers.tiered_png(tmp_path, writers.make_truth(benchmark, 84))
+    path = tmp_path / "val_images_png.pkl"
+    images = pickle.loads(path.read_bytes())
+    images[3] = images[3][:50]
+    writers.dump(path, images)
+    name = benchmark.classes["val"][1]
+    message = refused(benchmark, tmp_path, cache_home)
+    assert f"image 1 of class '{name}' in {path} cannot be read as an image" in message
+
+
+DAMAGES = {
+    "CIFAR_FS_val.pickle": lambda data: data[: len(data) // 2],
+    "CIFAR_FS_test.pickle": lambda _: pickle.dumps({"data": [1], "labels": [0]}),
+    "CIFAR_FS_train.pickle": lambda _: pickle.dumps([1, 2]),
+}
+
+
+@pytest.mark.parametrize("file", DAMAGES)
+def test_a_damaged_pickle_is_named(writers, tmp_path, cache_home, file):
+    benchmark = writers.small("cifar-fs")
+    writers.cifar_fs_pickles(tmp_path, writers.make_truth(benchmark, 32))
+    path = tmp_path / file
+    path.write_bytes(DAMAGES[file](path.read_bytes()))
+    assert str(path) in refused(benchmark, tmp_path, cache_home)
+
+
+def test_labels_that_do_not_fit_the_images_are_refused(writers, tmp_path, cache_home):
+    benchmark = writers.small("cifar-fs")
+    writers.cifar_fs_pickles(tmp_path, writers.make_truth(benchmark, 32))
+    path = tmp_path / "CIFAR_FS_val.pickle"
+    writers.dump(path, pickle.loads(path.read_bytes()) | {"labels": [1, 2, 3]})
+    assert "one whole number for each of its 32 images" in refused(benchmark, tmp_path, cache_home)
+
+
+def test_a_truncated_npz_is_named(writers, tmp_path, cache_home):
+    benchmark = writers.small("tiered-imagenet", 3)
+    writers.tiered_npz(tmp_path, writers.make_truth(benchmark, 84))
+    path = tmp_path / "test_images.npz"
+    path.write_bytes(path.read_bytes()[:-3000])
+    assert f"{path} is truncated" in refused(benchmark, tmp_path, cache_home)
+
+
+def test_an_npz_of_pickled_objects_is_refused(writers, tmp_path, cache_home):
+    benchmark = writers.small("tiered-imagenet", 3)
+    writers.tiered_npz(tmp_path, writers.make_truth(benchmark, 84))
+    np.savez(tmp_path / "train_images.npz", images=np.array([{}], dtype=object))
+    assert "train_images.npz" in refused(benchmark, tmp_path, cache_home)
+
+
+def test_a_malicious_pickle_in_a_source_is_refused_and_does_nothing(writers, tmp_path, cache_home):
+    class Attack:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "owned"), "w"))
+
+    benchmark = writers.small("cifar-fs")
+    source = tmp_path / "source"
+    writers.cifar_100_python(source, writers.make_truth(benchmark, 32))
+    writers.dump(source / "cifar-100-python" / "train", {"data": Attack()})
+    message = refused(benchmark, source, cache_home)
+    assert str(source / "cifar-100-python" / "train") in message
+    assert not (tmp_path / "owned").exists()

@@ -1,0 +1,95 @@
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from adaptask.data.registry import DATASETS, load
+from adaptask.errors import ArgumentError, DataError
+from adaptask.experiments import data_commands
+
+
+@pytest.fixture
+def cache_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("ADAPTASK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "200")
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def birds(tmp_path, cache_home):
+    rng = np.random.default_rng(0)
+    for i in range(6):
+        folder = tmp_path / "birds" / f"bird-{i}"
+        folder.mkdir(parents=True)
+        for j, image in enumerate(rng.integers(256, size=(3, 8, 8, 3), dtype=np.uint8)):
+            Image.fromarray(image).save(folder / f"{j}.png")
+    return tmp_path / "birds"
+
+
+def test_prepare_says_what_it_found_and_how_long_it_took(birds, cache_home, capsys):
+    data_commands.prepare_dataset(
+        name="folder", source=birds, called="birds", image_size=8, fractions=(0.5, 0.25, 0.25)
+    )
+    said = capsys.readouterr().out
+    assert "birds prepared in" in said
+    assert "train  3 classes, 9 images" in said
+    assert str(cache_home / "birds") in said
+    assert load("birds", "train").images.shape[1:] == (3, 8, 8)
+
+
+def test_list_shows_every_dataset_and_what_is_prepared(birds, cache_home, capsys):
+    data_commands.prepare_dataset(name="folder", source=birds, called="birds", image_size=8)
+    capsys.readouterr()
+    data_commands.list_datasets()
+    lines = capsys.readouterr().out.splitlines()
+    assert {line.split()[0] for line in lines if line} >= {*DATASETS, "birds"}
+    (line,) = [line for line in lines if line.startswith("birds")]
+    assert line.split()[1:4] == ["prepared", "6", "18"]
+    (line,) = [line for line in lines if line.startswith("cub")]
+    assert "not prepared" in line
+    assert any("adaptask data prepare NAME --source PATH" in line for line in lines)
+
+
+def test_check_reports_duplicates(birds, cache_home, capsys):
+    shutil.copy(birds / "bird-0" / "0.png", birds / "bird-1" / "0.png")
+    # A name that the terminal's mark-up could swallow.
+    (birds / "bird-0").rename(birds / "bird-0 [odd]")
+    (birds / "train.txt").write_text("bird-0 [odd]\nbird-2\n")
+    (birds / "test.txt").write_text("bird-1\n")
+    data_commands.prepare_dataset(name="folder", source=birds, image_size=8)
+    capsys.readouterr()
+    data_commands.check_dataset(name="folder")
+    said = capsys.readouterr().out
+    assert "all 9 images match their checksums" in said
+    assert "1 pair of equal images in different splits" in said
+    assert "bird-0 [odd] (train) = bird-1 (test)" in said
+
+
+def test_check_says_when_there_are_none(birds, cache_home, capsys):
+    data_commands.prepare_dataset(name="folder", source=birds, image_size=8)
+    data_commands.check_dataset(name="folder")
+    assert "No image is in more than one split." in capsys.readouterr().out
+
+
+def test_sheet_draws_a_file(birds, cache_home, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    data_commands.prepare_dataset(name="folder", source=birds, image_size=8)
+    data_commands.draw_sheet(name="folder", n_classes=2, n_images=3)
+    with Image.open(tmp_path / "folder-train.png") as sheet:
+        assert sheet.size[0] > 3 * 64
+    assert "folder-train.png" in capsys.readouterr().out
+    with pytest.raises(ArgumentError, match="cannot be written"):
+        data_commands.draw_sheet(name="folder", out=tmp_path / "nowhere" / "x.png")
+
+
+def test_benchmarks_take_no_options(birds, cache_home):
+    with pytest.raises(ArgumentError, match="options are for 'folder'"):
+        data_commands.prepare_dataset(name="cub", source=birds, image_size=8)
+
+
+def test_a_dataset_that_is_not_prepared_cannot_be_checked_or_drawn(cache_home):
+    with pytest.raises(DataError, match="adaptask data prepare cub"):
+        data_commands.check_dataset(name="cub")
+    with pytest.raises(DataError, match="adaptask data prepare cub"):
+        data_commands.draw_sheet(name="cub")
