@@ -1,0 +1,70 @@
+"""The command line as a user meets it."""
+
+import subprocess
+import sys
+
+import pytest
+
+from adaptask import __version__
+from adaptask.cli import main
+
+
+def test_demo_prints_the_table(capsys):
+    assert main(["demo"]) == 0
+    printed = capsys.readouterr().out
+    assert "Share of confused pairs in a task" in printed
+    assert "gcp, uncertain" in printed
+
+
+def test_version(capsys):
+    assert main(["version"]) == 0
+    assert capsys.readouterr().out == f"adaptask {__version__}\n"
+
+
+def test_errors_are_one_line_on_standard_error(capsys):
+    assert main(["demo", "--seed", "-1"]) == 1
+    printed = capsys.readouterr()
+    assert printed.err == "adaptask: seed must be at least 0; got -1.\n"
+
+
+def test_data_commands_are_wired(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("ADAPTASK_CACHE", str(tmp_path))
+    assert main(["data", "list"]) == 0
+    assert "cifar-fs" in capsys.readouterr().out
+    for command in (["check", "cifar-fs"], ["sheet", "cifar-fs"]):
+        assert main(["data", *command]) == 1
+        assert "adaptask data prepare cifar-fs --source PATH" in capsys.readouterr().err
+    missing = tmp_path / "nowhere"
+    assert main(["data", "prepare", "cifar-fs", "--source", str(missing)]) == 1
+    assert str(missing) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["dmo"], ["data"], ["data", "prepare"], ["demo", "--sed"]]
+)
+def test_what_cannot_be_parsed_exits_with_2_and_help(arguments, capsys):
+    with pytest.raises(SystemExit) as exit_info:
+        main(arguments)
+    assert exit_info.value.code == 2
+    assert "help" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["data", "--help"], ["data", "prepare", "--help"]]
+)
+def test_help_needs_no_torch(arguments):
+    code = (
+        "import sys\nfrom adaptask.cli import main\n"
+        f"try: main({arguments})\nexcept SystemExit as error: status = error.code\n"
+        "assert status == 0 and 'torch' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "usage: adaptask" in done.stdout
+
+
+def test_the_package_runs_as_a_module():
+    done = subprocess.run(
+        [sys.executable, "-m", "adaptask", "version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"adaptask {__version__}\n"
