@@ -1,0 +1,130 @@
+"""On a GPU: the same laws, the same numbers, and no waiting for the device."""
+
+import contextlib
+import copy
+
+import pytest
+import torch
+
+from adaptask.conformance import SAMPLER_LAWS
+from adaptask.errors import ArgumentError
+from adaptask.samplers import SAMPLERS, build_sampler
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+CASES = [
+    *((name, {}) for name in SAMPLERS),
+    *(("cp", {"method": method}) for method in ("enumerate", "reject", "gibbs")),
+    ("gcp", {"forget": "all"}),
+    ("gcp", {"exploration": 0.3, "confusion": "mean", "strategy": "uncertain"}),
+    ("gcp", {"dtype": torch.float64, "tau": 0.0}),
+]
+
+
+def build(name, seed=0, *, n=9, k=3, **settings):
+    sizes = {"n_instances": 12} if name == "instance" else {"n_classes": n, "n_way": k}
+    return build_sampler(name, seed=seed, **sizes, **settings)
+
+
+@contextlib.contextmanager
+def no_synchronisation():
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("law", SAMPLER_LAWS, ids=lambda law: law.__name__)
+@pytest.mark.parametrize(("name", "settings"), CASES, ids=str)
+def test_every_sampler_obeys_every_law_on_a_gpu(name, settings, law):
+    law(lambda seed: build(name, seed, device="cuda", **settings))
+
+
+def test_the_debug_mode_would_catch_a_synchronisation():
+    value = torch.ones(3, device="cuda")
+    with no_synchronisation(), pytest.raises(RuntimeError, match="synchroniz"):
+        value.sum().item()
+
+
+@pytest.mark.parametrize(("name", "settings"), CASES, ids=str)
+@pytest.mark.parametrize("n_tasks", [1, 8])
+def test_drawing_and_learning_never_wait_for_the_device(tools, name, settings, n_tasks):
+    sampler = build(name, n=30, k=4, device="cuda", **settings)
+    if name == "instance":
+        probabilities = torch.full((n_tasks, 3), 1 / 3, device="cuda")
+        labels = torch.zeros(n_tasks, dtype=torch.int64, device="cuda")
+    else:
+        _, probabilities, labels = (x.cuda() for x in tools.feedback(n_tasks, 4, 30))
+    for _ in range(2):  # the first call may set things up
+        sampler.update(sampler.sample(n_tasks), probabilities, labels)
+    with no_synchronisation():
+        for _ in range(3):
+            sampler.update(sampler.sample(n_tasks), probabilities, labels)
+            probabilities[0, ..., 0] = torch.nan
+    with pytest.raises(ArgumentError, match="2 entries"):
+        sampler.check()
+
+
+@pytest.mark.parametrize("name", ["c", "gcp", "cp"])
+def test_updates_equal_those_on_the_cpu(tools, name):
+    host, device = build(name, n=20, k=5), build(name, n=20, k=5, device="cuda")
+    for seed in range(10):
+        feedback = tools.feedback(6, 5, 20, seed=seed)
+        host.update(*feedback)
+        device.update(*(x.cuda() for x in feedback))
+    key = "log_weights" if name == "c" else "log_potentials"
+    torch.testing.assert_close(getattr(host, key), getattr(device, key).cpu())
+
+
+@pytest.mark.parametrize(("name", "draw"), [("gcp", "enumerate_gcp"), ("cp", "enumerate_cp")])
+def test_draws_follow_the_enumerated_distribution(tools, name, draw):
+    log_potentials = tools.random_log_potentials(7, seed=0)
+    for settings in [{}] if name == "gcp" else [{"method": m} for m in ("reject", "gibbs")]:
+        sampler = build(name, n=7, k=4, device="cuda", **settings)
+        sampler.log_potentials.copy_(log_potentials)
+        draws = sampler.sample(100_000).cpu()
+        expected = getattr(tools, draw)(log_potentials, 4)
+        assert tools.chi_square_p_value(draws, expected) > 1e-4
+
+
+def test_a_sampler_moves_and_keeps_what_it_learnt(tools):
+    sampler = build("gcp", n=20, k=5)
+    sampler.update(*tools.feedback(6, 5, 20))
+    learnt = sampler.log_potentials.clone()
+    first, second = copy.deepcopy(sampler).cuda(), copy.deepcopy(sampler).to("cuda:0")
+    assert torch.equal(first.log_potentials.cpu(), learnt)
+    assert torch.equal(first.sample(20), second.sample(20))
+    with pytest.warns(UserWarning, match="saved on cuda and is loaded on cpu"):
+        sampler.load_state_dict(first.state_dict())
+
+
+def test_a_tensor_on_another_device_is_refused(tools):
+    sampler = build("gcp", n=20, k=5, device="cuda")
+    with pytest.raises(ArgumentError, match=r"on the sampler's device, cuda:0; got cpu"):
+        sampler.update(*tools.feedback(6, 5, 20))
+
+
+def test_a_step_can_be_captured_in_a_graph(tools):
+    """Draw and update as one CUDA graph, with the random stream registered."""
+    sampler = build("gcp", n=20, k=5, device="cuda")
+    _, probabilities, labels = (x.cuda() for x in tools.feedback(2, 5, 20))
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            sampler.update(sampler.sample(2), probabilities, labels)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    graph.register_generator_state(sampler._generator)
+    with torch.cuda.graph(graph):
+        class_ids = sampler.sample(2)
+        sampler.update(class_ids, probabilities, labels)
+    seen = set()
+    for _ in range(20):
+        graph.replay()
+        seen.add(tuple(class_ids.flatten().tolist()))
+    assert len(seen) > 15
+    assert sampler.log_potentials[class_ids[0, 0], class_ids[0, 1]] > 0
+    assert torch.equal(sampler.log_potentials, sampler.log_potentials.mT)
