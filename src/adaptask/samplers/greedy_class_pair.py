@@ -121,7 +121,8 @@ def greedy_draw(log_potentials: Array, log_row_weights: Array, log_noise: Array,
     Returns:
         `tasks x way` int64.
     """
-    if log_noise.shape[1] == 1:  # NumPy is quicker without the dimension of tasks
+    if log_noise.shape[1] == 1 and xp is not torch:
+        # NumPy is quicker without the dimension of tasks; torch would read the index on the host.
         log_noise = log_noise[:, 0]
     newest = (log_row_weights - log_noise[0]).argmax(-1)
     chosen = [newest]
