@@ -157,7 +157,7 @@ def test_reject_says_so_when_it_cannot_accept_and_auto_falls_back(tools, monkeyp
     import adaptask.samplers.class_pair as module
     from adaptask.errors import ArgumentError
 
-    monkeypatch.setattr(module, "_MOST_CANDIDATES", 200)
+    monkeypatch.setattr(module, "_PATIENCE", {"auto": 200, "reject": 200})
     log_potentials = tools.random_log_potentials(40, seed=0, spread=20)
     with pytest.raises(ArgumentError, match="method='gibbs'"):
         sampler_with(log_potentials, "cp", 5, method="reject").sample(4)

@@ -20,10 +20,11 @@ METHODS = ("auto", "enumerate", "reject", "gibbs")
 _FEW_SETS = 5_000
 # `auto` tries acceptance up to here: the bound is a product of K - 2 factors.
 _SMALL_WAY = 8
-# Candidates a task on a device that is not waited for, and in all on the CPU.
+# Candidates a task: on a device that is not waited for; on the CPU before Gibbs sweeps take over;
+# and before `reject` gives up. Beyond some hundred, sweeps are the quicker way.
 _DEVICE_CANDIDATES = 64
+_PATIENCE = {"auto": 1_000, "reject": 100_000}
 _BATCH_CANDIDATES = 4096
-_MOST_CANDIDATES = 20_000
 
 
 class ClassPairSampler(PairPotentialSampler):
@@ -50,9 +51,9 @@ class ClassPairSampler(PairPotentialSampler):
       class by a draw from its distribution given the others. Approaches Eq. 4 as sweeps grow.
 
     `auto` enumerates up to 5,000 sets, rejects up to K = 8, and takes Gibbs sweeps beyond; a task
-    without an accepted candidate among 20,000 (64 on devices that are not waited for, where the
+    without an accepted candidate among 1,000 (64 on devices that are not waited for, where the
     number is fixed) is finished by Gibbs sweeps from a candidate drawn in proportion to W.
-    `n_unaccepted` counts these. `reject` raises instead, on the CPU.
+    `n_unaccepted` counts these. On the CPU `reject` goes on to 100,000, and then raises.
 
     How the potentials are learnt is described in `PairPotentialSampler`. The order of the classes
     within a row is random.
@@ -173,15 +174,15 @@ class ClassPairSampler(PairPotentialSampler):
     def _draw_until_accepted(self, n_tasks: int) -> Tensor:
         class_ids = torch.empty(n_tasks, self.n_way, dtype=torch.int64)
         waiting = torch.arange(n_tasks)
-        n_tried, n_candidates = 0, 2
+        n_tried, n_candidates = 0, 1
         while len(waiting):
             drawn, accepted = self._accept(len(waiting), n_candidates)
             class_ids[waiting] = drawn
             waiting = waiting[~accepted]
             n_tried += n_candidates
-            if n_tried >= _MOST_CANDIDATES:
+            if n_tried >= _PATIENCE[self.method]:
                 break
-            n_candidates = min(2 * n_candidates, max(2, _BATCH_CANDIDATES // max(1, len(waiting))))
+            n_candidates = min(2 * n_candidates, max(1, _BATCH_CANDIDATES // max(1, len(waiting))))
         if len(waiting) and self.method == "reject":
             raise ArgumentError(
                 f"None of {n_tried:,} candidates was accepted for {len(waiting)} of {n_tasks} "
