@@ -1,9 +1,11 @@
 import math
+from itertools import permutations
 
 import pytest
 import torch
 from scipy.stats import chisquare, kstest
 
+from adaptask.data import augmentation
 from adaptask.data.augmentation import (
     AUGMENTATIONS,
     ColourJitter,
@@ -133,12 +135,24 @@ def test_boxes_that_never_fit_become_the_largest_centred_one():
     assert boxes.T.tolist() == [[0, 13, 10, 13]] * 5
 
 
-def test_jitter_draws_its_factors_uniformly_and_every_order():
-    # On a constant grey image brightness alone acts, so the factor can be read off.
-    images = torch.full((4000, 3, 2, 2), 0.4)
-    jittered = ColourJitter(brightness=0.5, contrast=0.3, saturation=0.3)(images, generator(8))
-    factors = (jittered[:, 0, 0, 0] / 0.4).double().numpy()
-    assert kstest(factors, "uniform", args=(0.5, 1.0)).pvalue > 1e-3
+def test_jitter_draws_its_factors_uniformly_and_every_order_equally_often(monkeypatch):
+    drawn = {}
+
+    def record(images, factors, order):
+        drawn.update(factors=factors, order=order)
+        return images
+
+    monkeypatch.setattr(augmentation, "jitter_colours", record)
+    ColourJitter(brightness=0.5, contrast=0.3, saturation=1.5)(
+        torch.zeros(6000, 3, 1, 1), generator(8)
+    )
+    for column, (low, high) in enumerate([(0.5, 1.5), (0.7, 1.3), (0.0, 2.5)]):
+        factors = drawn["factors"][:, column].double().numpy()
+        assert kstest(factors, "uniform", args=(low, high - low)).pvalue > 1e-3
+    orders = dict.fromkeys(permutations(range(3)), 0)
+    for order in drawn["order"].tolist():
+        orders[tuple(order)] += 1
+    assert chisquare(list(orders.values())).pvalue > 1e-3
 
 
 @pytest.mark.parametrize(

@@ -263,11 +263,15 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(changes, messa
 
 
 @needs_gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
+@pytest.mark.parametrize("storage", ["device", "host"])
 @pytest.mark.parametrize("augmentation", [None, "crop-flip", "resized-crop-jitter-flip"])
-def test_a_draw_on_the_device_never_synchronises(augmentation):
+def test_a_draw_for_a_gpu_never_synchronises(augmentation, storage):
     image_set = make_set([30] * 6, shape=(3, 8, 8))
-    source = EpisodeSource(image_set, device="cuda", augmentation=augmentation)
-    class_ids = torch.tensor([[0, 3, 5], [1, 2, 4]], device="cuda")
+    source = EpisodeSource(image_set, device="cuda", augmentation=augmentation, storage=storage)
+    class_ids = torch.tensor([[0, 3, 5], [1, 2, 4]])
+    if storage == "device":
+        class_ids = class_ids.to("cuda")
     source.draw(class_ids, n_shot=2, n_query=3)
     torch.cuda.set_sync_debug_mode("error")
     try:

@@ -112,7 +112,7 @@ class EpisodeSource:
         n_tasks, n_way = class_ids.shape
         n_support = n_tasks * n_way * n_shot
         return Episodes(
-            class_ids=class_ids.to(self.device),
+            class_ids=class_ids.to(self.device, non_blocking=True),
             support_images=images[:n_support].view(n_tasks, n_way * n_shot, *images.shape[1:]),
             support_labels=self._labels(n_tasks, n_way, n_shot),
             query_images=images[n_support:].view(n_tasks, n_way * n_query, *images.shape[1:]),

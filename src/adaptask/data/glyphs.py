@@ -23,7 +23,7 @@ IMAGE_SIZE = 28
 N_EXAMPLES = 40
 """Examples a class."""
 
-Integers = np.ndarray[Any, np.dtype[np.int64]]
+Integers = np.ndarray[Any, np.dtype[np.integer[Any]]]
 
 _SEED = 28
 _CANVAS = 112
@@ -65,7 +65,7 @@ def draw_examples(character: str, faces: Sequence[Face]) -> Pixels:
     stroke = random.integers(len(_STROKES), size=N_EXAMPLES)
     rows, columns = _source_pixels(random)
     sampled = strokes[stroke[:, None, None], face[:, None, None], rows, columns]
-    cells = sampled.astype(np.int64).reshape(N_EXAMPLES, IMAGE_SIZE, _SAMPLES, IMAGE_SIZE, _SAMPLES)
+    cells = sampled.astype(np.int32).reshape(N_EXAMPLES, IMAGE_SIZE, _SAMPLES, IMAGE_SIZE, _SAMPLES)
     coverage = cells.sum((2, 4)) // _SAMPLES**2
     ink = random.integers(*_INK, size=(N_EXAMPLES, 1, 1), endpoint=True)
     paper = random.integers(*_PAPER, size=(N_EXAMPLES, 1, 1), endpoint=True)
@@ -112,14 +112,14 @@ def _source_pixels(random: np.random.Generator) -> tuple[Integers, Integers]:
     cosine = (1 - half_turn**2) / (1 + half_turn**2)
     sine = 2 * half_turn / (1 + half_turn**2)
     n_samples = IMAGE_SIZE * _SAMPLES
-    steps = 2 * np.arange(n_samples) + 1 - n_samples  # half samples from the middle
+    steps = 2 * np.arange(n_samples, dtype=np.int32) + 1 - n_samples  # half samples from the middle
     x, y = steps[None, None, :], steps[None, :, None]
     unit = _ONE * _CANVAS / (2 * n_samples)
     per_pixel = _ONE * _CANVAS / IMAGE_SIZE
 
     def along(by_x: Any, by_y: Any, shift: Any) -> Integers:
         terms = [np.rint(by_x * unit), np.rint(by_y * unit), np.rint(shift * per_pixel)]
-        a, b, c = (term.astype(np.int64) for term in terms)
+        a, b, c = (term.astype(np.int32) for term in terms)
         hit: Integers = ((a * x + b * y + c) >> 16) + _CANVAS // 2
         return hit.clip(0, _CANVAS - 1)
 
