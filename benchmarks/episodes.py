@@ -9,16 +9,16 @@ sampler that draws the tasks, and Pillow. The two take turns, round by round, in
 whatever else the machine does falls on both. The loader hands batches out in bursts, so its mean
 is the figure to look at.
 
-Measured on two cores of an AMD EPYC, shared with other work (torch 2.13, CPU build; 2,569 bytes a
+Measured on two cores of an AMD EPYC with little else to do (torch 2.13, CPU build; 2,569 bytes a
 PNG), milliseconds a draw:
 
                                                 mean    median      10 %      90 %
-    EpisodeSource                               3.50      1.41      1.01      3.54
-    EpisodeSource, crop-flip                   33.58      8.91      6.86     96.01
-    EpisodeSource, resized-crop-jitter-flip    70.32     28.20     20.04    305.03
-    DataLoader, 2 workers, PNG                 99.77    138.09      3.94    180.63
+    EpisodeSource                               1.95      1.54      1.25      2.04
+    EpisodeSource, crop-flip                    9.86      9.47      8.68     10.56
+    EpisodeSource, resized-crop-jitter-flip    27.50     26.98     22.29     31.59
+    DataLoader, 2 workers, PNG                 94.28    103.49      5.83    185.84
 
-The tails are the other work. The loader does not augment.
+The loader does not augment.
 """
 
 from __future__ import annotations
