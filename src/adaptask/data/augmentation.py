@@ -1,0 +1,189 @@
+"""Augmentation of a whole batch on its device, with a draw of its own for every image.
+
+Each step is a frozen dataclass called with images, `batch x channels x height x width` float from
+0 to 1, and a generator on their device. It returns images of the same shape, synchronises nothing
+and never loops over images. What is random is drawn here; `adaptask.data.transforms` applies it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from adaptask.data.transforms import crop_windows, jitter_colours, resize_boxes
+from adaptask.errors import ArgumentError
+
+_BOX_ATTEMPTS = 10
+
+
+class Augmentation(Protocol):
+    """Turns a batch of images into another draw of it."""
+
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Return augmented images, the shape of `images`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Compose:
+    """Applies its steps in order; without steps it changes nothing."""
+
+    steps: tuple[Augmentation, ...] = ()
+
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Return `images` after every step."""
+        for step in self.steps:
+            images = step(images, generator)
+        return images
+
+
+@dataclass(frozen=True, kw_only=True)
+class HorizontalFlip:
+    """Mirrors each image left to right with a probability."""
+
+    probability: float = 0.5
+
+    def __post_init__(self) -> None:
+        """Refuse what is no probability."""
+        if not 0 <= self.probability <= 1:
+            raise ArgumentError(
+                f"probability of a flip must be between 0 and 1; got {self.probability}."
+            )
+
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Return the images, some mirrored."""
+        flipped = _uniform(images, (len(images), 1, 1, 1), 0.0, 1.0, generator) < self.probability
+        return torch.where(flipped, images.flip(-1), images)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomCrop:
+    """Pads each image with black and cuts a window of the old size out of it at random.
+
+    `padding` is in pixels on every side; by default 4 up to a height of 48 (the custom for 32x32)
+    and 8 above (for 84x84).
+    """
+
+    padding: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a padding that is no count."""
+        if self.padding is not None and self.padding < 0:
+            raise ArgumentError(f"padding must be at least 0 pixels; got {self.padding}.")
+
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Return a window of each padded image."""
+        padding = self.padding
+        if padding is None:
+            padding = 4 if images.shape[-2] <= 48 else 8
+        offsets = torch.randint(
+            -padding, padding + 1, (2, len(images)), generator=generator, device=images.device
+        )
+        return crop_windows(images, offsets[0], offsets[1])
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomResizedCrop:
+    """Cuts a box of random area and shape out of each image and stretches it to the old size.
+
+    The law is torchvision's: the area is uniform within `scale` times the image's, the logarithm
+    of width over height uniform within `ratio`; of ten boxes the first that fits is placed at
+    random, and if none does, the largest centred box within `ratio` is taken.
+    """
+
+    scale: tuple[float, float] = (0.08, 1.0)
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+
+    def __post_init__(self) -> None:
+        """Refuse ranges that are empty or not positive."""
+        for name, (low, high) in (("scale", self.scale), ("ratio", self.ratio)):
+            if not 0 < low <= high < math.inf:
+                raise ArgumentError(
+                    f"{name} must be a range (low, high) with 0 < low <= high; got ({low}, {high})."
+                )
+
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Return a stretched box of each image."""
+        return resize_boxes(images, self.boxes(images, generator))
+
+    def boxes(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Draw a box for each image: top, left, height and width in pixels, `4 x batch` int64."""
+        height, width = images.shape[-2:]
+        tries = (_BOX_ATTEMPTS, len(images))
+        area = height * width * _uniform(images, tries, *self.scale, generator)
+        low, high = (math.log(bound) for bound in self.ratio)
+        ratio = _uniform(images, tries, low, high, generator).exp()
+        widths = (area * ratio).sqrt().round()
+        heights = (area / ratio).sqrt().round()
+        fits = (widths >= 1) & (widths <= width) & (heights >= 1) & (heights <= height)
+        # argmax finds the first attempt that fits; all-False gives attempt 0, replaced below.
+        first = fits.int().argmax(0, keepdim=True)
+        found = fits.gather(0, first)[0]
+        central_height, central_width = self._central_box(height, width)
+        box_heights = torch.where(found, heights.gather(0, first)[0], central_height)
+        box_widths = torch.where(found, widths.gather(0, first)[0], central_width)
+        place = _uniform(images, (2, len(images)), 0.0, 1.0, generator)
+        # Rounding may carry the product up to the bound itself, hence the minimum.
+        tops = torch.minimum((place[0] * (height - box_heights + 1)).floor(), height - box_heights)
+        lefts = torch.minimum((place[1] * (width - box_widths + 1)).floor(), width - box_widths)
+        tops = torch.where(found, tops, (height - central_height) // 2)
+        lefts = torch.where(found, lefts, (width - central_width) // 2)
+        return torch.stack((tops, lefts, box_heights, box_widths)).long()
+
+    def _central_box(self, height: int, width: int) -> tuple[int, int]:
+        low, high = self.ratio
+        if width / height < low:
+            return min(round(width / low), height), width
+        if width / height > high:
+            return height, min(round(height * high), width)
+        return height, width
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColourJitter:
+    """Changes brightness, contrast and saturation of each image, in an order of its own.
+
+    Each factor is uniform from `max(0, 1 - strength)` to `1 + strength`, as in torchvision's
+    `ColorJitter`; every image draws its own three factors and its own order.
+    """
+
+    brightness: float = 0.4
+    contrast: float = 0.4
+    saturation: float = 0.4
+
+    def __post_init__(self) -> None:
+        """Refuse strengths below 0."""
+        for name in ("brightness", "contrast", "saturation"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ArgumentError(f"{name} must be at least 0; got {getattr(self, name)}.")
+
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Return the images with their colours changed."""
+        factors = torch.stack(
+            [
+                _uniform(images, (len(images),), max(0.0, 1 - strength), 1 + strength, generator)
+                for strength in (self.brightness, self.contrast, self.saturation)
+            ],
+            dim=1,
+        )
+        keys = torch.rand(factors.shape, generator=generator, device=images.device)
+        return jitter_colours(images, factors, keys.argsort(dim=1))
+
+
+def _uniform(
+    like: Tensor, shape: Sequence[int], low: float, high: float, generator: torch.Generator
+) -> Tensor:
+    return torch.rand(*shape, generator=generator, device=like.device) * (high - low) + low
+
+
+AUGMENTATIONS: dict[str, Augmentation] = {
+    "none": Compose(),
+    "crop-flip": Compose((RandomCrop(), HorizontalFlip())),
+    "resized-crop-jitter-flip": Compose((RandomResizedCrop(), ColourJitter(), HorizontalFlip())),
+}
+"""Augmentations by name; Omniglot and glyphs take `none`."""

@@ -1,0 +1,294 @@
+"""Episodes cut from one split: images of the classes asked for, all tasks at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from adaptask.data.augmentation import AUGMENTATIONS, Augmentation
+from adaptask.data.images import ImageSet
+from adaptask.data.normalisation import scale_and_shift
+from adaptask.data.subsets import ordered_subsets
+from adaptask.errors import ArgumentError, DataError, StateError
+from adaptask.interfaces import Episodes
+
+Storage = Literal["auto", "device", "host"]
+_STORAGES = ("auto", "device", "host")
+
+
+class EpisodeSource:
+    """Cuts episodes from a split that is held as one uint8 tensor, without host synchronisation.
+
+    Every class gives `n_shot` images to the support set and `n_query` others to the query set:
+    an ordered choice without replacement, each equally likely whatever the size of the class.
+    All randomness comes from generators that the source owns: two sources with the same seed on
+    the same kind of device give the same episodes, whatever else is drawn in the process.
+
+    A source stays on its device, as a `torch.Generator` does: make a new one for another device.
+
+    Args:
+        image_set: The split.
+        device: Where episodes are wanted; by default where the images are.
+        seed: Start of the generators.
+        augmentation: A name from `AUGMENTATIONS` or a callable; by default none.
+        normalisation: Mean and standard deviation of every channel on a scale from 0 to 1, see
+            `channel_statistics`; None leaves images between 0 and 1.
+        storage: `device` copies the split to the device; `host` leaves it in host memory and
+            copies each batch through pinned memory on a stream of its own; `auto` takes `host`
+            when the split would fill more than half of the device's free memory.
+
+    Raises:
+        ArgumentError: If an argument cannot be used.
+        DataError: If the split is not laid out as `ImageSet` says.
+    """
+
+    def __init__(
+        self,
+        image_set: ImageSet,
+        *,
+        device: torch.device | str | None = None,
+        seed: int = 0,
+        augmentation: str | Augmentation | None = None,
+        normalisation: tuple[Sequence[float], Sequence[float]] | None = None,
+        storage: Storage = "auto",
+    ) -> None:
+        if not isinstance(seed, int):
+            raise ArgumentError(f"seed must be an integer; got {seed!r}.")
+        counts = _class_counts(image_set)
+        self.image_set = image_set
+        # An empty tensor knows the index that a plain "cuda" leaves open.
+        self.device = torch.empty(0, device=device or image_set.images.device).device
+        self.storage = _choose_storage(storage, image_set.images, self.device)
+        self._augment = _choose_augmentation(augmentation)
+        self._smallest, self._largest = min(counts), max(counts)
+        self._smallest_name = image_set.class_names[counts.index(self._smallest)]
+        home = self.device if self.storage == "device" else torch.device("cpu")
+        self._images = image_set.images.to(home)
+        self._starts = image_set.class_starts[:-1].to(home)
+        self._counts = torch.tensor(counts, device=home)
+        scale, shift = scale_and_shift(normalisation, self._images.shape[1])
+        self._scale, self._shift = scale.to(self.device), shift.to(self.device)
+        self.choice_generator = torch.Generator(home).manual_seed(seed)
+        """Chooses images; it lives where they do."""
+        self.augmentation_generator = self.choice_generator
+        """Draws augmentations; the same one, unless the images stay in host memory."""
+        if home != self.device:
+            self.augmentation_generator = torch.Generator(self.device).manual_seed(seed)
+            self._copies = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes in the split."""
+        return self.image_set.n_classes
+
+    def draw(self, class_ids: Tensor, *, n_shot: int, n_query: int) -> Episodes:
+        """Return new episodes of the classes given.
+
+        Nothing waits for the device. That the ids are in range can therefore be told at once on a
+        CPU only; on an accelerator a bad id stops the device with an assertion of PyTorch, never
+        with images of another class. From host memory, ids that lie on the device have to be
+        fetched, which waits for them; ids on the CPU are free, and a draw asked for right after
+        the work of a step was queued overlaps with it.
+
+        Args:
+            class_ids: Classes of each task, `tasks x way` int64, distinct within a row.
+            n_shot: Support images a class, at least 1.
+            n_query: Query images a class, at least 1.
+
+        Raises:
+            ArgumentError: If an argument has the wrong type, shape, device or range.
+            DataError: If the smallest class has fewer than `n_shot + n_query` images.
+        """
+        self._check_counts(n_shot, n_query)
+        self._check_class_ids(class_ids)
+        chosen = self._choose(class_ids.to(self._images.device), n_shot + n_query)
+        # Support before query, so that both come out of one gather as views of it.
+        index = torch.cat((chosen[..., :n_shot].flatten(), chosen[..., n_shot:].flatten()))
+        images = self._finish(self._gather(index))
+        n_tasks, n_way = class_ids.shape
+        n_support = n_tasks * n_way * n_shot
+        return Episodes(
+            class_ids=class_ids.to(self.device, non_blocking=True),
+            support_images=images[:n_support].view(n_tasks, n_way * n_shot, *images.shape[1:]),
+            support_labels=self._labels(n_tasks, n_way, n_shot),
+            query_images=images[n_support:].view(n_tasks, n_way * n_query, *images.shape[1:]),
+            query_labels=self._labels(n_tasks, n_way, n_query),
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what is needed to draw on exactly: the states of the generators."""
+        return {
+            "device": self.device.type,
+            "storage": self.storage,
+            "choice": self.choice_generator.get_state(),
+            "augmentation": self.augmentation_generator.get_state(),
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Draw on from where `state_dict` was taken.
+
+        Raises:
+            StateError: If it was taken from a source on another kind of device or storage, or is
+                damaged; the source is then as it was.
+        """
+        here = self.state_dict()
+        for key, expected in here.items():
+            found = state_dict.get(key)
+            if isinstance(expected, str) and found != expected:
+                raise StateError(
+                    f"the episode source's state must come from {key} {expected!r}; got {found!r}. "
+                    "Random numbers do not carry over: build the source as it was, or start anew."
+                )
+            if isinstance(expected, Tensor) and not (
+                isinstance(found, Tensor)
+                and found.dtype == torch.uint8
+                and found.shape == expected.shape
+            ):
+                raise StateError(
+                    f"the episode source's state is damaged: {key!r} must hold "
+                    f"{expected.numel()} bytes of generator state. Load another checkpoint."
+                )
+        try:
+            self._set_generators(state_dict)
+        except RuntimeError as error:
+            self._set_generators(here)
+            raise StateError(
+                f"the episode source's state is damaged: {error}. Load another checkpoint."
+            ) from error
+
+    def _set_generators(self, state_dict: Mapping[str, Any]) -> None:
+        self.choice_generator.set_state(state_dict["choice"].cpu())
+        self.augmentation_generator.set_state(state_dict["augmentation"].cpu())
+
+    def _choose(self, class_ids: Tensor, n_images: int) -> Tensor:
+        """Draw positions in the split, `tasks x way x images`."""
+        flat = class_ids.flatten()
+        # index_select refuses a negative id, which plain indexing would count from the end.
+        offsets = ordered_subsets(
+            self._counts.index_select(0, flat),
+            n_images,
+            largest=self._largest,
+            generator=self.choice_generator,
+        )
+        chosen = self._starts.index_select(0, flat)[:, None] + offsets
+        return chosen.view(*class_ids.shape, n_images)
+
+    def _gather(self, index: Tensor) -> Tensor:
+        """Fetch images to the device, `batch x channels x height x width` uint8."""
+        if self._images.device == self.device:
+            return self._images.index_select(0, index)
+        shape = (len(index), *self._images.shape[1:])
+        pinned = torch.empty(shape, dtype=torch.uint8, pin_memory=True)
+        torch.index_select(self._images, 0, index, out=pinned)
+        current = torch.cuda.current_stream(self.device)
+        with torch.cuda.stream(self._copies):
+            images = pinned.to(self.device, non_blocking=True)
+        current.wait_stream(self._copies)
+        # The memory belongs to the copying stream: it must outlast its use on this one.
+        images.record_stream(current)
+        return images
+
+    def _finish(self, images: Tensor) -> Tensor:
+        """Turn uint8 images into augmented and normalised floats."""
+        if self._augment is None:
+            # In place: on a CPU, fresh memory for another 8 MB costs as much as the arithmetic.
+            return images.float().mul_(self._scale / 255).add_(self._shift)
+        augmented = self._augment(images.float().mul_(1 / 255), self.augmentation_generator)
+        return augmented * self._scale + self._shift
+
+    def _labels(self, n_tasks: int, n_way: int, n_images: int) -> Tensor:
+        positions = torch.arange(n_way, device=self.device)[:, None]
+        return positions.expand(n_tasks, n_way, n_images).flatten(1)
+
+    def _check_counts(self, n_shot: int, n_query: int) -> None:
+        for name, value in (("n_shot", n_shot), ("n_query", n_query)):
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ArgumentError(f"{name} must be an integer of at least 1; got {value!r}.")
+        if n_shot + n_query > self._smallest:
+            raise DataError(
+                f"class {self._smallest_name!r} of {self.image_set.dataset} "
+                f"({self.image_set.split}) has {self._smallest} images, but n_shot {n_shot} + "
+                f"n_query {n_query} = {n_shot + n_query} are drawn without replacement. Ask for "
+                f"at most {self._smallest} in all, or leave out the class."
+            )
+
+    def _check_class_ids(self, class_ids: Tensor) -> None:
+        """Check what the host knows: on an accelerator values are not read back."""
+        if not isinstance(class_ids, Tensor) or class_ids.dtype != torch.int64:
+            got = class_ids.dtype if isinstance(class_ids, Tensor) else type(class_ids).__name__
+            raise ArgumentError(f"class_ids must be an int64 tensor, `tasks x way`; got {got}.")
+        if class_ids.ndim != 2 or 0 in class_ids.shape or class_ids.shape[1] > self.n_classes:
+            raise ArgumentError(
+                f"class_ids must be `tasks x way` with at least one task and between 1 and "
+                f"{self.n_classes} classes, the number in {self.image_set.dataset} "
+                f"({self.image_set.split}); got shape {tuple(class_ids.shape)}."
+            )
+        if class_ids.device not in (self._images.device, self.device):
+            raise ArgumentError(
+                f"class_ids must be on {self.device}, the device of the source; got "
+                f"{class_ids.device}. Move the sampler with sampler.to({str(self.device)!r})."
+            )
+        if class_ids.device.type == "cpu":
+            _check_values(class_ids, self.n_classes)
+
+
+def _check_values(class_ids: Tensor, n_classes: int) -> None:
+    low, high = (int(bound) for bound in class_ids.aminmax())
+    if low < 0 or high >= n_classes:
+        raise ArgumentError(
+            f"class_ids must be between 0 and {n_classes - 1}; got {low if low < 0 else high}. "
+            "Was the sampler made for another split?"
+        )
+    in_order = class_ids.sort(dim=1).values
+    repeated = (in_order[:, 1:] == in_order[:, :-1]).any(dim=1)
+    if bool(repeated.any()):
+        row = class_ids[repeated][0].tolist()
+        raise ArgumentError(f"class_ids must be distinct within a task; got {row}.")
+
+
+def _class_counts(image_set: ImageSet) -> list[int]:
+    """Return the number of images of every class, after checking the layout of the split."""
+    images, starts = image_set.images, image_set.class_starts
+    name = f"{image_set.dataset} ({image_set.split})"
+    if images.ndim != 4 or images.dtype != torch.uint8:
+        raise DataError(
+            f"images of {name} must be uint8, `images x channels x height x width`; got "
+            f"{images.dtype} of shape {tuple(images.shape)}. Prepare the dataset again."
+        )
+    bounds = starts.tolist()
+    counts = [end - start for start, end in pairwise(bounds)]
+    in_order = len(bounds) == image_set.n_classes + 1 > 1 and bounds[0] == 0
+    if not in_order or bounds[-1] != len(images) or min(counts) < 1:
+        raise DataError(
+            f"class_starts of {name} must rise from 0 to {len(images)}, the number of images, in "
+            f"{image_set.n_classes + 1} entries, one class or more; got {bounds[:8]}"
+            f"{'...' if len(bounds) > 8 else ''}. Prepare the dataset again."
+        )
+    return counts
+
+
+def _choose_augmentation(augmentation: str | Augmentation | None) -> Augmentation | None:
+    if isinstance(augmentation, str):
+        if augmentation not in AUGMENTATIONS:
+            raise ArgumentError(
+                f"augmentation must be one of {', '.join(AUGMENTATIONS)}, or a callable; got "
+                f"{augmentation!r}."
+            )
+        augmentation = AUGMENTATIONS[augmentation]
+    return None if augmentation == AUGMENTATIONS["none"] else augmentation
+
+
+def _choose_storage(
+    storage: Storage, images: Tensor, device: torch.device
+) -> Literal["device", "host"]:
+    if storage not in _STORAGES:
+        raise ArgumentError(f"storage must be one of {', '.join(_STORAGES)}; got {storage!r}.")
+    if storage == "auto":
+        # Half of the memory is left to the model and its activations.
+        fits = device.type != "cuda" or images.nbytes <= torch.cuda.mem_get_info(device)[0] // 2
+        return "device" if fits else "host"
+    return storage

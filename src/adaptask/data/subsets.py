@@ -1,0 +1,65 @@
+"""Ordered subsets drawn without replacement, many at once, from ranges of unequal size.
+
+Every ordered subset of a row is equally likely. Random numbers are 62 bits wide: ties and
+the remainder of a division put no probability off by more than one part in 10**11.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_KEY_RANGE = 1 << 62
+_MOST_KEYS_A_ROW = 8192
+
+
+def ordered_subsets(
+    sizes: Tensor, n_drawn: int, *, largest: int, generator: torch.Generator
+) -> Tensor:
+    """Draw `n_drawn` distinct numbers below each size, in random order, without synchronising.
+
+    Of two exact ways the quicker is taken: on an accelerator the number of launches decides, so
+    that keys win unless a class is huge; on a CPU the number of random numbers decides.
+
+    Args:
+        sizes: How many numbers each row chooses from, `rows` int64, each at least `n_drawn`.
+        n_drawn: How many each row draws.
+        largest: No size is larger; known on the host, so that nothing need be read back.
+        generator: Source of randomness, on the device of `sizes`.
+
+    Returns:
+        `rows x n_drawn` int64; row r holds numbers from 0 to `sizes[r] - 1`.
+    """
+    if sizes.device.type != "cpu" and largest <= _MOST_KEYS_A_ROW:
+        return subsets_by_keys(sizes, n_drawn, largest=largest, generator=generator)
+    return subsets_by_codes(sizes, n_drawn, generator=generator)
+
+
+def subsets_by_keys(
+    sizes: Tensor, n_drawn: int, *, largest: int, generator: torch.Generator
+) -> Tensor:
+    """Give every number a random key and take the `n_drawn` smallest: few launches, many keys."""
+    keys = torch.randint(
+        _KEY_RANGE, (len(sizes), largest), generator=generator, device=sizes.device
+    )
+    beyond = torch.arange(largest, device=sizes.device) >= sizes[:, None]
+    keys.masked_fill_(beyond, _KEY_RANGE)
+    return keys.topk(n_drawn, dim=1, largest=False).indices
+
+
+def subsets_by_codes(sizes: Tensor, n_drawn: int, *, generator: torch.Generator) -> Tensor:
+    """Draw a Lehmer code for each row and decode it: the cost does not depend on the sizes.
+
+    The i-th digit, below `size - i`, says which of the numbers not yet taken comes i-th. Decoding
+    goes from the last digit to the first: putting a number in front lifts every later one that is
+    not below it.
+    """
+    step = torch.arange(n_drawn, device=sizes.device)[:, None]
+    keys = torch.randint(
+        _KEY_RANGE, (n_drawn, len(sizes)), generator=generator, device=sizes.device
+    )
+    drawn = keys % (sizes - step)
+    for first in range(n_drawn - 2, -1, -1):
+        later = drawn[first + 1 :]
+        later += later >= drawn[first]
+    return drawn.T
