@@ -4,6 +4,11 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
+
+from adaptask.data.cache import write_cache
+from adaptask.data.images import ImageSet
+from adaptask.samplers import SAMPLERS
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -18,6 +23,7 @@ def python_blocks(page):
 )
 def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch, prepared_cifar_fs):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ADAPTASK_CACHE", str(prepared_cifar_fs))
     namespace = {"__name__": "documentation"}
     for block in python_blocks(page):
         exec(compile(block, str(page), "exec"), namespace)
@@ -31,8 +37,6 @@ def test_the_links_of_a_page_lead_somewhere(page):
 
 
 def test_every_sampler_has_a_page():
-    from adaptask.samplers import SAMPLERS
-
     pages = {path.stem for path in (ROOT / "docs" / "samplers").glob("*.md")}
     assert pages == set(SAMPLERS)
 
@@ -43,15 +47,10 @@ def test_the_pages_speak_of_the_project_alone():
         assert home not in page.read_text()
 
 
-@pytest.fixture
-def prepared_cifar_fs(tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def prepared_cifar_fs(tmp_path_factory):
     """A cache in which `cifar-fs` is a few black images, so that the examples load something."""
-    import torch
-
-    from adaptask.data.cache import write_cache
-    from adaptask.data.images import ImageSet
-
-    monkeypatch.setenv("ADAPTASK_CACHE", str(tmp_path / "cache"))
+    root = tmp_path_factory.mktemp("cache")
     names = tuple(f"class-{i}" for i in range(64))
     splits = {
         split: ImageSet(
@@ -63,4 +62,5 @@ def prepared_cifar_fs(tmp_path, monkeypatch):
         )
         for split in ("train", "val", "test")
     }
-    write_cache(tmp_path / "cache" / "cifar-fs", splits, source="made for the examples")
+    write_cache(root / "cifar-fs", splits, source="made for the examples")
+    return root

@@ -178,11 +178,11 @@ def test_host_storage_on_a_cpu_gives_the_same_episodes():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"n_shot": 0}, "n_shot must be an integer of at least 1; got 0"),
-        ({"n_shot": -2}, "n_shot must be an integer of at least 1; got -2"),
-        ({"n_query": 0}, "n_query must be an integer of at least 1; got 0"),
-        ({"n_query": 1.5}, "n_query must be an integer of at least 1; got 1.5"),
-        ({"n_shot": True}, "n_shot must be an integer of at least 1; got True"),
+        ({"n_shot": 0}, "n_shot must be at least 1; got 0"),
+        ({"n_shot": -2}, "n_shot must be at least 1; got -2"),
+        ({"n_query": 0}, "n_query must be at least 1; got 0"),
+        ({"n_query": 1.5}, "n_query must be an integer at least 1; got 1.5"),
+        ({"n_shot": True}, "n_shot must be an integer at least 1; got True"),
         ({"class_ids": [[0, 1]]}, "int64 tensor, `tasks x way`; got list"),
         ({"class_ids": torch.tensor([[0.0, 1.0]])}, "int64 tensor.*got torch.float32"),
         ({"class_ids": torch.tensor([[0, 1]], dtype=torch.int32)}, "got torch.int32"),
@@ -232,7 +232,7 @@ def test_a_split_that_is_not_laid_out_as_promised_is_refused(changes, message):
     ("arguments", "message"),
     [
         ({"augmentation": "mixup"}, "one of none, crop-flip, resized-crop-jitter-flip.*'mixup'"),
-        ({"seed": 1.5}, "seed must be an integer; got 1.5"),
+        ({"seed": 1.5}, "seed must be an integer at least 0; got 1.5"),
         ({"storage": "disk"}, "one of auto, device, host; got 'disk'"),
         ({"normalisation": ((0.5, 0.5), (1.0, 1.0))}, "1 values each"),
     ],

@@ -1,1 +1,46 @@
-"""Datasets, and the episodes cut from them."""
+"""Datasets, and the episodes cut from them.
+
+Names are imported when they are first used: the processes that decode images import this package
+too, and need no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from adaptask.data.augmentation import AUGMENTATIONS
+    from adaptask.data.episodes import EpisodeSource
+    from adaptask.data.images import ImageSet
+    from adaptask.data.normalisation import channel_statistics
+    from adaptask.data.opening import open_episodes
+    from adaptask.data.registry import DATASETS, load, load_statistics
+
+_HOMES = {
+    "AUGMENTATIONS": "augmentation",
+    "DATASETS": "registry",
+    "EpisodeSource": "episodes",
+    "ImageSet": "images",
+    "channel_statistics": "normalisation",
+    "load": "registry",
+    "load_statistics": "registry",
+    "open_episodes": "opening",
+}
+
+__all__ = [
+    "AUGMENTATIONS",
+    "DATASETS",
+    "EpisodeSource",
+    "ImageSet",
+    "channel_statistics",
+    "load",
+    "load_statistics",
+    "open_episodes",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

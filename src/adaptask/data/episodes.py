@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from adaptask.arguments import check_choice, check_integer
 from adaptask.data.augmentation import AUGMENTATIONS, Augmentation
 from adaptask.data.images import ImageSet
 from adaptask.data.normalisation import scale_and_shift
@@ -56,8 +57,7 @@ class EpisodeSource:
         normalisation: tuple[Sequence[float], Sequence[float]] | None = None,
         storage: Storage = "auto",
     ) -> None:
-        if not isinstance(seed, int):
-            raise ArgumentError(f"seed must be an integer; got {seed!r}.")
+        check_integer("seed", seed, low=0)
         counts = _class_counts(image_set)
         self.image_set = image_set
         # An empty tensor knows the index that a plain "cuda" leaves open.
@@ -205,9 +205,8 @@ class EpisodeSource:
         return positions.expand(n_tasks, n_way, n_images).flatten(1)
 
     def _check_counts(self, n_shot: int, n_query: int) -> None:
-        for name, value in (("n_shot", n_shot), ("n_query", n_query)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ArgumentError(f"{name} must be an integer of at least 1; got {value!r}.")
+        check_integer("n_shot", n_shot, low=1)
+        check_integer("n_query", n_query, low=1)
         if n_shot + n_query > self._smallest:
             raise DataError(
                 f"class {self._smallest_name!r} of {self.image_set.dataset} "
@@ -285,8 +284,7 @@ def _choose_augmentation(augmentation: str | Augmentation | None) -> Augmentatio
 def _choose_storage(
     storage: Storage, images: Tensor, device: torch.device
 ) -> Literal["device", "host"]:
-    if storage not in _STORAGES:
-        raise ArgumentError(f"storage must be one of {', '.join(_STORAGES)}; got {storage!r}.")
+    check_choice("storage", storage, _STORAGES)
     if storage == "auto":
         # Half of the memory is left to the model and its activations.
         fits = device.type != "cuda" or images.nbytes <= torch.cuda.mem_get_info(device)[0] // 2

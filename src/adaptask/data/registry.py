@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from adaptask.data import glyphs
 from adaptask.data.atomic_folder import restore_folder
 from adaptask.data.cache import cache_root, read_cache, read_meta, read_statistics, write_cache
 from adaptask.data.class_lists import SPLITS, ClassLists, class_lists, with_rotations
@@ -39,6 +40,11 @@ class Benchmark:
     """Number of images of all splits together."""
     layouts: tuple[Layout, ...]
 
+    @property
+    def augmentation(self) -> str:
+        """What is usual for its training images: nothing for grey characters."""
+        return "crop-flip" if self.form.channels == 3 else "none"
+
 
 @dataclass(frozen=True)
 class Generated:
@@ -49,6 +55,7 @@ class Generated:
     generate: Callable[[], Mapping[str, ImageSet]]
     version: int = 1
     """Raised when `generate` makes other images, so that caches of the old ones are replaced."""
+    augmentation: str = "none"
 
     @property
     def source(self) -> str:
@@ -62,6 +69,7 @@ class OwnImages:
 
     name: str
     description: str
+    augmentation: str = "crop-flip"
 
 
 _CIFAR_HOME = "https://www.cs.toronto.edu/~kriz/cifar.html (cifar-100-python.tar.gz)"
@@ -160,9 +168,11 @@ _BENCHMARKS = (
     ),
 )
 
+GLYPHS = Generated(glyphs.NAME, "300 written characters, made on first use", glyphs.generate)
 FOLDER = OwnImages("folder", "your own images")
 
 DATASETS: dict[str, Benchmark | Generated | OwnImages] = {
+    GLYPHS.name: GLYPHS,
     **{benchmark.name: benchmark for benchmark in _BENCHMARKS},
     FOLDER.name: FOLDER,
 }
@@ -188,6 +198,11 @@ def load(name: str, split: str) -> ImageSet:
 def load_statistics(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return mean and standard deviation of the training pixels, each `channels`, in [0, 1]."""
     return read_statistics(dataset_folder(name))
+
+
+def default_augmentation(name: str) -> str:
+    """Return the augmentation that is usual for the training images of a dataset."""
+    return DATASETS.get(name, FOLDER).augmentation
 
 
 def dataset_folder(name: str) -> Path:

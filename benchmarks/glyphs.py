@@ -1,0 +1,101 @@
+"""How hard glyphs is: ProtoNet with Conv-4 after some minutes on one CPU core.
+
+Run: python benchmarks/glyphs.py --minutes 5
+
+Trains from scratch (Adam, 1e-3, two 5-way 1-shot tasks a step, 10 queries a class, no
+augmentation), then tests on 1,000 episodes with 15 queries a class of the 60 test classes, beside
+the nearest neighbour on raw pixels and the same network untrained. The weights tested are the
+last ones: nothing is chosen. Accuracy in percent, with the 95 % interval over episodes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from adaptask.data import EpisodeSource, open_episodes
+from adaptask.interfaces import Episodes
+from adaptask.samplers import build_sampler
+
+N_WAY = 5
+
+
+def conv4() -> nn.Sequential:
+    """Return four blocks of 64 filters."""
+    blocks: list[nn.Module] = []
+    for n_inputs in (1, 64, 64, 64):
+        blocks += [nn.Conv2d(n_inputs, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU()]
+        blocks += [nn.MaxPool2d(2)]
+    return nn.Sequential(*blocks, nn.Flatten())
+
+
+def prototype_logits(network: nn.Module, episodes: Episodes, n_shot: int) -> Tensor:
+    """Return minus the squared distance of each query to each prototype, `tasks x queries x way`."""
+    images = torch.cat((episodes.support_images, episodes.query_images), dim=1)
+    features = network(images.flatten(0, 1)).view(*images.shape[:2], -1)
+    n_support = episodes.support_images.shape[1]
+    support, queries = features[:, :n_support], features[:, n_support:]
+    prototypes = support.unflatten(1, (-1, n_shot)).mean(2)
+    return -torch.cdist(queries, prototypes).square()
+
+
+@torch.no_grad()
+def accuracy(network: nn.Module, source: EpisodeSource, n_episodes: int) -> tuple[float, float]:
+    """Return the mean accuracy over episodes and the half-width of its 95 % interval."""
+    network.eval()
+    sampler = build_sampler("uniform", n_classes=source.n_classes, n_way=N_WAY, seed=1)
+    right = []
+    for _ in range(n_episodes // 10):
+        episodes = source.draw(sampler.sample(10), n_shot=1, n_query=15)
+        guesses = prototype_logits(network, episodes, 1).argmax(-1)
+        right.append((guesses == episodes.query_labels).float().mean(-1))
+    scores = 100 * torch.cat(right)
+    return float(scores.mean()), float(1.96 * scores.std() / len(scores) ** 0.5)
+
+
+def train(network: nn.Module, minutes: float) -> int:
+    """Train for that long; return the number of steps."""
+    network.train()
+    source = open_episodes("glyphs", "train", seed=0)
+    sampler = build_sampler("uniform", n_classes=source.n_classes, n_way=N_WAY, seed=0)
+    optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)
+    deadline, n_steps = time.monotonic() + 60 * minutes, 0
+    while time.monotonic() < deadline:
+        episodes = source.draw(sampler.sample(2), n_shot=1, n_query=10)
+        logits = prototype_logits(network, episodes, 1)
+        loss = cross_entropy(logits.flatten(0, 1), episodes.query_labels.flatten())
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        n_steps += 1
+    return n_steps
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=5.0)
+    minutes = parser.parse_args().minutes
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    start = time.perf_counter()
+    test = open_episodes("glyphs", "test", seed=2)
+    print(f"glyphs opened in {time.perf_counter() - start:.2f} s (made first where it was missing)")
+    start = time.perf_counter()
+    open_episodes("glyphs", "train")
+    print(f"opened again in {time.perf_counter() - start:.2f} s")
+    network = conv4()
+    for name, model in (("raw pixels, nearest", nn.Flatten()), ("untrained Conv-4", network)):
+        mean, interval = accuracy(model, test, 1000)
+        print(f"{name:24}{mean:6.1f} +- {interval:.1f}", flush=True)
+    n_steps = train(network, minutes)
+    mean, interval = accuracy(network, test, 1000)
+    print(f"{'trained Conv-4':24}{mean:6.1f} +- {interval:.1f}   after {n_steps} steps")
+
+
+if __name__ == "__main__":
+    main()
