@@ -34,7 +34,7 @@ def conv4() -> nn.Sequential:
 
 
 def prototype_logits(network: nn.Module, episodes: Episodes, n_shot: int) -> Tensor:
-    """Return minus the squared distance of each query to each prototype, `tasks x queries x way`."""
+    """Return minus the squared distance to each prototype, `tasks x queries x way`."""
     images = torch.cat((episodes.support_images, episodes.query_images), dim=1)
     features = network(images.flatten(0, 1)).view(*images.shape[:2], -1)
     n_support = episodes.support_images.shape[1]

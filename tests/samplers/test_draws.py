@@ -210,3 +210,17 @@ def test_the_comparison_at_scale_can_tell_gcp_from_cp(tools):
     exact = sampler_with(log_potentials, "cp", 20, method="gibbs").sample(4_000)
     gap, error = compare_block_frequencies(greedy, exact, 64)
     assert (gap.abs() > 5 * error).any()
+
+
+def test_a_uniform_draw_of_exactly_zero_neither_warns_nor_wins(monkeypatch):
+    sampler = build_sampler("gcp", n_classes=5, n_way=3)
+    original = torch.Tensor.uniform_
+
+    def with_zeros(tensor, *args, **kwargs):
+        filled = original(tensor, *args, **kwargs)
+        filled[..., :2] = 0.0
+        return filled
+
+    monkeypatch.setattr(torch.Tensor, "uniform_", with_zeros)
+    for n_tasks in (1, 50):
+        assert (sampler.sample(n_tasks) >= 2).all()

@@ -7,13 +7,11 @@ import math
 import torch
 from torch import Tensor
 
-from adaptask.arguments import check_number
 from adaptask.errors import StateError
 from adaptask.samplers.arrays import mean_by_key, namespace, view
 from adaptask.samplers.base import Sampler
 from adaptask.samplers.feedback import Feedback
-from adaptask.samplers.potentials import LARGEST_ALPHA, check_dtype
-from adaptask.samplers.strategies import find_strategy
+from adaptask.samplers.update_rule import UpdateRule, check_dtype
 
 
 class ClassSampler(Sampler):
@@ -59,10 +57,7 @@ class ClassSampler(Sampler):
         device: torch.device | str | None = None,
     ) -> None:
         super().__init__(n_classes=n_classes, n_way=n_way, seed=seed, device=device)
-        self.alpha = check_number("alpha", alpha, low=0, high=LARGEST_ALPHA)
-        self.tau = check_number("tau", tau, low=0, high=1)
-        self.strategy = strategy
-        self._utility = find_strategy(strategy)
+        self.rule = UpdateRule(alpha, tau, strategy)
         check_dtype(dtype)
         weights = torch.zeros(self.n_classes, dtype=dtype, device=device)
         self.register_buffer("log_weights", weights)
@@ -87,7 +82,7 @@ class ClassSampler(Sampler):
         ids = feedback.class_ids
         mean, seen = mean_by_key(ids, wrong, feedback.accepted, xp)
         old = log_weights[ids]
-        new = self.tau * old + self.alpha * self._utility(mean)
+        new = self.rule(old, mean, xp)
         log_weights[ids] = new if seen is None else xp.where(seen, new, old)
 
     def _log_prob(self, class_ids: Tensor) -> Tensor:
@@ -100,8 +95,7 @@ class ClassSampler(Sampler):
 
     def extra_repr(self) -> str:
         """Show the settings in `print(sampler)`."""
-        settings = f"alpha={self.alpha:g}, tau={self.tau:g}, strategy={self.strategy!r}"
-        return f"{super().extra_repr()}, {settings}"
+        return f"{super().extra_repr()}, {self.rule}"
 
 
 def log_prob_without_replacement(log_weights: Tensor, class_ids: Tensor) -> Tensor:

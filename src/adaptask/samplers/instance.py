@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Sampler as TorchSampler
 
-from adaptask.arguments import check_integer, check_number
+from adaptask.arguments import check_integer
 from adaptask.errors import ArgumentError, StateError
 from adaptask.samplers.arrays import mean_by_key
 from adaptask.samplers.base import FeedbackModule
@@ -21,8 +21,7 @@ from adaptask.samplers.feedback import (
     row_tolerance,
     rows_fit,
 )
-from adaptask.samplers.potentials import LARGEST_ALPHA, check_dtype
-from adaptask.samplers.strategies import find_strategy
+from adaptask.samplers.update_rule import UpdateRule, check_dtype
 
 
 class InstanceSampler(FeedbackModule, TorchSampler[int]):
@@ -80,10 +79,7 @@ class InstanceSampler(FeedbackModule, TorchSampler[int]):
     ) -> None:
         super().__init__(seed=seed, device=device)
         self.n_instances = check_integer("n_instances", n_instances, low=1)
-        self.alpha = check_number("alpha", alpha, low=0, high=LARGEST_ALPHA)
-        self.tau = check_number("tau", tau, low=0, high=1)
-        self.strategy = strategy
-        self._utility = find_strategy(strategy)
+        self.rule = UpdateRule(alpha, tau, strategy)
         self.n_ahead = check_integer("n_ahead", n_ahead, low=1)
         check_dtype(dtype)
         weights = torch.zeros(self.n_instances, dtype=dtype, device=device)
@@ -134,7 +130,7 @@ class InstanceSampler(FeedbackModule, TorchSampler[int]):
         keys = ids.unsqueeze(-1)
         mean, seen = mean_by_key(keys, missed, accepted, torch)
         old = self.log_weights[keys]
-        new = self.tau * old + self.alpha * self._utility(mean)
+        new = self.rule(old, mean, torch)
         self.log_weights[keys] = torch.where(seen, new, old) if seen is not None else new
 
     def log_prob(self, instance_ids: Tensor) -> Tensor:
@@ -173,7 +169,4 @@ class InstanceSampler(FeedbackModule, TorchSampler[int]):
 
     def extra_repr(self) -> str:
         """Show the settings in `print(sampler)`."""
-        return (
-            f"n_instances={self.n_instances}, alpha={self.alpha:g}, tau={self.tau:g}, "
-            f"strategy={self.strategy!r}"
-        )
+        return f"n_instances={self.n_instances}, {self.rule}"

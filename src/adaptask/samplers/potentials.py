@@ -5,24 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from adaptask.arguments import check_choice, check_number
-from adaptask.errors import ArgumentError, StateError
+from adaptask.arguments import check_choice
+from adaptask.errors import StateError
 from adaptask.samplers.arrays import Array, log_sum_exp, mean_by_key, namespace, view
 from adaptask.samplers.base import Sampler
 from adaptask.samplers.feedback import Feedback
-from adaptask.samplers.strategies import find_strategy
-
-LARGEST_ALPHA = 1e6
-"""Above it, float32 log-potentials could overflow within a realistic number of updates."""
-
-
-def check_dtype(dtype: torch.dtype) -> None:
-    """Refuse a precision too low, or no floating-point type, for what is learnt in log space."""
-    if dtype not in (torch.float32, torch.float64):
-        raise ArgumentError(f"dtype must be torch.float32 or torch.float64; got {dtype}.")
+from adaptask.samplers.update_rule import UpdateRule, check_dtype
 
 
 class PairPotentialSampler(Sampler):
@@ -88,12 +80,9 @@ class PairPotentialSampler(Sampler):
         device: torch.device | str | None = None,
     ) -> None:
         super().__init__(n_classes=n_classes, n_way=n_way, seed=seed, device=device)
-        self.alpha = check_number("alpha", alpha, low=0, high=LARGEST_ALPHA)
-        self.tau = check_number("tau", tau, low=0, high=1)
-        self.strategy = strategy
+        self.rule = UpdateRule(alpha, tau, strategy)
         self.confusion = check_choice("confusion", confusion, ("sum", "mean"))
         self.forget = check_choice("forget", forget, ("sampled", "all"))
-        self._utility = find_strategy(strategy)
         check_dtype(dtype)
         potentials = torch.zeros(self.n_classes, self.n_classes, dtype=dtype, device=device)
         self.register_buffer("log_potentials", potentials.fill_diagonal_(-torch.inf))
@@ -117,12 +106,10 @@ class PairPotentialSampler(Sampler):
         # A task is a block of the matrix; each of its pairs stands there twice, with one value.
         at = ids[:, :, None] * self.n_classes + ids[:, None, :]
         old = potentials.reshape(-1)[at]
-        # Without memory, 0 times minus infinity would spoil the diagonal.
-        faded = self.tau * old if self.tau > 0 else xp.where(old > -xp.inf, xp.zeros_like(old), old)
-        new = faded + self.alpha * self._utility(p)
+        new = self.rule(old, p, xp)
         if self.forget == "all":
-            accepted = feedback.accepted
-            factor = self.tau if accepted is None else torch.where(accepted.any(), self.tau, 1.0)
+            tau, accepted = self.rule.tau, feedback.accepted
+            factor = tau if accepted is None else torch.where(accepted.any(), tau, 1.0)
             self.log_potentials.mul_(factor).fill_diagonal_(-torch.inf)
             old = potentials.reshape(-1)[at]
         potentials.reshape(-1)[at] = new if seen is None else xp.where(seen, new, old)
@@ -157,17 +144,19 @@ class PairPotentialSampler(Sampler):
     def _log_noise(self, n_tasks: int) -> Array:
         """Logarithms of independent Exp(1) draws, `way x tasks x classes`, to be used at once.
 
-        They stand in a buffer that the next call writes over: making one takes as long as the draw.
+        On the CPU they stand in a buffer that the next call writes over: making one takes as long
+        as the draw. Elsewhere not: a device graph may hold on to the memory.
         """
+        shape = (self.n_way, n_tasks, self.n_classes)
+        if self._xp is torch:
+            return self._log_exponential(*shape, dtype=self.dtype)
         noise = self._noise
         if noise is None or noise.shape[1] != n_tasks:
-            shape = (self.n_way, n_tasks, self.n_classes)
-            self._noise = noise = torch.empty(shape, dtype=self.dtype, device=self.device)
-        noise.uniform_(generator=self._generator)
-        array, xp = view(noise), self._xp
-        xp.log(array, out=array)
-        xp.negative(array, out=array)
-        return xp.log(array, out=array)
+            self._noise = noise = torch.empty(shape, dtype=self.dtype)
+        # NumPy would warn of the logarithm of 0, a draw that is as good as any.
+        array = noise.uniform_(generator=self._generator).log_().numpy()
+        np.negative(array, out=array)
+        return np.log(array, out=array)
 
     def _refresh(self, rows: Array | slice) -> None:
         """Bring what is derived from those rows of the potentials up to date."""
@@ -224,6 +213,6 @@ class PairPotentialSampler(Sampler):
     def extra_repr(self) -> str:
         """Show the settings in `print(sampler)`."""
         return (
-            f"{super().extra_repr()}, alpha={self.alpha:g}, tau={self.tau:g}, "
-            f"strategy={self.strategy!r}, confusion={self.confusion!r}, forget={self.forget!r}"
+            f"{super().extra_repr()}, {self.rule}, "
+            f"confusion={self.confusion!r}, forget={self.forget!r}"
         )
