@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from adaptask.data import EpisodeSource, open_episodes
+from adaptask.data import EpisodeSource, load, load_statistics, open_episodes
 from adaptask.interfaces import Episodes
 from adaptask.samplers import build_sampler
 
@@ -75,6 +75,34 @@ def train(network: nn.Module, minutes: float) -> int:
     return n_steps
 
 
+@torch.no_grad()
+def confused_pairs(network: nn.Module, n_pairs: int) -> list[tuple[float, str, str]]:
+    """Return the pairs of training classes that are confused most, and how much.
+
+    That is the share of triples (a query, another image of its class, one of the other class) in
+    which the query lies nearer to the latter, averaged over both directions.
+    """
+    network.eval()
+    images = load("glyphs", "train")
+    mean, std = load_statistics("glyphs")
+    pixels = (images.images.float() / 255 - mean[0]) / std[0]
+    features = torch.cat([network(part) for part in torch.split(pixels, 512)])
+    n_classes, size = images.n_classes, len(pixels) // images.n_classes
+    confusion = torch.zeros(n_classes, n_classes)
+    for c in range(n_classes):
+        distances = torch.cdist(features[c * size : (c + 1) * size], features)
+        own = distances[:, c * size : (c + 1) * size].clone()
+        own.fill_diagonal_(torch.inf)  # a query is no support of itself
+        ranks = torch.searchsorted(own.sort(-1).values[:, :-1].contiguous(), distances)
+        confusion[c] = 1 - (ranks / (size - 1)).view(size, n_classes, size).mean((0, 2))
+    both = ((confusion + confusion.mT) / 2).triu(1)
+    print(f"median over all pairs of training classes: {both[both > 0].median():.2f}")
+    values, at = both.flatten().topk(n_pairs)
+    names = images.class_names
+    pairs = [divmod(i, n_classes) for i in at.tolist()]
+    return [(v, names[a], names[b]) for v, (a, b) in zip(values.tolist(), pairs, strict=True)]
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -95,6 +123,8 @@ def main() -> None:
     n_steps = train(network, minutes)
     mean, interval = accuracy(network, test, 1000)
     print(f"{'trained Conv-4':24}{mean:6.1f} +- {interval:.1f}   after {n_steps} steps")
+    for share, first, second in confused_pairs(network, 10):
+        print(f"{share:6.2f}  {first}, {second}")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,46 @@ Run: python benchmarks/samplers.py            (two CPU cores, two to three minut
      python benchmarks/samplers.py --device cuda
 
 Both sides do the same work in alternation in one run: draw the classes of some tasks, and take in
-the feedback of 15 queries a class. Microseconds a task, the least of several rounds.
+the feedback of 15 queries a class. Microseconds a task, the least of several rounds; on the CPU
+processor time of one thread, which other programs disturb less. On a machine with two shared
+cores (AMD EPYC), torch 2.13, numpy 2.4:
+
+                               ours, us a task       transcription, us a task   together
+         n   K tasks              draw       update        draw       update      ratio
+        64   5     1              60.1        145.7        212.2        255.4        2.3x
+        64   5     8               9.1         30.8        174.8        148.7        8.1x
+        64   5    64               3.6          5.9        150.5        168.4       33.5x
+        64  20     1              75.9        135.6        653.3       2868.6       16.7x
+        64  20     8              24.4         76.2        533.3       2932.3       34.5x
+        64  20    64              12.1         60.8        569.9       2817.6       46.4x
+       351   5     1              47.9        102.0       1256.8        140.2        9.3x
+       351   5     8              22.9         31.4       1309.6        155.6       27.0x
+       351   5    64              14.6          9.9       1253.1        142.3       57.0x
+       351  20     1             114.2        137.1       1897.1       2770.8       18.6x
+       351  20     8              64.6         80.7       1885.7       2975.1       33.5x
+       351  20    64              58.1         64.0       1847.4       2961.7       39.4x
+      1000   5     1              72.5        105.5      13364.3        142.2       75.9x
+      1000   5     8              44.6         37.0      14725.8        141.1      182.2x
+      1000   5    64              40.7         17.6      15020.0        149.7      260.2x
+      1000  20     1             216.5        169.1      14887.5       2811.5       45.9x
+      1000  20     8             165.6        112.6      16027.4       2823.7       67.8x
+      1000  20    64             158.6        105.0      14181.9       2801.1       64.4x
+     10000   5     1             404.6        197.3    1130174.5        140.5     1877.9x
+     10000   5     8             390.6        131.3    1258591.2        140.8     2411.5x
+     10000   5    64             408.9        245.2    1160869.4        141.7     1775.0x
+     10000  20     1            1676.5        566.5    1260859.4       2770.1      563.4x
+     10000  20     8            1712.1        685.0    1185848.7       2781.0      495.9x
+     10000  20    64            1614.3        941.5    1202051.2       2829.8      471.4x
+    growth from n = 1000 to 10000, K = 5, 64 tasks: n^1.05
+    growth from n = 1000 to 10000, K = 20, 64 tasks: n^0.99
+    growth from K = 5 to 20, n = 1000, 64 tasks: K^1.09
+    growth from K = 5 to 20, n = 10000, 64 tasks: K^0.98
+
+The bar was 2x for one task and 30x for 64 at n = 64, K = 5; over four runs it was 2.1x to 2.3x
+and 32x to 34x.
+
+On an H200 (torch 2.11, eager, every operation a launch of its own, wall time), 64 tasks, K = 5:
+3.5 us a task for a draw and 22 for an update, the same from 64 to 10,000 classes.
 """
 
 from __future__ import annotations
@@ -119,7 +158,7 @@ def main() -> None:
     )
     costs: dict[tuple[int, int, int], float] = {}
     for n_classes, n_way, n_tasks in itertools.product((64, 351, 1000, 10000), (5, 20), (1, 8, 64)):
-        row = measure(n_classes, n_way, n_tasks, device)
+        row = measure(n_classes, n_way, n_tasks, device, rounds=12 if n_classes <= 1000 else 2)
         costs[n_classes, n_way, n_tasks] = row[0] + row[1]
         ratio = (row[2] + row[3]) / (row[0] + row[1])
         cells = "".join(f"{cost:12.1f} " for cost in row)
