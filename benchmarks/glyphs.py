@@ -5,7 +5,21 @@ Run: python benchmarks/glyphs.py --minutes 5
 Trains from scratch (Adam, 1e-3, two 5-way 1-shot tasks a step, 10 queries a class, no
 augmentation), then tests on 1,000 episodes with 15 queries a class of the 60 test classes, beside
 the nearest neighbour on raw pixels and the same network untrained. The weights tested are the
-last ones: nothing is chosen. Accuracy in percent, with the 95 % interval over episodes.
+last ones: nothing is chosen. Accuracy in percent, with the 95 % interval over episodes. Then the
+pairs of training classes that the trained network confuses most.
+
+On one core of a machine with two (AMD EPYC), torch 2.13:
+
+    glyphs opened in 8.95 s (made first where it was missing)
+    opened again in 0.00 s
+    raw pixels, nearest       33.9 +- 0.5
+    untrained Conv-4          29.0 +- 0.4
+    trained Conv-4            85.0 +- 0.6   after 1186 steps
+    median over all pairs of training classes: 0.01
+      0.50  latin-capital-u, armenian-capital-seh
+      0.50  armenian-small-gim, armenian-small-za
+      0.49  armenian-small-da, armenian-small-ghad
+      (and seven more at 0.49)
 """
 
 from __future__ import annotations
