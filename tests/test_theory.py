@@ -29,11 +29,15 @@ def greedy_orders(c, n_way):
 
 
 def test_category_sets_are_all_combinations():
-    assert theory.category_sets(6, 3).tolist() == [
-        list(s) for s in itertools.combinations(range(6), 3)
-    ]
+    expected = [list(s) for s in itertools.combinations(range(6), 3)]
+    assert theory.category_sets(6, 3).tolist() == expected
     with pytest.raises(ArgumentError, match=r"7\.62e\+06 category sets"):
         theory.category_sets(64, 5)
+    for n_classes, n_way in ((5, 0), (5, -1), (2.5, 1), (3, 5), (0, 1)):
+        with pytest.raises(ArgumentError, match="must be"):
+            theory.category_sets(n_classes, n_way)
+    theory.category_sets(6, 3).zero_()  # the caller's own copy
+    assert theory.category_sets(6, 3).tolist() == expected
 
 
 @pytest.mark.parametrize("n_way", [2, 3, 4, 5])
@@ -66,8 +70,9 @@ def test_gcp_log_prob_of_large_ways_is_refused_or_estimated():
         theory.gcp_log_prob(log_potentials, task)
     smaller = torch.stack([torch.arange(6), torch.arange(7, 13)])
     exact = theory.gcp_log_prob(log_potentials, smaller)
-    estimate = theory.gcp_log_prob_estimate(log_potentials, smaller, n_orders=2000)
+    estimate, bias = theory.gcp_log_prob_estimate(log_potentials, smaller, n_orders=2000)
     torch.testing.assert_close(estimate, exact, atol=0.01, rtol=0)
+    assert (bias < 0.001).all()
 
 
 @pytest.mark.parametrize("n_way", [2, 3, 4])
@@ -100,6 +105,9 @@ def test_kl_and_total_variation_on_known_distributions():
     assert theory.kl_from_uniform(certain) == pytest.approx(math.log(4))
     assert theory.kl_from_uniform(half) == pytest.approx(math.log(2))
     assert theory.total_variation(fair, certain) == pytest.approx(0.75)
+    assert math.isnan(theory.kl_from_uniform(torch.tensor([math.nan, 0.0])))
+    with pytest.raises(ArgumentError, match="same outcomes"):
+        theory.total_variation(fair, half[:1])
 
 
 def test_the_number_of_tasks_is_exact():

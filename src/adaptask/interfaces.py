@@ -40,7 +40,8 @@ class TaskSampler(Protocol):
         Args:
             class_ids: The classes of each task, `tasks x way`.
             probabilities: What the learner gave every query, `tasks x queries x way`.
-            labels: The right answers as positions in the task, `tasks x queries` or `queries`.
+            labels: The right answers as positions in the task, `tasks x queries` or `queries`;
+                every class has at least one.
         """
         ...
 

@@ -36,6 +36,11 @@ class RandomModule(nn.Module):
         self._generator = torch.Generator(where).manual_seed(seed)
 
     @property
+    def generator(self) -> torch.Generator:
+        """The random stream, to register with a device graph."""
+        return self._generator
+
+    @property
     def device(self) -> torch.device:
         """Where the buffers live and the draws are made."""
         return self._generator.device
@@ -79,15 +84,19 @@ class RandomModule(nn.Module):
         return self
 
     def __getstate__(self) -> dict[str, Any]:
+        # As bytes: a tensor would be shared with a spawned process, and be gone before it looks.
         state = self.__dict__.copy()
-        state["_generator"] = (self._generator.device, self._generator.get_state())
+        stream = bytes(self._generator.get_state().numpy())
+        state["_generator"] = (self.device.type, stream)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        device, generator_state = state.pop("_generator")
+        kind, stream = state.pop("_generator")
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._generator = torch.Generator(device)
-        self._generator.set_state(generator_state)
+        # Where the buffers were loaded to, which need not be where they were saved.
+        where = next((buffer.device for buffer in self.buffers()), torch.device(kind))
+        self._generator = torch.Generator(where)
+        self._take_stream(kind, torch.frombuffer(bytearray(stream), dtype=torch.uint8))
 
     def _identity(self) -> dict[str, Any]:
         """What a saved state must have in common with the module it is loaded into."""
@@ -100,27 +109,40 @@ class RandomModule(nn.Module):
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Take over the random stream of a state that has been checked."""
-        stream = state["generator"]
-        if stream["kind"] == self.device.type:
-            self._generator.set_state(stream["state"])
-        else:
-            digest = hashlib.sha256(bytes(stream["state"].tolist())).digest()
-            self._generator.manual_seed(int.from_bytes(digest[:7], "big"))
-            warnings.warn(
-                f"The state was saved on {stream['kind']} and is loaded on {self.device.type}, "
-                "whose generators differ: everything is restored but the random stream, which "
-                "goes on in a new one that follows from the saved one.",
-                stacklevel=2,
-            )
+        self._take_stream(state["generator"]["kind"], state["generator"]["state"].cpu())
+
+    def _take_stream(self, kind: str, stream: Tensor) -> None:
+        if kind == self.device.type:
+            self._generator.set_state(stream)
+            return
+        digest = hashlib.sha256(bytes(stream.numpy())).digest()
+        self._generator.manual_seed(int.from_bytes(digest[:7], "big"))
+        warnings.warn(
+            f"The state was saved on {kind} and is loaded on {self.device.type}, whose generators "
+            "differ: everything is restored but the random stream, which goes on in a new one "
+            "that follows from the saved one.",
+            stacklevel=2,
+        )
 
     def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        *rest: Any,
     ) -> None:
         # Checked as a whole before any buffer is touched, also when a parent module loads.
-        self._check_state(
-            {k[len(prefix) :]: v for k, v in state_dict.items() if k.startswith(prefix)}
+        mine = {k[len(prefix) :]: v for k, v in state_dict.items() if k.startswith(prefix)}
+        if not mine:
+            # A model that had no sampler when it was saved: torch refuses it, unless strict=False.
+            missing_keys.append(prefix + "_extra_state")
+            return
+        self._check_state(mine)
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, *rest
         )
-        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def _check_state(self, state: dict[str, Any]) -> None:
         """Refuse a state that is not one of this module's, complete and sane."""
@@ -136,7 +158,7 @@ class RandomModule(nn.Module):
                     f"The state was saved with {key} {extra.get(key)!r}, this has {expected!r}. "
                     f"Build the sampler with the same {key}, or load another state."
                 )
-        _check_stream(extra["generator"])
+        _check_stream(extra["generator"], self.device)
         expected_buffers = {
             name: buffer
             for name, buffer in self.named_buffers()
@@ -152,18 +174,20 @@ class RandomModule(nn.Module):
             if not isinstance(value, Tensor) or value.shape != buffer.shape:
                 came = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
                 raise StateError(f"{name} must have the shape {tuple(buffer.shape)}; got {came}.")
-        self._check_buffers({name: state[name] for name in expected_buffers})
+            if buffer.is_floating_point() and value.dtype not in (torch.float32, torch.float64):
+                raise StateError(f"{name} must be float32 or float64; got {value.dtype}.")
+        self._check_buffers({name: state[name].to(b.dtype) for name, b in expected_buffers.items()})
 
     def _check_buffers(self, buffers: dict[str, Tensor]) -> None:
         """Refuse values that this module could never have come to; raises `StateError`."""
 
 
-def _check_stream(stream: object) -> None:
+def _check_stream(stream: object, device: torch.device) -> None:
     """Refuse a saved random stream that could not be taken up again."""
     if not isinstance(stream, dict) or not isinstance(stream.get("state"), Tensor):
         raise StateError("The random stream of the state is damaged: no generator state in it.")
-    if stream.get("kind") == "cpu":
+    if stream.get("kind") == device.type:
         try:
-            torch.Generator().set_state(stream["state"])
+            torch.Generator(device).set_state(stream["state"].cpu())
         except (RuntimeError, TypeError) as error:
             raise StateError(f"The random stream of the state is damaged: {error}") from None

@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import math
 
 import pytest
 import torch
@@ -81,6 +82,28 @@ class SwallowsBadFeedback(UniformSampler):
         pass
 
 
+class RefusesSharedLabels(UniformSampler):
+    def update(self, class_ids, probabilities, labels):
+        assert labels.ndim == 2
+        super().update(class_ids, probabilities, labels)
+
+
+class AppliesTheGoodPart(GreedyClassPairSampler):
+    def update(self, class_ids, probabilities, labels):
+        for t in range(len(class_ids)):
+            super().update(class_ids[t : t + 1], probabilities[t : t + 1], labels[t : t + 1])
+
+
+class KeepsTheGraph(UniformSampler):
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.register_buffer("last", torch.zeros(1), persistent=False)
+
+    def update(self, class_ids, probabilities, labels):
+        super().update(class_ids, probabilities, labels)
+        self.last = probabilities.sum()
+
+
 class HasAParameter(UniformSampler):
     def __init__(self, **settings):
         super().__init__(**settings)
@@ -97,6 +120,9 @@ class HasAParameter(UniformSampler):
         ForgetsItsStream,
         DependsOnTheOrder,
         SwallowsBadFeedback,
+        RefusesSharedLabels,
+        AppliesTheGoodPart,
+        KeepsTheGraph,
         HasAParameter,
     ],
 )
@@ -115,3 +141,42 @@ def test_what_is_no_sampler_is_said_to_be_none():
 def test_the_laws_have_different_names():
     names = [law.__name__ for law in SAMPLER_LAWS]
     assert all(a != b for a, b in itertools.combinations(names, 2))
+
+
+class NeverDrawsTheFirstClass(UniformSampler):
+    """Legal: some sets have the probability zero."""
+
+    def _draw(self, n_tasks):
+        return self._uniform(n_tasks, self.n_classes - 1, dtype=torch.float32).topk(3).indices + 1
+
+    def _log_prob(self, class_ids):
+        n_sets = math.comb(self.n_classes - 1, 3)
+        log_probs = torch.full((len(class_ids),), -math.log(n_sets), dtype=torch.float64)
+        return log_probs.masked_fill((class_ids == 0).any(-1), -torch.inf)
+
+
+def test_sets_that_are_never_drawn_are_legal_but_class_zero_must_not_be_special():
+    def build(seed):
+        return NeverDrawsTheFirstClass(n_classes=7, n_way=3, seed=seed)
+
+    with pytest.raises(AssertionError, match="renaming classes"):
+        check_sampler(build)
+    for law in SAMPLER_LAWS:
+        if law.__name__ != "relabelling_classes_relabels_the_result":
+            law(build)
+
+
+@pytest.mark.parametrize(("name", "n_classes", "n_way"), [("gcp", 20, 14), ("cp", 64, 5)])
+def test_samplers_that_cannot_tell_their_probabilities_pass(name, n_classes, n_way):
+    check_sampler(lambda seed: build_sampler(name, n_classes=n_classes, n_way=n_way, seed=seed))
+
+
+def test_an_error_of_another_kind_becomes_an_assertion():
+    class RaisesPlainErrors(UniformSampler):
+        def update(self, class_ids, probabilities, labels):
+            if not isinstance(class_ids, torch.Tensor) or class_ids.dtype != torch.int64:
+                raise KeyError("what is this?")
+            super().update(class_ids, probabilities, labels)
+
+    with pytest.raises(AssertionError, match="bad_feedback.* ended in KeyError"):
+        check_sampler(lambda seed: RaisesPlainErrors(n_classes=7, n_way=3, seed=seed))

@@ -125,3 +125,32 @@ def test_diagnostics_do_not_disturb_the_sampler(tools):
     class_marginals(watched, n_draws=100)
     kl_from_uniform(watched, n_draws=100)
     assert torch.equal(watched.sample(10), alone.sample(10))
+
+
+def test_the_error_of_an_estimated_set_probability_holds_its_bias(tools, monkeypatch):
+    """gcp beyond its largest way, where the truth is known because the limit was lowered."""
+    from adaptask import theory
+
+    for spread in (0.26, 0.5):
+        sampler = taught(tools, "gcp", 14, 6, spread=spread)
+        truth = float(kl_from_uniform(sampler).value)
+        with monkeypatch.context() as patch:
+            patch.setattr(diagnostics, "LARGEST_EXACT", 0)
+            patch.setattr(theory, "LARGEST_GREEDY_WAY", 5)
+            estimate = kl_from_uniform(sampler, n_draws=500)
+            mixed = kl_from_uniform(taught(tools, "gcp", 14, 6, exploration=0.5), n_draws=50)
+        assert abs(float(estimate.value) - truth) < 4 * float(estimate.standard_error)
+        assert 0 < float(mixed.value) < float(estimate.value) + 1
+
+
+def test_what_is_no_task_or_no_task_sampler_is_refused(tools):
+    sampler = taught(tools, "gcp", 8, 3)
+    for wrong in ([[0, 1, 50]], [[0, 1, 1]]):
+        with pytest.raises(ArgumentError, match="distinct classes"):
+            importance_weight(sampler, torch.tensor(wrong), ordered=True)
+    instances = build_sampler("instance", n_instances=5)
+    for function in (class_marginals, pair_marginals, kl_from_uniform):
+        with pytest.raises(ArgumentError, match="task samplers"):
+            function(instances)
+    with pytest.raises(ArgumentError, match="n_draws"):
+        taught(tools, "cp", 8, 3).estimate_log_partition(n_draws=1)

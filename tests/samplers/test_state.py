@@ -1,6 +1,8 @@
 """Samplers as nn.Modules: state, copies, precision, and what is not theirs."""
 
 import copy
+import io
+import multiprocessing
 import pickle
 
 import pytest
@@ -194,3 +196,127 @@ def test_log_prob_refuses_what_is_no_category_set():
             build().log_prob(torch.tensor(wrong))
     with pytest.raises(ArgumentError, match="any x 3"):
         build().log_prob(torch.tensor([[0, 1]]))
+
+
+@pytest.mark.parametrize("name", ["uniform", "gcp"])
+def test_a_sampler_can_be_sent_to_a_spawned_process(name):
+    # A bound method of the sampler: the child needs nothing of this test module.
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        sampler = build(name, seed=4)
+        received = pool.apply_async(sampler.sample, (6,)).get(timeout=60).clone()
+    assert torch.equal(received, sampler.sample(6))
+
+
+def test_a_state_moved_with_map_location_still_loads():
+    """As after `torch.load(..., map_location="cuda")`: the stream's bytes move with the rest."""
+    source, target = build(seed=5), build(seed=6)
+    source.sample(3)
+    state = copy.deepcopy(source.state_dict())
+    moved = MovedTensor(state["_extra_state"]["generator"]["state"])
+    state["_extra_state"]["generator"]["state"] = moved
+    target.load_state_dict(state)
+    assert torch.equal(source.sample(8), target.sample(8))
+
+
+class MovedTensor(torch.Tensor):
+    """Pretends to be elsewhere: only its `.cpu()` can be used as generator state."""
+
+    @staticmethod
+    def __new__(cls, data):
+        return torch.Tensor._make_subclass(cls, data)
+
+    def cpu(self):
+        return self.as_subclass(torch.Tensor)
+
+
+def test_a_model_saved_without_a_sampler_loads_into_one_with_it():
+    plain = nn.Sequential(nn.Linear(2, 2))
+    with_sampler = nn.Sequential(nn.Linear(2, 2), build())
+    outcome = with_sampler.load_state_dict(plain.state_dict(), strict=False)
+    assert outcome.missing_keys == ["1._extra_state"]
+    assert torch.equal(with_sampler[0].weight, plain[0].weight)
+    with pytest.raises(StateError):
+        with_sampler.load_state_dict(plain.state_dict())
+
+
+def test_values_that_overflow_in_the_sampler_s_precision_are_refused():
+    wide = build(dtype=torch.float64)
+    wide.log_potentials.add_(1e39)
+    narrow = build()
+    with pytest.raises(StateError, match="finite"):
+        narrow.load_state_dict(wide.state_dict())
+    state = copy.deepcopy(build("c").state_dict())
+    state["log_weights"] = state["log_weights"].long()
+    with pytest.raises(StateError, match="float32 or float64; got torch.int64"):
+        build("c").load_state_dict(state, assign=True)
+
+
+@pytest.mark.parametrize("name", ["uniform", "c", "cp", "gcp"])
+def test_inference_mode_leaves_a_sampler_usable(name):
+    sampler = build(name)
+    feedback = (torch.tensor([[0, 1, 2]]), torch.full((1, 3, 3), 1 / 3), torch.arange(3))
+    with torch.inference_mode():
+        sampler.sample(2)
+        sampler.update(*feedback)
+        inside = build(name)
+        inside.sample(2)
+    sampler.sample(2)
+    sampler.update(*feedback)
+
+
+@pytest.mark.parametrize(
+    "settings", [("gcp", {}), *(("cp", {"method": m}) for m in ("reject", "gibbs"))]
+)
+def test_a_foreign_default_device_changes_nothing(settings):
+    name, options = settings
+    expected = build(name, device="cpu", **options)
+    sampler = build(name, device="cpu", **options)
+    ids = torch.tensor([[0, 1, 2]])
+    with torch.device("meta"):
+        drawn = sampler.sample(4)
+        if name == "gcp":
+            sampler.log_prob(ids)
+    assert drawn.device.type == "cpu"
+    assert torch.equal(drawn, expected.sample(4))
+    build("gcp").log_prob(ids)
+
+
+def test_potentials_that_are_not_contiguous_learn_too():
+    sampler = build()
+    sampler.log_potentials = torch.zeros(10, 10).fill_diagonal_(-torch.inf).t()
+    sampler.update(torch.tensor([[0, 1, 2]]), torch.full((1, 3, 3), 1 / 3), torch.arange(3))
+    assert sampler.log_potentials[0, 1] > 0
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda p: p.fill_(0), "minus infinity on the diagonal"),
+        (lambda p: p[0].fill_(torch.nan), "diagonal"),
+        (lambda p: p[0, 1:2].fill_(torch.nan), "finite off the diagonal"),
+        (lambda p: p[0, 1:2].fill_(1.0), "symmetric"),
+    ],
+)
+def test_an_edit_that_makes_no_sense_is_refused_at_the_next_use(edit, message):
+    sampler = build()
+    edit(sampler.log_potentials)
+    with pytest.raises(ArgumentError, match=message):
+        sampler.sample(2)
+
+
+def test_numbers_may_be_of_any_kind_that_is_a_number():
+    import fractions
+
+    sampler = build(alpha=torch.tensor(2.0), tau=fractions.Fraction(1, 2))
+    assert (sampler.rule.alpha, sampler.rule.tau) == (2.0, 0.5)
+    sampler.update(torch.tensor([[0, 1, 2]]), torch.full((1, 3, 3), 1 / 3), torch.arange(3))
+    assert "alpha=2, tau=0.5" in repr(sampler)
+
+
+def test_a_whole_sampler_goes_through_a_file():
+    sampler, file = build(seed=2), io.BytesIO()
+    sampler.sample(1)
+    torch.save(sampler, file)
+    file.seek(0)
+    restored = torch.load(file, weights_only=False, map_location="cpu")
+    assert torch.equal(sampler.sample(5), restored.sample(5))

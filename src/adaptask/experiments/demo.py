@@ -97,6 +97,7 @@ def run_demo(*, seed: int = 0) -> list[DemoRow]:
     from rich.console import Console
 
     check_integer("seed", seed, low=0)
+    torch.set_num_threads(1)  # of arrays so small, threads only wait for each other
     console = Console(highlight=False)
     console.print(
         f"[bold]Which {N_WAY} of {len(NAMES)} classes make the next task?[/bold]\n"

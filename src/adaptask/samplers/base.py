@@ -134,7 +134,7 @@ class Sampler(FeedbackModule):
             class_ids: The classes of each task, `tasks x way` int64.
             probabilities: Query probabilities, `tasks x queries x way`, rows summing to one.
             labels: Right answers as positions in the task, 0 to way - 1, `tasks x queries`, or
-                `queries` where all tasks share them.
+                `queries` where all tasks share them. Every class needs at least one query.
 
         Raises:
             ArgumentError: If anything does not fit.
@@ -173,13 +173,18 @@ class Sampler(FeedbackModule):
             ArgumentError: If `class_ids` do not fit, or the probability is out of reach; the
                 message says what can be computed instead.
         """
-        check_ids("class_ids", class_ids, (None, self.n_way), self.device)
-        fits = classes_fit(class_ids, self.n_classes)
-        if self.device.type == "cpu" and not fits.all():
-            raise ArgumentError(f"{PROBLEMS[0]}; got {class_ids[~fits][0].tolist()}.")
+        fits = self._which_are_sets(class_ids)
         positions = torch.arange(self.n_way, device=self.device)
         safe_ids = torch.where(fits.unsqueeze(-1), class_ids, positions)
         return self._log_prob(safe_ids).masked_fill(~fits, torch.nan)
+
+    def _which_are_sets(self, class_ids: Tensor) -> Tensor:
+        """Return which rows are category sets, `tasks` bool; on the CPU raise if one is not."""
+        check_ids("class_ids", class_ids, (None, self.n_way), self.device)
+        fits: Tensor = classes_fit(class_ids, self.n_classes)
+        if self.device.type == "cpu" and not fits.all():
+            raise ArgumentError(f"{PROBLEMS[0]}; got {class_ids[~fits][0].tolist()}.")
+        return fits
 
     def _identity(self) -> dict[str, Any]:
         return {**super()._identity(), "n_classes": self.n_classes}

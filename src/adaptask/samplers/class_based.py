@@ -86,7 +86,7 @@ class ClassSampler(Sampler):
         log_weights[ids] = new if seen is None else xp.where(seen, new, old)
 
     def _log_prob(self, class_ids: Tensor) -> Tensor:
-        chunks = torch.split(class_ids, 1024)  # each costs a few megabytes of nodes
+        chunks = torch.split(class_ids, 1024)  # 1024 x K x some hundred nodes at a time
         return torch.cat([log_prob_without_replacement(self.log_weights, c) for c in chunks])
 
     def _check_buffers(self, buffers: dict[str, Tensor]) -> None:
@@ -127,6 +127,6 @@ def log_prob_without_replacement(log_weights: Tensor, class_ids: Tensor) -> Tens
     step = 0.5 / math.sqrt(n_way + 4)
     log_time = torch.arange(-40.0, 9.0, step, dtype=torch.float64, device=log_weights.device)
     log_rates = relative.unsqueeze(-1) + log_time  # tasks x way x nodes
-    log_rung = torch.where(log_rates < -20, log_rates, (-torch.expm1(-log_rates.exp())).log())
+    log_rung = torch.where(log_rates < -37, log_rates, (-torch.expm1(-log_rates.exp())).log())
     integrand = log_time - log_time.exp() + log_rung.sum(1)
     return integrand.logsumexp(-1) + math.log(step)

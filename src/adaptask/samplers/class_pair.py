@@ -74,6 +74,7 @@ class ClassPairSampler(PairPotentialSampler):
 
     Reference: Liu et al., Adaptive Task Sampling for Meta-Learning, ECCV 2020, section 4.2. The
     three methods are ours: the paper takes gcp for a draw from Eq. 4, which it is not for K >= 3.
+    Gibbs sweeps are exact in the limit only, and slow to mix when potentials are very uneven.
     """
 
     n_unaccepted: Tensor
@@ -172,8 +173,8 @@ class ClassPairSampler(PairPotentialSampler):
         return rows.gather(-1, shuffle)
 
     def _draw_until_accepted(self, n_tasks: int) -> Tensor:
-        class_ids = torch.empty(n_tasks, self.n_way, dtype=torch.int64)
-        waiting = torch.arange(n_tasks)
+        class_ids = torch.empty(n_tasks, self.n_way, dtype=torch.int64, device=self.device)
+        waiting = torch.arange(n_tasks, device=self.device)
         n_tried, n_candidates = 0, 1
         while len(waiting):
             drawn, accepted = self._accept(len(waiting), n_candidates)
@@ -261,6 +262,7 @@ class ClassPairSampler(PairPotentialSampler):
 
         By importance sampling from greedy draws: Z is the sum of C times the mean of W, over K!.
         """
+        check_integer("n_draws", n_draws, low=2)
         twin = self.fork(seed)
         twin._follow_edits()
         log_w = torch.cat(

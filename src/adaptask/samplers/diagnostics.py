@@ -29,7 +29,8 @@ class Estimate:
 
     value: Tensor
     standard_error: Tensor
-    """Of the same shape; zero where `exact`."""
+    """Of the same shape; zero where `exact`. It allows for the number of draws, not for a sampler
+    whose draws are approximate themselves, as those of `cp` by Gibbs sweeps are."""
     exact: bool
 
 
@@ -52,11 +53,13 @@ def importance_weight(sampler: Sampler, class_ids: Tensor, *, ordered: bool = Fa
     Raises:
         ArgumentError: If the probability cannot be computed.
     """
+    _require_task_sampler(sampler)
     if not ordered:
         log_uniform = -math.log(math.comb(sampler.n_classes, sampler.n_way))
         return (log_uniform - sampler.log_prob(class_ids)).exp()
     if not isinstance(sampler, GreedyClassPairSampler) or sampler.exploration > 0:
         raise ArgumentError("ordered=True is for a 'gcp' sampler without exploration.")
+    sampler._which_are_sets(class_ids)
     log_uniform = -math.log(math.perm(sampler.n_classes, sampler.n_way))
     return (log_uniform - theory.gcp_log_prob_ordered(sampler.log_potentials, class_ids)).exp()
 
@@ -75,7 +78,12 @@ def pair_marginals(sampler: Sampler, *, n_draws: int = 20_000, seed: int = 0) ->
 
 
 def kl_from_uniform(sampler: Sampler, *, n_draws: int = 20_000, seed: int = 0) -> Estimate:
-    """Return KL(Q || uniform) of the distribution Q over category sets, in nats, a scalar."""
+    """Return KL(Q || uniform) of the distribution Q over category sets, in nats, a scalar.
+
+    For `gcp` beyond 12 ways the probability of each set is itself estimated, at 256 passes over
+    the draws; the standard error then holds the bias of that too, as far as it can be told.
+    """
+    _require_task_sampler(sampler)
     sets = _all_sets(sampler)
     if sets is not None:
         exact = theory.kl_from_uniform(_chunked_log_prob(sampler, sets))
@@ -91,6 +99,13 @@ def kl_from_uniform(sampler: Sampler, *, n_draws: int = 20_000, seed: int = 0) -
     )
 
 
+def _require_task_sampler(sampler: object) -> None:
+    if not isinstance(sampler, Sampler):
+        raise ArgumentError(
+            f"This is for task samplers derived from Sampler; got {type(sampler).__name__}."
+        )
+
+
 def _all_sets(sampler: Sampler) -> Tensor | None:
     if math.comb(sampler.n_classes, sampler.n_way) > LARGEST_EXACT:
         return None
@@ -103,6 +118,7 @@ def _chunked_log_prob(sampler: Sampler, sets: Tensor) -> Tensor:
 
 def _presence(sampler: Sampler, n_draws: int, seed: int) -> tuple[Tensor, Tensor, bool]:
     """Return which classes are in which task, `tasks x classes`, and the weight of each task."""
+    _require_task_sampler(sampler)
     sets = _all_sets(sampler)
     if sets is not None:
         tasks, weights = sets, _chunked_log_prob(sampler, sets).exp()

@@ -84,7 +84,10 @@ class GreedyClassPairSampler(PairPotentialSampler):
         return torch.where(explores, uniform.topk(self.n_way).indices, class_ids)
 
     def _log_prob(self, class_ids: Tensor) -> Tensor:
-        log_greedy = theory.gcp_log_prob(self.log_potentials, class_ids)
+        return self._mix(theory.gcp_log_prob(self.log_potentials, class_ids))
+
+    def _mix(self, log_greedy: Tensor) -> Tensor:
+        """Allow for the share of tasks that are drawn uniformly."""
         if self.exploration == 0:
             return log_greedy
         log_share = math.log1p(-self.exploration) if self.exploration < 1 else -math.inf
@@ -95,9 +98,10 @@ class GreedyClassPairSampler(PairPotentialSampler):
         )
 
     def _estimate_log_prob(self, class_ids: Tensor) -> tuple[Tensor, float]:
-        if self.n_way <= theory.LARGEST_GREEDY_WAY or self.exploration > 0:
+        if self.n_way <= theory.LARGEST_GREEDY_WAY:
             return self._log_prob(class_ids), 0.0
-        return theory.gcp_log_prob_estimate(self.log_potentials, class_ids), 0.0
+        log_probs, bias = theory.gcp_log_prob_estimate(self.log_potentials, class_ids)
+        return self._mix(log_probs), float(bias.mean())
 
     def extra_repr(self) -> str:
         """Show the settings in `print(sampler)`."""

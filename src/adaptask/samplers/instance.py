@@ -48,8 +48,8 @@ class InstanceSampler(FeedbackModule, TorchSampler[int]):
         alpha: Weight of the new observation, 0 to 1e6.
         tau: Memory, from 0 (none) to 1 (nothing is forgotten).
         strategy: `hard`, `easy` or `uncertain`.
-        n_ahead: How many indices the iterator draws at a time; larger is quicker, but that much
-            later does it follow an update.
+        n_ahead: How many indices the iterator draws at a time, at O(n) each time; larger is
+            quicker, but that much later does it follow an update.
         seed: Seed of the random stream.
         dtype: Precision of the weights, float32 or float64.
         device: Where the sampler works.

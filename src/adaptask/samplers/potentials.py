@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from adaptask.arguments import check_choice
-from adaptask.errors import StateError
+from adaptask.errors import ArgumentError, StateError
 from adaptask.samplers.arrays import Array, log_sum_exp, mean_by_key, namespace, view
 from adaptask.samplers.base import Sampler
 from adaptask.samplers.feedback import Feedback
@@ -29,8 +29,9 @@ class PairPotentialSampler(Sampler):
     with `p`, `1 - p` or `p (1 - p)` for the strategies hard, easy and uncertain.
 
     Decisions: only pairs that were in a task change, as in the paper's appendix, unless
-    `forget="all"`; that costs O(n^2) an update instead of O(n). A pair in several tasks of one
-    update is updated once, with the mean of its p, so that the order of tasks does not matter.
+    `forget="all"`; that costs O(n^2) an update instead of O(n K) a task. A pair in several tasks
+    of one update is updated once, with the mean of its p, so that the order of tasks does not
+    matter.
     The factor is alpha as in Eq. 5, not alpha^(1 / n_2) as the appendix writes.
 
     Args:
@@ -53,7 +54,8 @@ class PairPotentialSampler(Sampler):
     log_potentials: Tensor
     """`classes x classes`, log C: symmetric, minus infinity on the diagonal, at first 0 (C = 1).
 
-    It may be edited in place; draws follow at once.
+    It may be edited in place; draws follow. A pair that is never to be drawn gets a large negative
+    number, not minus infinity. Edits through `.data` go unnoticed.
     """
     log_row_weights: Tensor
     """`classes`, log of the row sums of C: the weight of a class as first of a pair."""
@@ -62,7 +64,6 @@ class PairPotentialSampler(Sampler):
     _potentials: Array
     _row_weights: Array
     _seen_potentials: Any
-    _noise: Tensor | None
     _seen_version: int
 
     def __init__(
@@ -117,8 +118,8 @@ class PairPotentialSampler(Sampler):
         everything = self.forget == "all" or len(touched) >= self.n_classes
         self._refresh(slice(None) if everything else touched)
         # NumPy leaves the version as it is, and setting an attribute of a module takes a while.
-        if self._seen_version != self._seen_potentials._version:
-            self._seen_version = self._seen_potentials._version
+        if self._seen_version != _version(self._seen_potentials):
+            self._seen_version = _version(self._seen_potentials)
 
     def _merge_tasks(
         self, ids: Array, p: Array, accepted: Tensor | None, xp: Any
@@ -142,19 +143,12 @@ class PairPotentialSampler(Sampler):
         return p, both
 
     def _log_noise(self, n_tasks: int) -> Array:
-        """Logarithms of independent Exp(1) draws, `way x tasks x classes`, to be used at once.
-
-        On the CPU they stand in a buffer that the next call writes over: making one takes as long
-        as the draw. Elsewhere not: a device graph may hold on to the memory.
-        """
+        """Logarithms of independent Exp(1) draws, `way x tasks x classes`."""
         shape = (self.n_way, n_tasks, self.n_classes)
         if self._xp is torch:
             return self._log_exponential(*shape, dtype=self.dtype)
-        noise = self._noise
-        if noise is None or noise.shape[1] != n_tasks:
-            self._noise = noise = torch.empty(shape, dtype=self.dtype)
         # NumPy would warn of the logarithm of 0, a draw that is as good as any.
-        array = noise.uniform_(generator=self._generator).log_().numpy()
+        array = self._uniform(*shape, dtype=self.dtype).log_().numpy()
         np.negative(array, out=array)
         return np.log(array, out=array)
 
@@ -165,17 +159,20 @@ class PairPotentialSampler(Sampler):
     def _follow_edits(self) -> None:
         """Notice potentials that were edited, loaded or moved since they were last used."""
         potentials = self.log_potentials
-        if potentials is self._seen_potentials and potentials._version == self._seen_version:
+        if potentials is self._seen_potentials and _version(potentials) == self._seen_version:
             return
+        if potentials.device.type == "cpu" and (problem := _problem_of(potentials)):
+            raise ArgumentError(f"log_potentials {problem}. Undo the edit, or load a good state.")
+        if not potentials.is_contiguous():
+            self.log_potentials = potentials = potentials.contiguous()
         self._xp = namespace(potentials)
         self._potentials, self._row_weights = view(potentials), view(self.log_row_weights)
         self._refresh(slice(None))
-        self._seen_potentials, self._seen_version = potentials, potentials._version
+        self._seen_potentials, self._seen_version = potentials, _version(potentials)
 
     def _mark_stale(self) -> None:
         # Views of the buffers, in the library to compute with; `_follow_edits` makes them.
         self._xp = self._potentials = self._row_weights = self._seen_potentials = None
-        self._noise = None
         self._seen_version = -1
 
     # Saving marks the derived values stale too: whoever goes on, the saved sampler or a restored
@@ -198,17 +195,8 @@ class PairPotentialSampler(Sampler):
         return super()._apply(fn, recurse)
 
     def _check_buffers(self, buffers: dict[str, Tensor]) -> None:
-        potentials = buffers["log_potentials"]
-        off_diagonal = ~torch.eye(self.n_classes, dtype=torch.bool, device=potentials.device)
-        if not (
-            potentials[off_diagonal].isfinite().all()
-            and (potentials.diagonal() == -torch.inf).all()
-            and torch.equal(potentials, potentials.mT)
-        ):
-            raise StateError(
-                "log_potentials of the state must be symmetric and finite, with minus infinity on "
-                "the diagonal; it is damaged."
-            )
+        if problem := _problem_of(buffers["log_potentials"]):
+            raise StateError(f"log_potentials of the state {problem}; the state is damaged.")
 
     def extra_repr(self) -> str:
         """Show the settings in `print(sampler)`."""
@@ -216,3 +204,20 @@ class PairPotentialSampler(Sampler):
             f"{super().extra_repr()}, {self.rule}, "
             f"confusion={self.confusion!r}, forget={self.forget!r}"
         )
+
+
+def _version(tensor: Tensor) -> int:
+    """Return how often a tensor was changed in place; tensors of inference mode do not count."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def _problem_of(log_potentials: Tensor) -> str | None:
+    """Say what keeps a matrix from being log-potentials, if anything does."""
+    if not (log_potentials.diagonal() == -torch.inf).all():
+        return "must have minus infinity on the diagonal"
+    n_infinite = int((~log_potentials.isfinite()).sum())
+    if n_infinite > len(log_potentials):
+        return "must be finite off the diagonal"
+    if not torch.equal(log_potentials, log_potentials.mT):
+        return "must be symmetric"
+    return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ import torch
 from adaptask.arguments import check_number
 from adaptask.errors import ArgumentError
 from adaptask.samplers.arrays import Array
-from adaptask.samplers.strategies import find_strategy
+from adaptask.samplers.strategies import Strategy, find_strategy
 
 LARGEST_ALPHA = 1e6
 """Above it, float32 log-weights could overflow within a realistic number of updates."""
@@ -34,15 +34,17 @@ class UpdateRule:
     alpha: float
     tau: float
     strategy: str
+    utility: Strategy = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        check_number("alpha", self.alpha, low=0, high=LARGEST_ALPHA)
-        check_number("tau", self.tau, low=0, high=1)
+        alpha = check_number("alpha", self.alpha, low=0, high=LARGEST_ALPHA)
+        object.__setattr__(self, "alpha", alpha)
+        object.__setattr__(self, "tau", check_number("tau", self.tau, low=0, high=1))
         object.__setattr__(self, "utility", find_strategy(self.strategy))
 
     def __call__(self, log_weights: Array, confusion: Array, xp: Any) -> Array:
         """Return the new log-weights; what is minus infinity stays so."""
-        gained = self.alpha * self.utility(confusion)  # type: ignore[attr-defined]
+        gained = self.alpha * self.utility(confusion)
         if self.tau > 0:
             return self.tau * log_weights + gained
         return xp.where(log_weights > -xp.inf, gained, log_weights)  # 0 times infinity is NaN
