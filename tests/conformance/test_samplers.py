@@ -178,5 +178,5 @@ def test_an_error_of_another_kind_becomes_an_assertion():
                 raise KeyError("what is this?")
             super().update(class_ids, probabilities, labels)
 
-    with pytest.raises(AssertionError, match="bad_feedback.* ended in KeyError"):
+    with pytest.raises(AssertionError, match=r"bad_feedback.* ended in KeyError"):
         check_sampler(lambda seed: RaisesPlainErrors(n_classes=7, n_way=3, seed=seed))

@@ -40,18 +40,14 @@ def as_tensor(array: Array) -> Tensor:
 def as_columns(columns: list[Array], xp: Any) -> Array:
     """Return `rows x columns` of arrays of `rows`, or of numbers for a single row."""
     if xp is torch:
-        return torch.stack(columns, -1).reshape(-1, len(columns))
-    return np.ascontiguousarray(np.array(columns).T).reshape(-1, len(columns))
-
-
-def largest(rows: Array) -> Array:
-    """Return the largest entry along the last dimension."""
-    return rows.amax(-1) if isinstance(rows, Tensor) else rows.max(-1)
+        return torch.stack(columns, -1)
+    rows = np.array(columns)
+    return np.ascontiguousarray(rows.T) if rows.ndim == 2 else rows[None]
 
 
 def log_sum_exp(rows: Array, xp: Any) -> Array:
     """Return the log of the sum of exponentials along the last dimension, without overflow."""
-    shift = largest(rows)
+    shift = rows.amax(-1) if xp is torch else rows.max(-1)
     return shift + xp.log(xp.exp(rows - shift[..., None]).sum(-1))
 
 

@@ -7,6 +7,7 @@ leaves out a task that fails one.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,8 +118,9 @@ def condense_quickly(
         or not probs.min() >= 0
     ):
         return None
-    misses = (probs @ np.ones(n_way, dtype=probs.dtype) - 1).reshape(-1)
-    one_hot = (answers[..., None] == np.arange(n_way)).astype(probs.dtype)
+    ones, positions = _ones_and_positions(n_way, probs.dtype)
+    misses = (probs @ ones - 1).reshape(-1)
+    one_hot = (answers[..., None] == positions).astype(probs.dtype)
     counts = one_hot.sum(-2)
     if (
         not misses @ misses <= _ROW_TOLERANCE[probabilities.dtype] ** 2
@@ -129,6 +131,11 @@ def condense_quickly(
         return None
     confusion = one_hot.swapaxes(-1, -2) @ probs / counts[..., None]
     return Feedback(ids, confusion, counts, None)
+
+
+@functools.cache
+def _ones_and_positions(n_way: int, dtype: Any) -> tuple[Array, Array]:
+    return np.ones(n_way, dtype=dtype), np.arange(n_way)
 
 
 def _classes_all_fit(ids: Array, n_classes: int) -> bool:

@@ -128,11 +128,11 @@ def greedy_draw(log_potentials: Array, log_row_weights: Array, log_noise: Array,
     if log_noise.shape[1] == 1 and xp is not torch:
         # NumPy is quicker without the dimension of tasks; torch would read the index on the host.
         log_noise = log_noise[:, 0]
-    newest = (log_row_weights - log_noise[0]).argmax(-1)
-    chosen = [newest]
-    log_weights = log_potentials[newest]
-    for step_noise in log_noise[1:]:
-        newest = (log_weights - step_noise).argmax(-1)
-        chosen.append(newest)
-        log_weights = log_weights + log_potentials[newest]
+    first = (log_row_weights - log_noise[0]).argmax(-1)
+    log_weights = log_potentials[first]
+    second = (log_weights - log_noise[1]).argmax(-1)
+    chosen = [first, second]
+    for step_noise in log_noise[2:]:
+        log_weights = log_weights + log_potentials[chosen[-1]]
+        chosen.append((log_weights - step_noise).argmax(-1))
     return as_columns(chosen, xp)

@@ -99,26 +99,25 @@ class PairPotentialSampler(Sampler):
 
     def _learn(self, feedback: Feedback) -> None:
         self._follow_edits()
-        xp, ids, potentials = self._xp, feedback.class_ids, self._potentials
+        xp, ids, potentials = self._xp, feedback.class_ids, self._potentials.reshape(-1)
         p = feedback.confusion + feedback.confusion.swapaxes(-1, -2)
         if self.confusion == "mean":
             p = p / 2
         p, seen = self._merge_tasks(ids, p, feedback.accepted, xp)
         # A task is a block of the matrix; each of its pairs stands there twice, with one value.
         at = ids[:, :, None] * self.n_classes + ids[:, None, :]
-        old = potentials.reshape(-1)[at]
+        old = potentials[at]
         new = self.rule(old, p, xp)
         if self.forget == "all":
             tau, accepted = self.rule.tau, feedback.accepted
             factor = tau if accepted is None else torch.where(accepted.any(), tau, 1.0)
             self.log_potentials.mul_(factor).fill_diagonal_(-torch.inf)
-            old = potentials.reshape(-1)[at]
-        potentials.reshape(-1)[at] = new if seen is None else xp.where(seen, new, old)
+            old = potentials[at]
+        potentials[at] = new if seen is None else xp.where(seen, new, old)
         touched = ids.reshape(-1)
         everything = self.forget == "all" or len(touched) >= self.n_classes
         self._refresh(slice(None) if everything else touched)
-        # NumPy leaves the version as it is, and setting an attribute of a module takes a while.
-        if self._seen_version != _version(self._seen_potentials):
+        if xp is torch or self.forget == "all":  # NumPy leaves the version as it is
             self._seen_version = _version(self._seen_potentials)
 
     def _merge_tasks(
@@ -147,8 +146,9 @@ class PairPotentialSampler(Sampler):
         shape = (self.n_way, n_tasks, self.n_classes)
         if self._xp is torch:
             return self._log_exponential(*shape, dtype=self.dtype)
+        uniform = self._seen_potentials.new_empty(shape).uniform_(generator=self._generator)
         # NumPy would warn of the logarithm of 0, a draw that is as good as any.
-        array = self._uniform(*shape, dtype=self.dtype).log_().numpy()
+        array = uniform.log_().numpy()
         np.negative(array, out=array)
         return np.log(array, out=array)
 
@@ -158,7 +158,7 @@ class PairPotentialSampler(Sampler):
 
     def _follow_edits(self) -> None:
         """Notice potentials that were edited, loaded or moved since they were last used."""
-        potentials = self.log_potentials
+        potentials: Any = self._buffers["log_potentials"]  # quicker than the attribute
         if potentials is self._seen_potentials and _version(potentials) == self._seen_version:
             return
         if potentials.device.type == "cpu" and (problem := _problem_of(potentials)):
