@@ -2,13 +2,14 @@
 
 import contextlib
 import copy
+import io
 import warnings
 
 import pytest
 import torch
 
 from adaptask.conformance import SAMPLER_LAWS
-from adaptask.errors import ArgumentError
+from adaptask.errors import ArgumentError, StateError
 from adaptask.samplers import SAMPLERS, build_sampler
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -121,7 +122,7 @@ def test_a_step_can_be_captured_in_a_graph(tools):
             sampler.update(sampler.sample(2), probabilities, labels)
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    graph.register_generator_state(sampler._generator)
+    graph.register_generator_state(sampler.generator)
     with torch.cuda.graph(graph):
         class_ids = sampler.sample(2)
         sampler.update(class_ids, probabilities, labels)
@@ -132,3 +133,23 @@ def test_a_step_can_be_captured_in_a_graph(tools):
     assert len(seen) > 15
     assert sampler.log_potentials[class_ids[0, 0], class_ids[0, 1]] > 0
     assert torch.equal(sampler.log_potentials, sampler.log_potentials.mT)
+
+
+def test_states_and_whole_samplers_move_with_map_location():
+    sampler = build("gcp", n=20, k=5, device="cuda")
+    sampler.sample(3)
+    files = [io.BytesIO(), io.BytesIO()]
+    torch.save(sampler.state_dict(), files[0])
+    torch.save(sampler, files[1])
+    for file in files:
+        file.seek(0)
+    restored = build("gcp", 1, n=20, k=5, device="cuda")
+    restored.load_state_dict(torch.load(files[0], weights_only=True, map_location="cuda"))
+    assert torch.equal(sampler.sample(8), restored.sample(8))
+    with pytest.warns(UserWarning, match="saved on cuda and is loaded on cpu"):
+        on_host = torch.load(files[1], weights_only=False, map_location="cpu")
+    assert on_host.sample(4).device.type == "cpu"
+    damaged = copy.deepcopy(sampler.state_dict())
+    damaged["_extra_state"]["generator"]["state"] = torch.zeros(3, dtype=torch.uint8)
+    with pytest.raises(StateError, match="random stream"):
+        restored.load_state_dict(damaged)
