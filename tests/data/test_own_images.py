@@ -55,6 +55,16 @@ def test_folders_named_as_splits_are_the_splits(tmp_path, cache_home):
         load("folder", "val")
 
 
+def test_splits_that_share_classes_are_refused(tmp_path, cache_home):
+    for split in ("train", "val", "test"):
+        draw(tmp_path / "s" / split, [*NAMES[:7], f"only-{split}"])
+    with pytest.raises(
+        DataError, match=r"share 7 classes: kind-00, .*kind-04 and 2 more\..*by class"
+    ):
+        prepare_own(tmp_path / "s")
+    assert not cache_home.exists() or list(cache_home.iterdir()) == []
+
+
 def test_a_class_may_be_called_train(tmp_path, cache_home):
     draw(tmp_path / "s", ["train", "bus", "tram"])
     done = prepare_own(tmp_path / "s", image_size=8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,6 +30,7 @@ def find_own_images(
     parts = {s: _class_folders(source / s) for s in SPLITS if (source / s).is_dir()}
     # A class may be called 'train' too: then its folder has images in it, not folders.
     if split_lists is None and parts.get("train"):
+        _check_disjoint(source, parts)
         return _images(parts), "split by its folders train/, val/ and test/"
     folders = {folder.name: folder for folder in _class_folders(source)}
     if not folders:
@@ -77,6 +79,24 @@ def _images(parts: dict[str, list[Path]]) -> dict[str, list[ClassImages]]:
         split: [ClassImages(folder.name, image_files(folder), str(folder)) for folder in folders]
         for split, folders in parts.items()
     }
+
+
+def _check_disjoint(source: Path, parts: dict[str, list[Path]]) -> None:
+    """Refuse split folders that divide the images of each class, as classifiers want it."""
+    counts = Counter(folder.name for folders in parts.values() for folder in folders)
+    shared = sorted(name for name, count in counts.items() if count > 1)
+    if shared:
+        raise DataError(
+            f"{' and '.join(f'{split}/' for split in parts)} in {source} share "
+            f"{len(shared)} class{'es' if len(shared) > 1 else ''}: {_some(shared)}. Few-shot "
+            "splits are by class: put each class, with all its images, into one folder beside the "
+            "others, and let --fractions or lists say which classes train."
+        )
+
+
+def _some(names: Sequence[str], most: int = 5) -> str:
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def _by_lists(lists: Path, folders: dict[str, Path]) -> dict[str, list[Path]]:
