@@ -6,7 +6,7 @@ import csv
 from collections import defaultdict
 from pathlib import Path
 
-from adaptask.data.class_lists import SPLITS, ClassLists
+from adaptask.data.class_lists import SPLITS, ClassLists, class_lists
 from adaptask.data.layouts import ClassImages, Layout, Splits, image_files
 from adaptask.errors import DataError
 
@@ -19,7 +19,9 @@ def class_folders(description: str) -> Layout:
         return _n_found(_best_places(root, lists)) >= 2
 
     def read(root: Path, lists: ClassLists, _: Path) -> Splits:
-        _check_given_lists(root / "splits" / "bertinetto", lists)
+        # The images are CIFAR-100's: FC100 is made from the same folder, by other lists.
+        if lists == class_lists("cifar-fs"):
+            _check_given_lists(root / "splits" / "bertinetto", lists)
         return {
             split: [
                 ClassImages(folder.name, image_files(folder), str(folder)) for folder in folders
