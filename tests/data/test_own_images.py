@@ -65,6 +65,47 @@ def test_splits_that_share_classes_are_refused(tmp_path, cache_home):
     assert not cache_home.exists() or list(cache_home.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["valid", "Validation", "dev"])
+def test_validation_classes_under_another_name_are_not_left_out(tmp_path, cache_home, name):
+    draw(tmp_path / "s" / "train", ["a", "b"])
+    draw(tmp_path / "s" / name, ["c"])
+    with pytest.raises(DataError, match=rf"{name} would be left out.*Rename it to val"):
+        prepare_own(tmp_path / "s")
+
+
+def without_images(root):
+    """Draw a class a folder too deep, one in a format that is not read, and an empty one."""
+    draw(root / "deep", ["a"])
+    (root / "empty").mkdir()
+    (root / "empty" / ".DS_Store").write_bytes(b"")
+    (root / "phone").mkdir()
+    (root / "phone" / "1.HEIC").write_bytes(b"?")
+
+
+def test_folders_beside_and_in_split_folders_that_are_left_out_are_named(tmp_path, cache_home):
+    draw(tmp_path / "s" / "train", ["a", "b"])
+    draw(tmp_path / "s" / "extra", ["c"])
+    without_images(tmp_path / "s" / "train")
+    assert prepare_own(tmp_path / "s", image_size=8).left_out == (
+        "extra/ (beside train/)",
+        "train/deep/ (its images must lie directly in it, not in folders)",
+        "train/empty/ (empty)",
+        "train/phone/ (no images that can be read, only .heic)",
+    )
+
+
+def test_classes_that_are_left_out_are_named(tmp_path, cache_home):
+    draw(tmp_path / "s", ["a", "b", "c", "d"])
+    assert prepare_own(tmp_path / "s", image_size=8).left_out == ()
+    without_images(tmp_path / "s")
+    left_out = prepare_own(tmp_path / "s", image_size=8).left_out
+    assert [line.split("/")[0] for line in left_out] == ["deep", "empty", "phone"]
+    (tmp_path / "s" / "splits").mkdir()
+    (tmp_path / "s" / "splits" / "train.txt").write_text("b\nd\n")
+    left_out = prepare_own(tmp_path / "s", image_size=8).left_out
+    assert left_out[3:] == ("a/ (in no list)", "c/ (in no list)")
+
+
 def test_a_class_may_be_called_train(tmp_path, cache_home):
     draw(tmp_path / "s", ["train", "bus", "tram"])
     done = prepare_own(tmp_path / "s", image_size=8)

@@ -38,6 +38,14 @@ def test_prepare_says_what_it_found_and_how_long_it_took(birds, cache_home, caps
     assert load("birds", "train").images.shape[1:] == (3, 8, 8)
 
 
+def test_prepare_says_what_it_left_out(birds, cache_home, capsys):
+    data_commands.prepare_dataset(name="folder", source=birds, image_size=8)
+    assert "left out" not in capsys.readouterr().out
+    (birds / "bird-9 [odd]").mkdir()
+    data_commands.prepare_dataset(name="folder", source=birds, image_size=8)
+    assert "left out: bird-9 [odd]/ (empty)" in capsys.readouterr().out
+
+
 def test_list_shows_every_dataset_and_what_is_prepared(birds, cache_home, capsys):
     data_commands.prepare_dataset(name="folder", source=birds, called="birds", image_size=8)
     capsys.readouterr()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,21 @@ from adaptask.data.layouts import ClassImages, image_files
 from adaptask.errors import ArgumentError, DataError
 
 
+@dataclass(frozen=True)
+class OwnSplits:
+    """What was found in the user's images."""
+
+    splits: dict[str, list[ClassImages]]
+    how: str
+    """By what they were split, in words."""
+    left_out: list[str]
+    """The folders that are in no split, each with the reason."""
+
+
 def find_own_images(
     source: Path, *, fractions: Sequence[float], seed: int, split_lists: Path | None
-) -> tuple[dict[str, list[ClassImages]], str]:
-    """Return the classes of each split of the user's images, and in words how they were split.
+) -> OwnSplits:
+    """Return the classes of each split of the user's images.
 
     Args:
         source: A folder with one folder a class, or with `train/`, `val/` and `test/` of such.
@@ -30,15 +42,30 @@ def find_own_images(
     parts = {s: _class_folders(source / s) for s in SPLITS if (source / s).is_dir()}
     # A class may be called 'train' too: then its folder has images in it, not folders.
     if split_lists is None and parts.get("train"):
+        _check_val_name(source)
         _check_disjoint(source, parts)
-        return _images(parts), "split by its folders train/, val/ and test/"
+        left_out = [
+            f"{folder.name}/ (beside train/)"
+            for folder in _folders(source)
+            if folder.name not in SPLITS and not _holds_lists(folder)
+        ]
+        for split in parts:
+            left_out += _without_images(source / split, f"{split}/")
+        return OwnSplits(_images(parts), "split by its folders train/, val/ and test/", left_out)
     folders = {folder.name: folder for folder in _class_folders(source)}
     if not folders:
-        raise DataError(f"{source} has no folders with images in them; expected one a class.")
+        found = _some(_without_images(source)) or "no folders"
+        raise DataError(
+            f"{source} has no folders with images in them; expected one a class, found {found}."
+        )
+    left_out = _without_images(source)
     places = [split_lists] if split_lists else [source, source / "splits"]
     lists = next((place for place in places if (place / "train.txt").is_file()), None)
     if lists is not None:
-        return _images(_by_lists(lists, folders)), f"split by the lists in {lists}"
+        parts = _by_lists(lists, folders)
+        listed = {folder for part in parts.values() for folder in part}
+        left_out += [f"{f.name}/ (in no list)" for f in folders.values() if f not in listed]
+        return OwnSplits(_images(parts), f"split by the lists in {lists}", left_out)
     if split_lists is not None:
         raise DataError(f"{split_lists} has no train.txt; expected train.txt, val.txt, test.txt.")
     shares = _shares(fractions, len(folders))
@@ -49,7 +76,8 @@ def find_own_images(
             parts[split] = [folders[name] for name in sorted(shuffled[start : start + share])]
         start += share
     how = ", ".join(f"{fraction:g}" for fraction in fractions)
-    return _images(parts), f"split by class at random ({how}), seed {seed}"
+    how = f"split by class at random ({how}), seed {seed}"
+    return OwnSplits(_images(parts), how, left_out)
 
 
 def check_own_name(name: str, taken: Sequence[str]) -> None:
@@ -63,12 +91,38 @@ def check_own_name(name: str, taken: Sequence[str]) -> None:
         raise ArgumentError(f"the name '{name}' belongs to a dataset of the package; take another.")
 
 
-def _class_folders(folder: Path) -> list[Path]:
+def _folders(folder: Path) -> list[Path]:
     return [
         child
         for child in sorted(folder.iterdir())
-        if child.is_dir() and not child.name.startswith(".") and image_files(child)
+        if child.is_dir() and not child.name.startswith(".")
     ]
+
+
+def _class_folders(folder: Path) -> list[Path]:
+    return [child for child in _folders(folder) if image_files(child)]
+
+
+def _holds_lists(folder: Path) -> bool:
+    return (folder / "train.txt").is_file()
+
+
+def _without_images(folder: Path, within: str = "") -> list[str]:
+    """Return the folders in `folder` that have no images directly in them, and what they have."""
+    left_out = []
+    for child in _folders(folder):
+        if image_files(child) or _holds_lists(child):
+            continue
+        files = [f for f in child.iterdir() if f.is_file() and not f.name.startswith(".")]
+        if _folders(child):
+            why = "its images must lie directly in it, not in folders"
+        elif files:
+            kinds = sorted({file.suffix.lower() or file.name for file in files})
+            why = f"no images that can be read, only {_some(kinds)}"
+        else:
+            why = "empty"
+        left_out.append(f"{within}{child.name}/ ({why})")
+    return left_out
 
 
 def _images(parts: dict[str, list[Path]]) -> dict[str, list[ClassImages]]:
@@ -79,6 +133,15 @@ def _images(parts: dict[str, list[Path]]) -> dict[str, list[ClassImages]]:
         split: [ClassImages(folder.name, image_files(folder), str(folder)) for folder in folders]
         for split, folders in parts.items()
     }
+
+
+def _check_val_name(source: Path) -> None:
+    for folder in _folders(source):
+        if folder.name.lower() in ("valid", "validation", "dev"):
+            raise DataError(
+                f"{folder} would be left out: beside train/, the validation classes are expected "
+                "in val/. Rename it to val, or move it elsewhere."
+            )
 
 
 def _check_disjoint(source: Path, parts: dict[str, list[Path]]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from adaptask.data.archives import open_source
@@ -29,6 +29,8 @@ class Prepared:
     n_classes: dict[str, int]
     n_images: dict[str, int]
     seconds: float
+    left_out: tuple[str, ...] = ()
+    """For images of the user's own: the folders that are in no split, each with the reason."""
 
 
 def prepare(
@@ -121,12 +123,11 @@ def prepare_own(
         inside = [child for child in opened.iterdir() if not child.name.startswith(".")]
         if opened != source and len(inside) == 1 and inside[0].is_dir():
             opened = inside[0]
-        splits, how = find_own_images(
-            opened, fractions=fractions, seed=seed, split_lists=split_lists
-        )
-        write = _Writing(name, f"{source.name}, {how}", form, workers, progress)
-        write.splits(root / name, splits)
-    return write.summary(root / name, splits, time.perf_counter() - start)
+        found = find_own_images(opened, fractions=fractions, seed=seed, split_lists=split_lists)
+        write = _Writing(name, f"{source.name}, {found.how}", form, workers, progress)
+        write.splits(root / name, found.splits)
+    done = write.summary(root / name, found.splits, time.perf_counter() - start)
+    return replace(done, left_out=tuple(found.left_out))
 
 
 @dataclass(frozen=True)

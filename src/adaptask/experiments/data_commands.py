@@ -170,6 +170,8 @@ def _say_prepared(done: Prepared) -> None:
     for split, n_classes in done.n_classes.items():
         classes, images = _count(n_classes, "class"), _count(done.n_images[split], "image")
         console.print(f"  {split:5}  {classes}, {images}")
+    for folder in done.left_out:
+        console.print(f"  left out: {folder}", markup=False)
     console.print(f"It is in {done.folder}", style="dim", markup=False)
 
 
