@@ -162,7 +162,10 @@ def test_images_of_every_mode_can_be_read(tmp_path, cache_home, mode):
     [
         ({"fractions": (0.5, 0.5)}, ArgumentError, "three numbers"),
         ({"fractions": (0.5, 0.6, 0.1)}, ArgumentError, "sum to 1"),
-        ({"fractions": (1.2, -0.2, 0)}, ArgumentError, "three numbers"),
+        ({"fractions": (1.2, -0.2, 0)}, ArgumentError, "between 0 and 1; got 1.2"),
+        ({"fractions": (float("nan"), 0.5, 0.5)}, ArgumentError, "between 0 and 1; got nan"),
+        ({"seed": -1}, ArgumentError, "seed must be at least 0; got -1"),
+        ({"workers": -3}, ArgumentError, "workers must be at least 1; got -3"),
         ({"fractions": (0, 0.5, 0.5)}, ArgumentError, "for train must be above 0"),
         ({"image_size": 0}, ArgumentError, "image_size must be between"),
         ({"name": "cub"}, ArgumentError, "belongs to a dataset of the package"),
@@ -179,6 +182,25 @@ def test_options_that_make_no_sense_are_refused(tmp_path, cache_home, options, e
     with pytest.raises(error, match=message):
         prepare_own(tmp_path / "s", **options)
     assert not cache_home.exists() or list(cache_home.iterdir()) == []
+
+
+@pytest.mark.parametrize("option", [{"fractions": (0.5, 0.25, 0.25)}, {"seed": 0}])
+@pytest.mark.parametrize("decides", ["folders", "lists"])
+def test_options_for_random_splits_are_refused_where_others_decide(
+    tmp_path, cache_home, option, decides
+):
+    draw(tmp_path / "s" / "train" if decides == "folders" else tmp_path / "s", NAMES[:3])
+    if decides == "lists":
+        (tmp_path / "s" / "train.txt").write_text(NAMES[0])
+    with pytest.raises(ArgumentError, match=f"at random, but the {decides}"):
+        prepare_own(tmp_path / "s", **option)
+
+
+def test_lists_may_start_with_a_byte_order_mark(tmp_path, cache_home):
+    draw(tmp_path / "s", ["a", "b"])
+    (tmp_path / "s" / "train.txt").write_text("b\na\n", "utf-8-sig")
+    prepare_own(tmp_path / "s", image_size=8)
+    assert load("folder", "train").class_names == ("b", "a")
 
 
 def test_every_split_asked_for_gets_a_class(tmp_path, cache_home):

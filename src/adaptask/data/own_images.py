@@ -10,9 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
+from adaptask.arguments import check_integer, check_number
 from adaptask.data.class_lists import SPLITS
 from adaptask.data.layouts import ClassImages, image_files
 from adaptask.errors import ArgumentError, DataError
+
+FRACTIONS = (0.64, 0.16, 0.2)
 
 
 @dataclass(frozen=True)
@@ -27,21 +30,31 @@ class OwnSplits:
 
 
 def find_own_images(
-    source: Path, *, fractions: Sequence[float], seed: int, split_lists: Path | None
+    source: Path, *, fractions: Sequence[float] | None, seed: int | None, split_lists: Path | None
 ) -> OwnSplits:
     """Return the classes of each split of the user's images.
 
     Args:
         source: A folder with one folder a class, or with `train/`, `val/` and `test/` of such.
         fractions: The part of the classes that goes to train, val and test, where neither such
-            folders nor lists say it.
-        seed: Decides which classes go where.
+            folders nor lists say it; `FRACTIONS` where they are not given.
+        seed: Decides which classes go where, likewise; 0 where it is not given.
         split_lists: A folder with `train.txt`, `val.txt` and `test.txt`, one class a line; where
             it is not given, `source` and `source/splits` are searched for them.
+
+    Raises:
+        ArgumentError: Fractions or a seed are given that cannot be used, or where folders or lists
+            decide.
+        DataError: The folder cannot be split as it is.
     """
+    is_asked_at_random = not (fractions is None and seed is None)
+    fractions = FRACTIONS if fractions is None else _checked_fractions(fractions)
+    seed = 0 if seed is None else check_integer("seed", seed, low=0)
     parts = {s: _class_folders(source / s) for s in SPLITS if (source / s).is_dir()}
     # A class may be called 'train' too: then its folder has images in it, not folders.
     if split_lists is None and parts.get("train"):
+        if is_asked_at_random:
+            raise _no_use("the folders train/, val/ and test/")
         _check_val_name(source)
         _check_disjoint(source, parts)
         left_out = [
@@ -62,6 +75,8 @@ def find_own_images(
     places = [split_lists] if split_lists else [source, source / "splits"]
     lists = next((place for place in places if (place / "train.txt").is_file()), None)
     if lists is not None:
+        if is_asked_at_random:
+            raise _no_use(f"the lists in {lists}")
         parts = _by_lists(lists, folders)
         listed = {folder for part in parts.values() for folder in part}
         left_out += [f"{f.name}/ (in no list)" for f in folders.values() if f not in listed]
@@ -135,6 +150,13 @@ def _images(parts: dict[str, list[Path]]) -> dict[str, list[ClassImages]]:
     }
 
 
+def _no_use(what: str) -> ArgumentError:
+    return ArgumentError(
+        f"fractions and seed are for splitting at random, but {what} say which class goes where. "
+        "Leave the options away, or move the folders or lists elsewhere."
+    )
+
+
 def _check_val_name(source: Path) -> None:
     for folder in _folders(source):
         if folder.name.lower() in ("valid", "validation", "dev"):
@@ -169,7 +191,7 @@ def _by_lists(lists: Path, folders: dict[str, Path]) -> dict[str, list[Path]]:
         file = lists / f"{split}.txt"
         if not file.is_file():
             continue
-        wanted = [line.strip() for line in file.read_text("utf-8", "replace").splitlines()]
+        wanted = [line.strip() for line in file.read_text("utf-8-sig", "replace").splitlines()]
         for name in filter(None, wanted):
             if name not in folders:
                 raise DataError(f"{file} names the class '{name}', which has no images.")
@@ -180,15 +202,21 @@ def _by_lists(lists: Path, folders: dict[str, Path]) -> dict[str, list[Path]]:
     return parts
 
 
-def _shares(fractions: Sequence[float], n_classes: int) -> list[int]:
-    """Return how many classes each split gets: as the fractions say, and at least one."""
-    if len(fractions) != 3 or min(fractions) < 0 or abs(sum(fractions) - 1) > 1e-6:
+def _checked_fractions(fractions: Sequence[float]) -> Sequence[float]:
+    for fraction in fractions:
+        check_number("each of the fractions", fraction, low=0, high=1)
+    if len(fractions) != 3 or abs(sum(fractions) - 1) > 1e-6:
         raise ArgumentError(
             f"fractions must be three numbers, for train, val and test, that sum to 1; "
             f"got {tuple(fractions)}."
         )
     if fractions[0] == 0:
         raise ArgumentError("the fraction of classes for train must be above 0.")
+    return fractions
+
+
+def _shares(fractions: Sequence[float], n_classes: int) -> list[int]:
+    """Return how many classes each split gets: as the fractions say, and at least one."""
     asked = sum(fraction > 0 for fraction in fractions)
     if n_classes < asked:
         raise DataError(f"{n_classes} classes cannot be split into {asked} parts.")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from adaptask.arguments import check_integer
 from adaptask.data.archives import open_source
 from adaptask.data.atomic_folder import scratch_folder
 from adaptask.data.cache import cache_root, open_cache_writer
@@ -53,6 +54,8 @@ def prepare(
         DataError: The source is not recognised, incomplete, damaged or not to be trusted, or the
             disk is full. It names the first ten things that are wrong. Nothing was changed.
     """
+    if workers is not None:
+        check_integer("workers", workers, low=1)
     entry = DATASETS.get(name)
     if isinstance(entry, Generated):
         raise ArgumentError(f"'{name}' needs no preparation: it is made on first use.")
@@ -93,8 +96,8 @@ def prepare_own(
     name: str = "folder",
     image_size: int = 84,
     grey: bool = False,
-    fractions: Sequence[float] = (0.64, 0.16, 0.2),
-    seed: int = 0,
+    fractions: Sequence[float] | None = None,
+    seed: int | None = None,
     split_lists: Path | None = None,
     workers: int | None = None,
     progress: Progress | None = None,
@@ -107,15 +110,16 @@ def prepare_own(
         image_size: Height and width to which every image is brought.
         grey: Whether images are made grey.
         fractions: Part of the classes for train, val and test; see `find_own_images`.
-        seed: Decides which classes go where.
+        seed: Decides which classes go where; 0 where it is not given.
         split_lists: A folder with lists of classes, instead of fractions.
         workers: As for `prepare`.
         progress: As for `prepare`.
     """
     start = time.perf_counter()
     check_own_name(name, [known for known in DATASETS if known != "folder"])
-    if not 1 <= image_size <= 4096:
-        raise ArgumentError(f"image_size must be between 1 and 4096; got {image_size}.")
+    check_integer("image_size", image_size, low=1, high=4096)
+    if workers is not None:
+        check_integer("workers", workers, low=1)
     form = ImageForm(channels=1 if grey else 3, height=image_size, width=image_size)
     root = cache_root()
     with open_source(source, scratch=root) as opened:
