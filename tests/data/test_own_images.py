@@ -1,5 +1,7 @@
 import io
 import tarfile
+import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -135,6 +137,28 @@ def test_an_archive_with_one_folder_around_it_all_is_opened(tmp_path, cache_home
     done = prepare_own(tmp_path / "birds.tar.gz", name="b", image_size=8)
     assert sum(done.n_classes.values()) == 5
     assert [path.name for path in cache_home.iterdir()] == ["b"]
+
+
+@pytest.mark.parametrize("wrapped_in", ["", "birds", "birds/images"])
+def test_a_zip_made_on_a_mac_is_opened(tmp_path, cache_home, wrapped_in):
+    draw(tmp_path / "s", NAMES[:5])
+    with zipfile.ZipFile(tmp_path / "birds.zip", "w") as archive:
+        for file in (tmp_path / "s").rglob("*.png"):
+            inside = Path(wrapped_in, file.parent.name)
+            archive.write(file, inside / file.name)
+            archive.writestr(f"__MACOSX/{inside}/._{file.name}", "not an image")
+    done = prepare_own(tmp_path / "birds.zip", image_size=8)
+    assert sum(done.n_images.values()) == 10
+    assert done.left_out == ()
+
+
+@pytest.mark.parametrize("wrapped_in", ["birds", "birds/images"])
+@pytest.mark.parametrize("split", ["", "train"])
+def test_a_folder_in_a_folder_is_opened(tmp_path, cache_home, wrapped_in, split):
+    draw(tmp_path / "s" / wrapped_in / split, NAMES[:5])
+    done = prepare_own(tmp_path / "s", image_size=8)
+    assert sum(done.n_classes.values()) == 5
+    assert ("train" in done.source) == bool(split)
 
 
 def test_files_that_are_no_images_are_passed_over_but_damaged_images_are_not(tmp_path, cache_home):

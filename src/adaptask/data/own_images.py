@@ -95,6 +95,19 @@ def find_own_images(
     return OwnSplits(_images(parts), how, left_out)
 
 
+def unwrapped(source: Path) -> Path:
+    """Return the folder that has the classes: `source`, or what it wraps in one or two folders."""
+    for _ in range(2):
+        inside = _children(source)
+        # A class, which has images in it, wraps nothing; nor does a lonely train/.
+        if inside != _folders(source) or len(inside) != 1 or inside[0].name in SPLITS:
+            break
+        if image_files(inside[0]):
+            break
+        source = inside[0]
+    return source
+
+
 def check_own_name(name: str, taken: Sequence[str]) -> None:
     """Refuse names that cannot be folders or that belong to other datasets."""
     if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", name):
@@ -107,10 +120,15 @@ def check_own_name(name: str, taken: Sequence[str]) -> None:
 
 
 def _folders(folder: Path) -> list[Path]:
+    return [child for child in _children(folder) if child.is_dir()]
+
+
+def _children(folder: Path) -> list[Path]:
+    """Return what the user put into a folder: macOS adds hidden files, and a folder to zips."""
     return [
         child
         for child in sorted(folder.iterdir())
-        if child.is_dir() and not child.name.startswith(".")
+        if not child.name.startswith(".") and child.name != "__MACOSX"
     ]
 
 

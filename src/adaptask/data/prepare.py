@@ -14,7 +14,7 @@ from adaptask.data.cache import cache_root, open_cache_writer
 from adaptask.data.class_lists import SPLITS
 from adaptask.data.convert import Converter, ImageForm, Progress, problems_found, worker_pool
 from adaptask.data.layouts import Layout, Splits, candidate_folders
-from adaptask.data.own_images import check_own_name, find_own_images
+from adaptask.data.own_images import check_own_name, find_own_images, unwrapped
 from adaptask.data.registry import DATASETS, Benchmark, Generated, OwnImages, names
 from adaptask.errors import ArgumentError, DataError
 
@@ -123,11 +123,9 @@ def prepare_own(
     form = ImageForm(channels=1 if grey else 3, height=image_size, width=image_size)
     root = cache_root()
     with open_source(source, scratch=root) as opened:
-        # Archives tend to wrap everything in one folder.
-        inside = [child for child in opened.iterdir() if not child.name.startswith(".")]
-        if opened != source and len(inside) == 1 and inside[0].is_dir():
-            opened = inside[0]
-        found = find_own_images(opened, fractions=fractions, seed=seed, split_lists=split_lists)
+        found = find_own_images(
+            unwrapped(opened), fractions=fractions, seed=seed, split_lists=split_lists
+        )
         write = _Writing(name, f"{source.name}, {found.how}", form, workers, progress)
         write.splits(root / name, found.splits)
     done = write.summary(root / name, found.splits, time.perf_counter() - start)
