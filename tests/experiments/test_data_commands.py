@@ -96,6 +96,17 @@ def test_benchmarks_take_no_options(birds, cache_home):
         data_commands.prepare_dataset(name="cub", source=birds, image_size=8)
 
 
+@pytest.mark.parametrize("options", [{}, {"image_size": 8}])
+def test_preparing_ones_own_dataset_by_its_name_says_how_to(birds, cache_home, options):
+    data_commands.prepare_dataset(name="folder", source=birds, called="birds", image_size=8)
+    with pytest.raises(ArgumentError) as refusal:
+        data_commands.prepare_dataset(name="birds", source=birds, **options)
+    assert f"run: adaptask data prepare folder --called birds --source {birds}" in str(
+        refusal.value
+    )
+    assert "folder, birds" not in str(refusal.value)
+
+
 def test_a_dataset_that_is_not_prepared_cannot_be_checked_or_drawn(cache_home):
     with pytest.raises(DataError, match="adaptask data prepare cub"):
         data_commands.check_dataset(name="cub")

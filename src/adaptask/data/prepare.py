@@ -15,7 +15,7 @@ from adaptask.data.class_lists import SPLITS
 from adaptask.data.convert import Converter, ImageForm, Progress, problems_found, worker_pool
 from adaptask.data.layouts import Layout, Splits, candidate_folders
 from adaptask.data.own_images import check_own_name, find_own_images, unwrapped
-from adaptask.data.registry import DATASETS, Benchmark, Generated, OwnImages, names
+from adaptask.data.registry import DATASETS, Benchmark, Generated, OwnImages
 from adaptask.errors import ArgumentError, DataError
 
 
@@ -62,7 +62,10 @@ def prepare(
     if isinstance(entry, OwnImages):
         return prepare_own(source, workers=workers, progress=progress)
     if entry is None:
-        raise ArgumentError(f"there is no dataset '{name}'; there are {', '.join(names())}.")
+        raise ArgumentError(
+            f"there is no dataset '{name}'; there are {', '.join(DATASETS)}. For images of your "
+            f"own run: adaptask data prepare folder --called {name} --source {source}"
+        )
     return prepare_benchmark(entry, source, workers=workers, progress=progress)
 
 

@@ -13,7 +13,7 @@ from adaptask.data.check import check_cache
 from adaptask.data.contact_sheet import contact_sheet
 from adaptask.data.convert import Progress
 from adaptask.data.prepare import Prepared, prepare, prepare_own
-from adaptask.data.registry import Status, dataset_folder, load, status
+from adaptask.data.registry import DATASETS, Status, dataset_folder, load, status
 from adaptask.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def prepare_dataset(
         "split_lists": split_lists,
     }
     options = {key: value for key, value in given.items() if value is not None}
-    if name != "folder" and options:
+    if name in DATASETS and name != "folder" and options:
         raise ArgumentError(
             f"'{name}' is prepared in one way only; options are for 'folder', your own images."
         )
