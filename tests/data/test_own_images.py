@@ -152,6 +152,31 @@ def test_a_zip_made_on_a_mac_is_opened(tmp_path, cache_home, wrapped_in):
     assert done.left_out == ()
 
 
+def test_what_is_in_an_archive_is_named_after_the_archive(tmp_path, cache_home):
+    draw(tmp_path / "s", NAMES[:3])
+    (tmp_path / "s" / "train.txt").write_text("\n".join(NAMES[:3]))
+
+    def pack():
+        with tarfile.open(tmp_path / "birds.tar", "w") as archive:
+            archive.add(tmp_path / "s", "birds")
+
+    pack()
+    done = prepare_own(tmp_path / "birds.tar", image_size=8)
+    assert done.source == "birds.tar, split by the lists in birds.tar/birds"
+    (tmp_path / "s" / NAMES[0] / "9.png").write_bytes(b"words")
+    pack()
+    with pytest.raises(DataError) as refusal:
+        prepare_own(tmp_path / "birds.tar", image_size=8)
+    assert f"- birds.tar/birds/{NAMES[0]}/9.png cannot be read" in str(refusal.value)
+    assert str(cache_home) not in str(refusal.value)
+
+
+def test_the_folder_one_is_in_has_a_name(tmp_path, cache_home, monkeypatch):
+    draw(tmp_path / "birds", NAMES[:5])
+    monkeypatch.chdir(tmp_path / "birds")
+    assert prepare_own(Path(), image_size=8).source.startswith("birds, split")
+
+
 @pytest.mark.parametrize("wrapped_in", ["birds", "birds/images"])
 @pytest.mark.parametrize("split", ["", "train"])
 def test_a_folder_in_a_folder_is_opened(tmp_path, cache_home, wrapped_in, split):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -125,14 +126,26 @@ def prepare_own(
         check_integer("workers", workers, low=1)
     form = ImageForm(channels=1 if grey else 3, height=image_size, width=image_size)
     root = cache_root()
-    with open_source(source, scratch=root) as opened:
+    with open_source(source, scratch=root) as opened, _named_after(source, opened):
         found = find_own_images(
             unwrapped(opened), fractions=fractions, seed=seed, split_lists=split_lists
         )
-        write = _Writing(name, f"{source.name}, {found.how}", form, workers, progress)
+        how = found.how.replace(str(opened), source.name) if opened != source else found.how
+        write = _Writing(name, f"{source.resolve().name}, {how}", form, workers, progress)
         write.splits(root / name, found.splits)
     done = write.summary(root / name, found.splits, time.perf_counter() - start)
     return replace(done, left_out=tuple(found.left_out))
+
+
+@contextmanager
+def _named_after(source: Path, opened: Path) -> Iterator[None]:
+    """Let errors name the files of an archive after it, not after where they were extracted."""
+    try:
+        yield
+    except (ArgumentError, DataError) as error:
+        if opened == source:
+            raise
+        raise type(error)(str(error).replace(str(opened), source.name)) from error
 
 
 @dataclass(frozen=True)
