@@ -5,8 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import ExifTags, Image, ImageOps
 
+from adaptask.data.convert import ImageForm, Piece, decode
 from adaptask.data.prepare import prepare, prepare_own
 from adaptask.data.registry import load
 from adaptask.errors import ArgumentError, DataError
@@ -286,6 +287,76 @@ def test_a_picture_that_would_fill_memory_is_refused(tmp_path, cache_home, monke
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 50)
     with pytest.raises(DataError, match="cannot be read as an image"):
         prepare_own(tmp_path / "s")
+
+
+def decoded(path, channels=3):
+    """Return the pixels of an image file, `height x width x channels`, at its own size."""
+    with Image.open(path) as image:
+        width, height = ImageOps.exif_transpose(image).size
+    piece = Piece([path], "a", "here", 0, 0)
+    pixels, problems = decode([piece], ImageForm(channels, height, width))
+    return (pixels[0].transpose(1, 2, 0), problems)
+
+
+@pytest.mark.parametrize("suffix", ["png", "tif", "pgm"])
+def test_16_bits_become_8(tmp_path, suffix):
+    values = np.array([[0, 128, 257, 25700, 32768, 65535]], dtype=np.uint16)
+    Image.fromarray(values).save(tmp_path / f"x.{suffix}")
+    for channels in (1, 3):
+        pixels, problems = decoded(tmp_path / f"x.{suffix}", channels)
+        assert problems == []
+        expected = np.repeat([[[0], [0], [1], [100], [128], [255]]], channels, axis=2)
+        assert np.array_equal(pixels, expected)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [(np.float32([[0.5]]), "floating-point"), (np.int32([[70000]]), "exceed 16 bits")],
+)
+def test_pixels_without_a_known_range_are_refused(tmp_path, values, message):
+    Image.fromarray(values).save(tmp_path / "x.tif")
+    _, (problem,) = decoded(tmp_path / "x.tif")
+    assert "x.tif cannot be read" in problem
+    assert message in problem
+    assert "save it with 8 or 16 bits" in problem
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+def test_what_is_transparent_becomes_white(tmp_path, mode):
+    # Clear black, half clear black, black.
+    image = Image.new("RGBA", (3, 1))
+    for x, alpha in enumerate((0, 128, 255)):
+        image.putpixel((x, 0), (0, 0, 0, alpha))
+    if mode == "P":
+        image = Image.new("P", (3, 1))
+        image.putpalette([0, 0, 0] * 3)
+        image.putdata([0, 1, 2])
+        image.save(tmp_path / "x.png", transparency=bytes((0, 128, 255)))
+    else:
+        image.convert(mode).save(tmp_path / "x.png")
+    pixels, problems = decoded(tmp_path / "x.png")
+    assert problems == []
+    assert pixels[0].tolist() == [[255] * 3, [127] * 3, [0] * 3]
+
+
+def test_photographs_are_turned_upright(tmp_path):
+    image = Image.new("RGB", (4, 2))
+    image.putpixel((0, 0), (255, 255, 255))
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6  # The camera's right side is up.
+    image.save(tmp_path / "x.png", exif=exif)
+    pixels, problems = decoded(tmp_path / "x.png")
+    assert problems == []
+    assert pixels.shape == (4, 2, 3)
+    assert np.argwhere(pixels[..., 0]).tolist() == [[0, 1]]
+
+
+def test_an_unreadable_orientation_does_not_matter(tmp_path):
+    Image.new("RGB", (4, 2), "white").save(tmp_path / "x.png", exif=b"Exif\0\0nonsense")
+    piece = Piece([tmp_path / "x.png"], "a", "here", 0, 0)
+    pixels, problems = decode([piece], ImageForm(1, 2, 4))
+    assert problems == []
+    assert pixels.min() == 255
 
 
 def test_pixels_are_those_of_the_file(tmp_path, cache_home):
