@@ -44,6 +44,12 @@ def test_prepare_says_what_it_left_out(birds, cache_home, capsys):
     (birds / "bird-9 [odd]").mkdir()
     data_commands.prepare_dataset(name="folder", source=birds, image_size=8)
     assert "left out: bird-9 [odd]/ (empty)" in capsys.readouterr().out
+    for i in range(13):
+        (birds / f"nest-{i}").mkdir()
+    data_commands.prepare_dataset(name="folder", source=birds, image_size=8)
+    said = capsys.readouterr().out
+    assert said.count("(empty)") == 10
+    assert "left out: 4 more" in said
 
 
 def test_list_shows_every_dataset_and_what_is_prepared(birds, cache_home, capsys):

@@ -55,44 +55,28 @@ def find_own_images(
     if split_lists is None and parts.get("train"):
         if is_asked_at_random:
             raise _no_use("the folders train/, val/ and test/")
-        _check_val_name(source)
-        _check_disjoint(source, parts)
-        left_out = [
-            f"{folder.name}/ (beside train/)"
-            for folder in _folders(source)
-            if folder.name not in SPLITS and not _holds_lists(folder)
-        ]
-        for split in parts:
-            left_out += _without_images(source / split, f"{split}/")
-        return OwnSplits(_images(parts), "split by its folders train/, val/ and test/", left_out)
+        return _split_by_folders(source, parts)
     folders = {folder.name: folder for folder in _class_folders(source)}
-    if not folders:
-        found = _some(_without_images(source)) or "no folders"
-        raise DataError(
-            f"{source} has no folders with images in them; expected one a class, found {found}."
-        )
     left_out = _without_images(source)
+    if not folders:
+        raise DataError(
+            f"{source} has no folders with images in them; expected one a class, found "
+            f"{_some(left_out) or 'no folders'}."
+        )
     places = [split_lists] if split_lists else [source, source / "splits"]
     lists = next((place for place in places if (place / "train.txt").is_file()), None)
     if lists is not None:
         if is_asked_at_random:
             raise _no_use(f"the lists in {lists}")
         parts = _by_lists(lists, folders)
-        listed = {folder for part in parts.values() for folder in part}
-        left_out += [f"{f.name}/ (in no list)" for f in folders.values() if f not in listed]
+        listed = {folder.name for part in parts.values() for folder in part}
+        left_out += [f"{name}/ (in no list)" for name in folders if name not in listed]
         return OwnSplits(_images(parts), f"split by the lists in {lists}", left_out)
     if split_lists is not None:
         raise DataError(f"{split_lists} has no train.txt; expected train.txt, val.txt, test.txt.")
-    shares = _shares(fractions, len(folders))
-    shuffled = np.random.default_rng(seed).permutation(sorted(folders)).tolist()
-    parts, start = {}, 0
-    for split, share in zip(SPLITS, shares, strict=True):
-        if share:
-            parts[split] = [folders[name] for name in sorted(shuffled[start : start + share])]
-        start += share
+    parts = _at_random(fractions, seed, folders)
     how = ", ".join(f"{fraction:g}" for fraction in fractions)
-    how = f"split by class at random ({how}), seed {seed}"
-    return OwnSplits(_images(parts), how, left_out)
+    return OwnSplits(_images(parts), f"split by class at random ({how}), seed {seed}", left_out)
 
 
 def unwrapped(source: Path) -> Path:
@@ -168,6 +152,19 @@ def _images(parts: dict[str, list[Path]]) -> dict[str, list[ClassImages]]:
     }
 
 
+def _split_by_folders(source: Path, parts: dict[str, list[Path]]) -> OwnSplits:
+    _check_val_name(source)
+    _check_disjoint(source, parts)
+    left_out = [
+        f"{folder.name}/ (beside train/)"
+        for folder in _folders(source)
+        if folder.name not in SPLITS and not _holds_lists(folder)
+    ]
+    for split in parts:
+        left_out += _without_images(source / split, f"{split}/")
+    return OwnSplits(_images(parts), "split by its folders train/, val/ and test/", left_out)
+
+
 def _no_use(what: str) -> ArgumentError:
     return ArgumentError(
         f"fractions and seed are for splitting at random, but {what} say which class goes where. "
@@ -217,6 +214,18 @@ def _by_lists(lists: Path, folders: dict[str, Path]) -> dict[str, list[Path]]:
                 raise DataError(f"{file} names the class '{name}', which is in '{owner[name]}'.")
             owner[name] = split
         parts[split] = [folders[name] for name in wanted if name]
+    return parts
+
+
+def _at_random(
+    fractions: Sequence[float], seed: int, folders: dict[str, Path]
+) -> dict[str, list[Path]]:
+    shuffled = np.random.default_rng(seed).permutation(sorted(folders)).tolist()
+    parts, start = {}, 0
+    for split, share in zip(SPLITS, _shares(fractions, len(folders)), strict=True):
+        if share:
+            parts[split] = [folders[name] for name in sorted(shuffled[start : start + share])]
+        start += share
     return parts
 
 

@@ -19,6 +19,8 @@ from adaptask.errors import ArgumentError
 if TYPE_CHECKING:
     from rich.console import Console
 
+_MOST_LEFT_OUT = 10
+
 
 def list_datasets() -> None:
     """Show every dataset: what it is, whether it is prepared, how many classes and images."""
@@ -170,8 +172,10 @@ def _say_prepared(done: Prepared) -> None:
     for split, n_classes in done.n_classes.items():
         classes, images = _count(n_classes, "class"), _count(done.n_images[split], "image")
         console.print(f"  {split:5}  {classes}, {images}")
-    for folder in done.left_out:
+    for folder in done.left_out[:_MOST_LEFT_OUT]:
         console.print(f"  left out: {folder}", markup=False)
+    if len(done.left_out) > _MOST_LEFT_OUT:
+        console.print(f"  left out: {len(done.left_out) - _MOST_LEFT_OUT:,} more")
     console.print(f"It is in {done.folder}", style="dim", markup=False)
 
 
