@@ -64,7 +64,7 @@ def prepare(
         return prepare_own(source, workers=workers, progress=progress)
     if entry is None:
         raise ArgumentError(
-            f"there is no dataset '{name}'; there are {', '.join(DATASETS)}. For images of your "
+            f"there is no benchmark '{name}'; there are {', '.join(DATASETS)}. For images of your "
             f"own run: adaptask data prepare folder --called {name} --source {source}"
         )
     return prepare_benchmark(entry, source, workers=workers, progress=progress)
