@@ -86,6 +86,31 @@ def test_no_two_classes_look_the_same_and_no_look_alikes_are_in_two_splits(faces
     assert at_one_size[splits[:, None] != splits].min() >= ALIKE_BELOW
 
 
+def test_in_single_faces_only_the_pair_that_is_documented_is_divided(faces, classes):
+    divided = set()
+    for face in faces:
+        there = [c for c in classes if face.has(c.characters[0])]
+        drawn = [c.characters[0] for c in there]
+        near = compare(drawn, [face], canvas=112, size=96, block=8) < SAME_BELOW
+        splits = np.array([c.split for c in there])
+        for first, second in np.argwhere(near & (splits[:, None] != splits)):
+            divided.add((frozenset((drawn[first], drawn[second])), face.path.stem))
+    dejavu, stix = ("-Italic", "-BoldItalic"), ("Italic", "BolIta")
+    italics = [*(f"DejaVuSerif{s}" for s in dejavu), *(f"STIXGeneral{s}" for s in stix)]
+    assert divided == {(frozenset("mт"), face) for face in italics}
+
+
+def test_classes_that_coincide_in_single_faces_are_those_documented(faces, classes):
+    pairs = set()
+    for face in faces:
+        pictures = {}
+        for character in (c.characters[0] for c in classes if face.has(c.characters[0])):
+            picture = face.draw(character, canvas=112, size=96).tobytes()
+            pictures.setdefault(picture, []).append(character)
+        pairs |= {"".join(same) for same in pictures.values() if len(same) > 1}
+    assert pairs == {"mт", "UՍ", "hհ", "nո", "KК", "3З", "κк", "nп", "uи"}  # noqa: RUF001
+
+
 def test_every_split_has_confusable_pairs(classes):
     for split in FRACTIONS:
         groups = [c.group for c in classes if c.split == split]

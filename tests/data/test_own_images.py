@@ -1,10 +1,13 @@
 import io
 import tarfile
+import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import ExifTags, Image, ImageOps
 
+from adaptask.data.convert import ImageForm, Piece, decode
 from adaptask.data.prepare import prepare, prepare_own
 from adaptask.data.registry import load
 from adaptask.errors import ArgumentError, DataError
@@ -55,6 +58,57 @@ def test_folders_named_as_splits_are_the_splits(tmp_path, cache_home):
         load("folder", "val")
 
 
+def test_splits_that_share_classes_are_refused(tmp_path, cache_home):
+    for split in ("train", "val", "test"):
+        draw(tmp_path / "s" / split, [*NAMES[:7], f"only-{split}"])
+    with pytest.raises(
+        DataError, match=r"share 7 classes: kind-00, .*kind-04 and 2 more\..*by class"
+    ):
+        prepare_own(tmp_path / "s")
+    assert not cache_home.exists() or list(cache_home.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["valid", "Validation", "dev"])
+def test_validation_classes_under_another_name_are_not_left_out(tmp_path, cache_home, name):
+    draw(tmp_path / "s" / "train", ["a", "b"])
+    draw(tmp_path / "s" / name, ["c"])
+    with pytest.raises(DataError, match=rf"{name} would be left out.*Rename it to val"):
+        prepare_own(tmp_path / "s")
+
+
+def without_images(root):
+    """Draw a class a folder too deep, one in a format that is not read, and an empty one."""
+    draw(root / "deep", ["a"])
+    (root / "empty").mkdir()
+    (root / "empty" / ".DS_Store").write_bytes(b"")
+    (root / "phone").mkdir()
+    (root / "phone" / "1.HEIC").write_bytes(b"?")
+
+
+def test_folders_beside_and_in_split_folders_that_are_left_out_are_named(tmp_path, cache_home):
+    draw(tmp_path / "s" / "train", ["a", "b"])
+    draw(tmp_path / "s" / "extra", ["c"])
+    without_images(tmp_path / "s" / "train")
+    assert prepare_own(tmp_path / "s", image_size=8).left_out == (
+        "extra/ (beside train/)",
+        "train/deep/ (its images must lie directly in it, not in folders)",
+        "train/empty/ (empty)",
+        "train/phone/ (no images that can be read, only .heic)",
+    )
+
+
+def test_classes_that_are_left_out_are_named(tmp_path, cache_home):
+    draw(tmp_path / "s", ["a", "b", "c", "d"])
+    assert prepare_own(tmp_path / "s", image_size=8).left_out == ()
+    without_images(tmp_path / "s")
+    left_out = prepare_own(tmp_path / "s", image_size=8).left_out
+    assert [line.split("/")[0] for line in left_out] == ["deep", "empty", "phone"]
+    (tmp_path / "s" / "splits").mkdir()
+    (tmp_path / "s" / "splits" / "train.txt").write_text("b\nd\n")
+    left_out = prepare_own(tmp_path / "s", image_size=8).left_out
+    assert left_out[3:] == ("a/ (in no list)", "c/ (in no list)")
+
+
 def test_a_class_may_be_called_train(tmp_path, cache_home):
     draw(tmp_path / "s", ["train", "bus", "tram"])
     done = prepare_own(tmp_path / "s", image_size=8)
@@ -86,6 +140,53 @@ def test_an_archive_with_one_folder_around_it_all_is_opened(tmp_path, cache_home
     assert [path.name for path in cache_home.iterdir()] == ["b"]
 
 
+@pytest.mark.parametrize("wrapped_in", ["", "birds", "birds/images"])
+def test_a_zip_made_on_a_mac_is_opened(tmp_path, cache_home, wrapped_in):
+    draw(tmp_path / "s", NAMES[:5])
+    with zipfile.ZipFile(tmp_path / "birds.zip", "w") as archive:
+        for file in (tmp_path / "s").rglob("*.png"):
+            inside = Path(wrapped_in, file.parent.name)
+            archive.write(file, inside / file.name)
+            archive.writestr(f"__MACOSX/{inside}/._{file.name}", "not an image")
+    done = prepare_own(tmp_path / "birds.zip", image_size=8)
+    assert sum(done.n_images.values()) == 10
+    assert done.left_out == ()
+
+
+def test_what_is_in_an_archive_is_named_after_the_archive(tmp_path, cache_home):
+    draw(tmp_path / "s", NAMES[:3])
+    (tmp_path / "s" / "train.txt").write_text("\n".join(NAMES[:3]))
+
+    def pack():
+        with tarfile.open(tmp_path / "birds.tar", "w") as archive:
+            archive.add(tmp_path / "s", "birds")
+
+    pack()
+    done = prepare_own(tmp_path / "birds.tar", image_size=8)
+    assert done.source == "birds.tar, split by the lists in birds.tar/birds"
+    (tmp_path / "s" / NAMES[0] / "9.png").write_bytes(b"words")
+    pack()
+    with pytest.raises(DataError) as refusal:
+        prepare_own(tmp_path / "birds.tar", image_size=8)
+    assert f"- birds.tar/birds/{NAMES[0]}/9.png cannot be read" in str(refusal.value)
+    assert str(cache_home) not in str(refusal.value)
+
+
+def test_the_folder_one_is_in_has_a_name(tmp_path, cache_home, monkeypatch):
+    draw(tmp_path / "birds", NAMES[:5])
+    monkeypatch.chdir(tmp_path / "birds")
+    assert prepare_own(Path(), image_size=8).source.startswith("birds, split")
+
+
+@pytest.mark.parametrize("wrapped_in", ["birds", "birds/images"])
+@pytest.mark.parametrize("split", ["", "train"])
+def test_a_folder_in_a_folder_is_opened(tmp_path, cache_home, wrapped_in, split):
+    draw(tmp_path / "s" / wrapped_in / split, NAMES[:5])
+    done = prepare_own(tmp_path / "s", image_size=8)
+    assert sum(done.n_classes.values()) == 5
+    assert ("train" in done.source) == bool(split)
+
+
 def test_files_that_are_no_images_are_passed_over_but_damaged_images_are_not(tmp_path, cache_home):
     draw(tmp_path / "s", NAMES[:5])
     (tmp_path / "s" / "notes").mkdir()
@@ -111,7 +212,10 @@ def test_images_of_every_mode_can_be_read(tmp_path, cache_home, mode):
     [
         ({"fractions": (0.5, 0.5)}, ArgumentError, "three numbers"),
         ({"fractions": (0.5, 0.6, 0.1)}, ArgumentError, "sum to 1"),
-        ({"fractions": (1.2, -0.2, 0)}, ArgumentError, "three numbers"),
+        ({"fractions": (1.2, -0.2, 0)}, ArgumentError, "between 0 and 1; got 1.2"),
+        ({"fractions": (float("nan"), 0.5, 0.5)}, ArgumentError, "between 0 and 1; got nan"),
+        ({"seed": -1}, ArgumentError, "seed must be at least 0; got -1"),
+        ({"workers": -3}, ArgumentError, "workers must be at least 1; got -3"),
         ({"fractions": (0, 0.5, 0.5)}, ArgumentError, "for train must be above 0"),
         ({"image_size": 0}, ArgumentError, "image_size must be between"),
         ({"name": "cub"}, ArgumentError, "belongs to a dataset of the package"),
@@ -128,6 +232,25 @@ def test_options_that_make_no_sense_are_refused(tmp_path, cache_home, options, e
     with pytest.raises(error, match=message):
         prepare_own(tmp_path / "s", **options)
     assert not cache_home.exists() or list(cache_home.iterdir()) == []
+
+
+@pytest.mark.parametrize("option", [{"fractions": (0.5, 0.25, 0.25)}, {"seed": 0}])
+@pytest.mark.parametrize("decides", ["folders", "lists"])
+def test_options_for_random_splits_are_refused_where_others_decide(
+    tmp_path, cache_home, option, decides
+):
+    draw(tmp_path / "s" / "train" if decides == "folders" else tmp_path / "s", NAMES[:3])
+    if decides == "lists":
+        (tmp_path / "s" / "train.txt").write_text(NAMES[0])
+    with pytest.raises(ArgumentError, match=f"at random, but the {decides}"):
+        prepare_own(tmp_path / "s", **option)
+
+
+def test_lists_may_start_with_a_byte_order_mark(tmp_path, cache_home):
+    draw(tmp_path / "s", ["a", "b"])
+    (tmp_path / "s" / "train.txt").write_text("b\na\n", "utf-8-sig")
+    prepare_own(tmp_path / "s", image_size=8)
+    assert load("folder", "train").class_names == ("b", "a")
 
 
 def test_every_split_asked_for_gets_a_class(tmp_path, cache_home):
@@ -164,6 +287,76 @@ def test_a_picture_that_would_fill_memory_is_refused(tmp_path, cache_home, monke
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 50)
     with pytest.raises(DataError, match="cannot be read as an image"):
         prepare_own(tmp_path / "s")
+
+
+def decoded(path, channels=3):
+    """Return the pixels of an image file, `height x width x channels`, at its own size."""
+    with Image.open(path) as image:
+        width, height = ImageOps.exif_transpose(image).size
+    piece = Piece([path], "a", "here", 0, 0)
+    pixels, problems = decode([piece], ImageForm(channels, height, width))
+    return (pixels[0].transpose(1, 2, 0), problems)
+
+
+@pytest.mark.parametrize("suffix", ["png", "tif", "pgm"])
+def test_16_bits_become_8(tmp_path, suffix):
+    values = np.array([[0, 128, 257, 25700, 32768, 65535]], dtype=np.uint16)
+    Image.fromarray(values).save(tmp_path / f"x.{suffix}")
+    for channels in (1, 3):
+        pixels, problems = decoded(tmp_path / f"x.{suffix}", channels)
+        assert problems == []
+        expected = np.repeat([[[0], [0], [1], [100], [128], [255]]], channels, axis=2)
+        assert np.array_equal(pixels, expected)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [(np.float32([[0.5]]), "floating-point"), (np.int32([[70000]]), "exceed 16 bits")],
+)
+def test_pixels_without_a_known_range_are_refused(tmp_path, values, message):
+    Image.fromarray(values).save(tmp_path / "x.tif")
+    _, (problem,) = decoded(tmp_path / "x.tif")
+    assert "x.tif cannot be read" in problem
+    assert message in problem
+    assert "save it with 8 or 16 bits" in problem
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+def test_what_is_transparent_becomes_white(tmp_path, mode):
+    # Clear black, half clear black, black.
+    image = Image.new("RGBA", (3, 1))
+    for x, alpha in enumerate((0, 128, 255)):
+        image.putpixel((x, 0), (0, 0, 0, alpha))
+    if mode == "P":
+        image = Image.new("P", (3, 1))
+        image.putpalette([0, 0, 0] * 3)
+        image.putdata([0, 1, 2])
+        image.save(tmp_path / "x.png", transparency=bytes((0, 128, 255)))
+    else:
+        image.convert(mode).save(tmp_path / "x.png")
+    pixels, problems = decoded(tmp_path / "x.png")
+    assert problems == []
+    assert pixels[0].tolist() == [[255] * 3, [127] * 3, [0] * 3]
+
+
+def test_photographs_are_turned_upright(tmp_path):
+    image = Image.new("RGB", (4, 2))
+    image.putpixel((0, 0), (255, 255, 255))
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6  # The camera's right side is up.
+    image.save(tmp_path / "x.png", exif=exif)
+    pixels, problems = decoded(tmp_path / "x.png")
+    assert problems == []
+    assert pixels.shape == (4, 2, 3)
+    assert np.argwhere(pixels[..., 0]).tolist() == [[0, 1]]
+
+
+def test_an_unreadable_orientation_does_not_matter(tmp_path):
+    Image.new("RGB", (4, 2), "white").save(tmp_path / "x.png", exif=b"Exif\0\0nonsense")
+    piece = Piece([tmp_path / "x.png"], "a", "here", 0, 0)
+    pixels, problems = decode([piece], ImageForm(1, 2, 4))
+    assert problems == []
+    assert pixels.min() == 255
 
 
 def test_pixels_are_those_of_the_file(tmp_path, cache_home):

@@ -93,6 +93,29 @@ def test_split_lists_that_are_not_the_official_ones_are_refused(writers, tmp_pat
     assert f"{lists / 'val.txt'} does not list the official classes" in message
 
 
+def test_official_lists_may_start_with_a_byte_order_mark(writers, tmp_path, cache_home):
+    benchmark = writers.small("cifar-fs")
+    writers.bertinetto(tmp_path / "s", writers.make_truth(benchmark, 32))
+    for file in (tmp_path / "s" / "splits" / "bertinetto").iterdir():
+        file.write_text(file.read_text(), "utf-8-sig")
+    assert prepare_benchmark(benchmark, tmp_path / "s").n_images["train"] == 128
+
+
+def test_the_csv_files_may_start_with_a_byte_order_mark(writers, tmp_path, cache_home):
+    benchmark = writers.small("mini-imagenet", 2)
+    writers.ravi_csv(tmp_path / "s", writers.make_truth(benchmark, 84))
+    for file in (tmp_path / "s").glob("*.csv"):
+        file.write_text(file.read_text(), "utf-8-sig")
+    assert prepare_benchmark(benchmark, tmp_path / "s").n_images["train"] == 4
+
+
+def test_fc100_is_made_from_the_folder_of_cifar_fs(writers, tmp_path, cache_home):
+    truth = writers.make_truth(writers.small("cifar-fs"), 32)
+    writers.bertinetto(tmp_path / "s", truth)
+    done = prepare_benchmark(writers.small("fc100"), tmp_path / "s")
+    assert done.n_classes == {"train": 60, "val": 20, "test": 20}
+
+
 def test_an_unknown_layout_lists_the_known_ones(writers, tmp_path, cache_home):
     (tmp_path / "s" / "something").mkdir(parents=True)
     message = refused(writers.small("mini-imagenet"), tmp_path / "s", cache_home)

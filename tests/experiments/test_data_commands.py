@@ -38,6 +38,20 @@ def test_prepare_says_what_it_found_and_how_long_it_took(birds, cache_home, caps
     assert load("birds", "train").images.shape[1:] == (3, 8, 8)
 
 
+def test_prepare_says_what_it_left_out(birds, cache_home, capsys):
+    data_commands.prepare_dataset(name="folder", source=birds, image_size=8)
+    assert "left out" not in capsys.readouterr().out
+    (birds / "bird-9 [odd]").mkdir()
+    data_commands.prepare_dataset(name="folder", source=birds, image_size=8)
+    assert "left out: bird-9 [odd]/ (empty)" in capsys.readouterr().out
+    for i in range(13):
+        (birds / f"nest-{i}").mkdir()
+    data_commands.prepare_dataset(name="folder", source=birds, image_size=8)
+    said = capsys.readouterr().out
+    assert said.count("(empty)") == 10
+    assert "left out: 4 more" in said
+
+
 def test_list_shows_every_dataset_and_what_is_prepared(birds, cache_home, capsys):
     data_commands.prepare_dataset(name="folder", source=birds, called="birds", image_size=8)
     capsys.readouterr()
@@ -86,6 +100,17 @@ def test_sheet_draws_a_file(birds, cache_home, tmp_path, monkeypatch, capsys):
 def test_benchmarks_take_no_options(birds, cache_home):
     with pytest.raises(ArgumentError, match="options are for 'folder'"):
         data_commands.prepare_dataset(name="cub", source=birds, image_size=8)
+
+
+@pytest.mark.parametrize("options", [{}, {"image_size": 8}])
+def test_preparing_ones_own_dataset_by_its_name_says_how_to(birds, cache_home, options):
+    data_commands.prepare_dataset(name="folder", source=birds, called="birds", image_size=8)
+    with pytest.raises(ArgumentError) as refusal:
+        data_commands.prepare_dataset(name="birds", source=birds, **options)
+    assert f"run: adaptask data prepare folder --called birds --source {birds}" in str(
+        refusal.value
+    )
+    assert "folder, birds" not in str(refusal.value)
 
 
 def test_a_dataset_that_is_not_prepared_cannot_be_checked_or_drawn(cache_home):

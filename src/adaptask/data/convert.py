@@ -13,14 +13,14 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import connection, get_context, parent_process
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageOps
 
 from adaptask.data.layouts import ClassImages
 from adaptask.errors import DataError
@@ -161,13 +161,32 @@ def _decode_one(item: Path | bytes | Pixels, form: ImageForm, rotation: int) -> 
     else:
         opened = Image.open(io.BytesIO(item) if isinstance(item, bytes) else item)
     with opened:
-        image = opened.convert("L" if form.channels == 1 else "RGB")
+        image = _as_shown(opened).convert("L" if form.channels == 1 else "RGB")
     if image.size != (form.width, form.height):
         image = image.resize((form.width, form.height), Image.Resampling.LANCZOS)
     pixels = np.asarray(image).reshape(form.height, form.width, form.channels)
     if form.invert:
         pixels = 255 - pixels
     return np.moveaxis(np.rot90(pixels, rotation // 90), -1, 0)
+
+
+def _as_shown(opened: Image.Image) -> Image.Image:
+    """Return an image as a viewer shows it: upright, with 8 bits a channel, on white paper."""
+    opened.load()
+    # An unreadable EXIF block, which cameras do write, says nothing about the pixels.
+    with suppress(Exception):
+        ImageOps.exif_transpose(opened, in_place=True)
+    if opened.mode == "F":
+        raise ValueError("its pixels are floating-point numbers; save it with 8 or 16 bits")
+    if opened.mode.startswith("I"):
+        values = np.asarray(opened).astype(np.int64)
+        if values.min() < 0 or values.max() > 65535:
+            raise ValueError("its pixels exceed 16 bits; save it with 8 or 16 bits")
+        return Image.fromarray(((values + 128) // 257).astype(np.uint8))
+    if opened.has_transparency_data:
+        paper = Image.new("RGBA", opened.size, "white")
+        return Image.alpha_composite(paper, opened.convert("RGBA"))
+    return opened
 
 
 def _is_ready(piece: Piece, form: ImageForm) -> bool:

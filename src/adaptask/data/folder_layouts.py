@@ -6,7 +6,7 @@ import csv
 from collections import defaultdict
 from pathlib import Path
 
-from adaptask.data.class_lists import SPLITS, ClassLists
+from adaptask.data.class_lists import SPLITS, ClassLists, class_lists
 from adaptask.data.layouts import ClassImages, Layout, Splits, image_files
 from adaptask.errors import DataError
 
@@ -19,7 +19,9 @@ def class_folders(description: str) -> Layout:
         return _n_found(_best_places(root, lists)) >= 2
 
     def read(root: Path, lists: ClassLists, _: Path) -> Splits:
-        _check_given_lists(root / "splits" / "bertinetto", lists)
+        # The images are CIFAR-100's: FC100 is made from the same folder, by other lists.
+        if lists == class_lists("cifar-fs"):
+            _check_given_lists(root / "splits" / "bertinetto", lists)
         return {
             split: [
                 ClassImages(folder.name, image_files(folder), str(folder)) for folder in folders
@@ -51,7 +53,9 @@ def _check_given_lists(folder: Path, lists: ClassLists) -> None:
     """Refuse split lists beside the images that are not the official ones."""
     for split in SPLITS:
         file = folder / f"{split}.txt"
-        if file.is_file() and set(file.read_text("utf-8", "replace").split()) != set(lists[split]):
+        if file.is_file() and set(file.read_text("utf-8-sig", "replace").split()) != set(
+            lists[split]
+        ):
             raise DataError(
                 f"{file} does not list the official classes of '{split}'. Remove it to use the "
                 "official split, or prepare the images as a dataset of your own: "
@@ -69,7 +73,7 @@ def _csv_read(root: Path, lists: ClassLists, _: Path) -> Splits:
     for split in SPLITS:
         file = root / f"{split}.csv"
         files: dict[str, list[Path]] = defaultdict(list)
-        with file.open(newline="", encoding="utf-8", errors="replace") as lines:
+        with file.open(newline="", encoding="utf-8-sig", errors="replace") as lines:
             for row in csv.DictReader(lines):
                 if not row.get("filename") or not row.get("label"):
                     raise DataError(f"{file} must have the columns 'filename' and 'label'.")

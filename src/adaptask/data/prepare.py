@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from adaptask.arguments import check_integer
 from adaptask.data.archives import open_source
 from adaptask.data.atomic_folder import scratch_folder
 from adaptask.data.cache import cache_root, open_cache_writer
 from adaptask.data.class_lists import SPLITS
 from adaptask.data.convert import Converter, ImageForm, Progress, problems_found, worker_pool
 from adaptask.data.layouts import Layout, Splits, candidate_folders
-from adaptask.data.own_images import check_own_name, find_own_images
-from adaptask.data.registry import DATASETS, Benchmark, Generated, OwnImages, names
+from adaptask.data.own_images import check_own_name, find_own_images, unwrapped
+from adaptask.data.registry import DATASETS, Benchmark, Generated, OwnImages
 from adaptask.errors import ArgumentError, DataError
 
 
@@ -29,6 +31,8 @@ class Prepared:
     n_classes: dict[str, int]
     n_images: dict[str, int]
     seconds: float
+    left_out: tuple[str, ...] = ()
+    """For images of the user's own: the folders that are in no split, each with the reason."""
 
 
 def prepare(
@@ -51,13 +55,18 @@ def prepare(
         DataError: The source is not recognised, incomplete, damaged or not to be trusted, or the
             disk is full. It names the first ten things that are wrong. Nothing was changed.
     """
+    if workers is not None:
+        check_integer("workers", workers, low=1)
     entry = DATASETS.get(name)
     if isinstance(entry, Generated):
         raise ArgumentError(f"'{name}' needs no preparation: it is made on first use.")
     if isinstance(entry, OwnImages):
         return prepare_own(source, workers=workers, progress=progress)
     if entry is None:
-        raise ArgumentError(f"there is no dataset '{name}'; there are {', '.join(names())}.")
+        raise ArgumentError(
+            f"there is no benchmark '{name}'; there are {', '.join(DATASETS)}. For images of your "
+            f"own run: adaptask data prepare folder --called {name} --source {source}"
+        )
     return prepare_benchmark(entry, source, workers=workers, progress=progress)
 
 
@@ -91,8 +100,8 @@ def prepare_own(
     name: str = "folder",
     image_size: int = 84,
     grey: bool = False,
-    fractions: Sequence[float] = (0.64, 0.16, 0.2),
-    seed: int = 0,
+    fractions: Sequence[float] | None = None,
+    seed: int | None = None,
     split_lists: Path | None = None,
     workers: int | None = None,
     progress: Progress | None = None,
@@ -105,28 +114,38 @@ def prepare_own(
         image_size: Height and width to which every image is brought.
         grey: Whether images are made grey.
         fractions: Part of the classes for train, val and test; see `find_own_images`.
-        seed: Decides which classes go where.
+        seed: Decides which classes go where; 0 where it is not given.
         split_lists: A folder with lists of classes, instead of fractions.
         workers: As for `prepare`.
         progress: As for `prepare`.
     """
     start = time.perf_counter()
     check_own_name(name, [known for known in DATASETS if known != "folder"])
-    if not 1 <= image_size <= 4096:
-        raise ArgumentError(f"image_size must be between 1 and 4096; got {image_size}.")
+    check_integer("image_size", image_size, low=1, high=4096)
+    if workers is not None:
+        check_integer("workers", workers, low=1)
     form = ImageForm(channels=1 if grey else 3, height=image_size, width=image_size)
     root = cache_root()
-    with open_source(source, scratch=root) as opened:
-        # Archives tend to wrap everything in one folder.
-        inside = [child for child in opened.iterdir() if not child.name.startswith(".")]
-        if opened != source and len(inside) == 1 and inside[0].is_dir():
-            opened = inside[0]
-        splits, how = find_own_images(
-            opened, fractions=fractions, seed=seed, split_lists=split_lists
+    with open_source(source, scratch=root) as opened, _named_after(source, opened):
+        found = find_own_images(
+            unwrapped(opened), fractions=fractions, seed=seed, split_lists=split_lists
         )
-        write = _Writing(name, f"{source.name}, {how}", form, workers, progress)
-        write.splits(root / name, splits)
-    return write.summary(root / name, splits, time.perf_counter() - start)
+        how = found.how.replace(str(opened), source.name) if opened != source else found.how
+        write = _Writing(name, f"{source.resolve().name}, {how}", form, workers, progress)
+        write.splits(root / name, found.splits)
+    done = write.summary(root / name, found.splits, time.perf_counter() - start)
+    return replace(done, left_out=tuple(found.left_out))
+
+
+@contextmanager
+def _named_after(source: Path, opened: Path) -> Iterator[None]:
+    """Let errors name the files of an archive after it, not after where they were extracted."""
+    try:
+        yield
+    except (ArgumentError, DataError) as error:
+        if opened == source:
+            raise
+        raise type(error)(str(error).replace(str(opened), source.name)) from error
 
 
 @dataclass(frozen=True)

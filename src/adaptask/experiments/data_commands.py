@@ -13,11 +13,13 @@ from adaptask.data.check import check_cache
 from adaptask.data.contact_sheet import contact_sheet
 from adaptask.data.convert import Progress
 from adaptask.data.prepare import Prepared, prepare, prepare_own
-from adaptask.data.registry import Status, dataset_folder, load, status
+from adaptask.data.registry import DATASETS, Status, dataset_folder, load, status
 from adaptask.errors import ArgumentError
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+_MOST_LEFT_OUT = 10
 
 
 def list_datasets() -> None:
@@ -84,7 +86,7 @@ def prepare_dataset(
         "split_lists": split_lists,
     }
     options = {key: value for key, value in given.items() if value is not None}
-    if name != "folder" and options:
+    if name in DATASETS and name != "folder" and options:
         raise ArgumentError(
             f"'{name}' is prepared in one way only; options are for 'folder', your own images."
         )
@@ -170,6 +172,10 @@ def _say_prepared(done: Prepared) -> None:
     for split, n_classes in done.n_classes.items():
         classes, images = _count(n_classes, "class"), _count(done.n_images[split], "image")
         console.print(f"  {split:5}  {classes}, {images}")
+    for folder in done.left_out[:_MOST_LEFT_OUT]:
+        console.print(f"  left out: {folder}", markup=False)
+    if len(done.left_out) > _MOST_LEFT_OUT:
+        console.print(f"  left out: {len(done.left_out) - _MOST_LEFT_OUT:,} more")
     console.print(f"It is in {done.folder}", style="dim", markup=False)
 
 
