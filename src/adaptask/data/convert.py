@@ -44,6 +44,8 @@ class ImageForm:
     width: int
     invert: bool = False
     """Whether light becomes dark, as for ink on paper where bright strokes are wanted."""
+    turn: bool = False
+    """Whether photographs are turned as their EXIF orientation says; benchmarks never were."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -161,7 +163,7 @@ def _decode_one(item: Path | bytes | Pixels, form: ImageForm, rotation: int) -> 
     else:
         opened = Image.open(io.BytesIO(item) if isinstance(item, bytes) else item)
     with opened:
-        image = _as_shown(opened).convert("L" if form.channels == 1 else "RGB")
+        image = _as_shown(opened, form.turn).convert("L" if form.channels == 1 else "RGB")
     if image.size != (form.width, form.height):
         image = image.resize((form.width, form.height), Image.Resampling.LANCZOS)
     pixels = np.asarray(image).reshape(form.height, form.width, form.channels)
@@ -170,12 +172,13 @@ def _decode_one(item: Path | bytes | Pixels, form: ImageForm, rotation: int) -> 
     return np.moveaxis(np.rot90(pixels, rotation // 90), -1, 0)
 
 
-def _as_shown(opened: Image.Image) -> Image.Image:
-    """Return an image as a viewer shows it: upright, with 8 bits a channel, on white paper."""
+def _as_shown(opened: Image.Image, turn: bool) -> Image.Image:
+    """Return an image as a viewer shows it: with 8 bits a channel, on white paper."""
     opened.load()
-    # An unreadable EXIF block, which cameras do write, says nothing about the pixels.
-    with suppress(Exception):
-        ImageOps.exif_transpose(opened, in_place=True)
+    if turn:
+        # An unreadable EXIF block, which cameras do write, says nothing about the pixels.
+        with suppress(Exception):
+            ImageOps.exif_transpose(opened, in_place=True)
     if opened.mode == "F":
         raise ValueError("its pixels are floating-point numbers; save it with 8 or 16 bits")
     if opened.mode.startswith("I"):

@@ -124,7 +124,8 @@ def prepare_own(
     check_integer("image_size", image_size, low=1, high=4096)
     if workers is not None:
         check_integer("workers", workers, low=1)
-    form = ImageForm(channels=1 if grey else 3, height=image_size, width=image_size)
+    channels = 1 if grey else 3
+    form = ImageForm(channels=channels, height=image_size, width=image_size, turn=True)
     root = cache_root()
     with open_source(source, scratch=root) as opened, _named_after(source, opened):
         found = find_own_images(
