@@ -189,6 +189,29 @@ def test_a_rename_that_fails_brings_the_old_cache_back(folder, splits, monkeypat
     assert list(folder.parent.iterdir()) == [folder]
 
 
+def test_a_folder_that_somebody_else_puts_there_in_between_is_replaced(folder, monkeypatch):
+    real_rename = Path.rename
+    others = iter([image_set(seed=8)])
+
+    def rename(self, target):
+        if "partial" in self.name and target == folder:
+            for other in others:
+                cache.write_cache(folder, {"train": other}, source="")
+        return real_rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    own = image_set(seed=7)
+    cache.write_cache(folder, {"train": own}, source="")
+    assert torch.equal(cache.read_cache(folder, "train").images, own.images)
+    assert list(folder.parent.iterdir()) == [folder]
+
+
+def test_a_cache_that_is_to_stay_stays(folder, splits):
+    cache.write_cache(folder, {"train": image_set(seed=7)}, source="", unless=lambda: True)
+    assert torch.equal(cache.read_cache(folder, "train").images, splits["train"].images)
+    assert list(folder.parent.iterdir()) == [folder]
+
+
 def test_the_folder_of_a_run_that_is_still_going_is_left_alone(folder, splits):
     host = atomic_folder._host()
     own = folder.parent / f".toy.partial.{host}.{os.getpid()}.0123abcd"

@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import socket
 import sys
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _PARTIAL = "partial"
 _RETIRED = "retired"
 _ABANDONED_AFTER_SECONDS = 24 * 3600.0
+_OCCUPIED = (errno.ENOTEMPTY, errno.EEXIST)
 
 
 @contextmanager
-def replace_folder(folder: Path) -> Iterator[Path]:
+def replace_folder(folder: Path, *, unless: Callable[[], bool] = lambda: False) -> Iterator[Path]:
     """Yield an empty folder beside `folder` that takes its place when the block ends well.
 
+    `unless` is asked just before: where it is true, `folder` stays.
     Where the block fails, the folder beside is removed and `folder` stays as it was. Where the
     process is killed, the next call for the same folder removes what was left behind.
     """
     restore_folder(folder)
     with scratch_folder(folder) as partial:
         yield partial
-        _swap(partial, folder)
+        _swap(partial, folder, unless)
 
 
 @contextmanager
@@ -49,24 +52,30 @@ def restore_folder(folder: Path) -> None:
         return
     for retired in sorted(folder.parent.glob(f".{folder.name}.{_RETIRED}.*")):
         if _is_abandoned(retired):
-            retired.rename(folder)
+            # Others may be faster, or the disk may be read-only: then there is nothing to put back.
+            with suppress(OSError):
+                retired.rename(folder)
             return
 
 
-def _swap(partial: Path, folder: Path) -> None:
+def _swap(partial: Path, folder: Path, unless: Callable[[], bool]) -> None:
     # A folder cannot be renamed over one that holds files, so the old one steps aside first;
     # `restore_folder` brings it back should the process die between the two renames.
-    if not folder.exists():
-        partial.rename(folder)
-        return
-    retired = _beside(folder, _RETIRED)
-    folder.rename(retired)
-    try:
-        partial.rename(folder)
-    except BaseException:
-        retired.rename(folder)
-        raise
-    shutil.rmtree(retired, ignore_errors=True)
+    is_done = False
+    while not is_done and not unless():
+        retired = _beside(folder, _RETIRED)
+        with suppress(FileNotFoundError):
+            folder.rename(retired)
+        try:
+            partial.rename(folder)
+            is_done = True
+        except BaseException as error:
+            # Where another process has put its folder there in between, that one steps aside too.
+            if not isinstance(error, OSError) or error.errno not in _OCCUPIED:
+                if retired.exists():
+                    retired.rename(folder)
+                raise
+        shutil.rmtree(retired, ignore_errors=True)
 
 
 def _beside(folder: Path, role: str) -> Path:

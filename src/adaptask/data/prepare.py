@@ -53,7 +53,10 @@ def prepare(
     """
     entry = DATASETS.get(name)
     if isinstance(entry, Generated):
-        raise ArgumentError(f"'{name}' needs no preparation: it is made on first use.")
+        raise ArgumentError(
+            f"'{name}' needs no preparation: it is made on first use, and anew where "
+            f"{cache_root() / name} has been removed."
+        )
     if isinstance(entry, OwnImages):
         return prepare_own(source, workers=workers, progress=progress)
     if entry is None:
