@@ -1,7 +1,10 @@
 """Whatever is wrong with a source is named, and no cache appears."""
 
 import dataclasses
+import errno
 import pickle
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -114,6 +117,33 @@ def test_a_source_that_cannot_be_read_is_named(writers, tmp_path, cache_home, mo
     monkeypatch.setattr(prepare, "candidate_folders", denied)
     message = refused(writers.small("cifar-fs"), tmp_path, cache_home)
     assert f"{tmp_path} cannot be read: [Errno 13] Permission denied" in message
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_cache_folder_that_is_a_file_is_named(folder_source, cache_home, packed):
+    benchmark, source = folder_source
+    if packed:
+        source = shutil.make_archive(source, "tar", source)
+    cache_home.write_text("a file")
+    with pytest.raises(DataError, match=f"{cache_home} is a file.*set ADAPTASK_CACHE to"):
+        prepare_benchmark(benchmark, Path(source))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_cache_folder_on_a_read_only_disk_is_named(
+    folder_source, cache_home, monkeypatch, packed
+):
+    benchmark, source = folder_source
+    if packed:
+        source = shutil.make_archive(source, "tar", source)
+
+    def mkdir(self, *_, **__):
+        raise OSError(errno.EROFS, "Read-only file system", str(self))
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    message = refused(benchmark, Path(source), cache_home)
+    assert "Read-only file system" in message
+    assert "set ADAPTASK_CACHE to a folder that can be written" in message
 
 
 def test_an_image_missing_from_ravis_folder_is_named(writers, tmp_path, cache_home):

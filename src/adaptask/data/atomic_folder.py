@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from adaptask.errors import DataError
+
 _PARTIAL = "partial"
 _RETIRED = "retired"
 _ABANDONED_AFTER_SECONDS = 24 * 3600.0
@@ -35,15 +37,32 @@ def replace_folder(folder: Path, *, unless: Callable[[], bool] = lambda: False) 
 
 @contextmanager
 def scratch_folder(folder: Path) -> Iterator[Path]:
-    """Yield an empty folder beside `folder` that is removed when the block ends."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    _remove_abandoned(folder)
+    """Yield an empty folder beside `folder` that is removed when the block ends.
+
+    Raises:
+        DataError: No folder can be made there.
+    """
     partial = _beside(folder, _PARTIAL)
-    partial.mkdir()
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(folder)
+        partial.mkdir()
+    except OSError as error:
+        raise not_written(folder, error) from error
     try:
         yield partial
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def not_written(folder: Path, error: OSError) -> DataError:
+    """Return the error that says why `folder` was not written, and what to do."""
+    why = f"{folder.parent} is a file" if folder.parent.is_file() else error.strerror or error
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        remedy = "make room there, or set ADAPTASK_CACHE to a folder with more"
+    else:
+        remedy = "set ADAPTASK_CACHE to a folder that can be written"
+    return DataError(f"could not write {folder}: {why}. Nothing was changed; {remedy}.")
 
 
 def restore_folder(folder: Path) -> None:

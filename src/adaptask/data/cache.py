@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
-from adaptask.data.atomic_folder import replace_folder, restore_folder
+from adaptask.data.atomic_folder import not_written, replace_folder, restore_folder
 from adaptask.data.images import ImageSet
 from adaptask.errors import ArgumentError, DataError
 
@@ -150,10 +150,7 @@ def open_cache_writer(
             yield writer
             writer.finish()
     except OSError as error:
-        raise DataError(
-            f"could not write the cache {folder}: {error.strerror or error}. Nothing was changed; "
-            "make room there, or set ADAPTASK_CACHE to a folder with more."
-        ) from error
+        raise not_written(folder, error) from error
 
 
 def write_cache(
