@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from adaptask.data import prepare
+from adaptask.data.class_lists import SPLITS
 from adaptask.data.prepare import prepare_benchmark
 from adaptask.data.registry import DATASETS
 from adaptask.errors import DataError
@@ -206,6 +207,60 @@ def test_a_damaged_pickle_is_named(writers, tmp_path, cache_home, file):
     path = tmp_path / file
     path.write_bytes(DAMAGES[file](path.read_bytes()))
     assert str(path) in refused(benchmark, tmp_path, cache_home)
+
+
+def one_each(names, value):
+    return {names.format(split): value for split in SPLITS}
+
+
+PIXELS = np.zeros((2, 32, 32, 3), np.uint8)
+CIFAR_FS, MINI = "CIFAR_FS_{}.pickle", "mini-imagenet-cache-{}.pkl"
+PNG, NPZ, LABELS = "{}_images_png.pkl", "{}_images.npz", "{}_labels.pkl"
+MALFORMED = {
+    "pixels in a list": (
+        "cifar-fs",
+        {"meta": {"fine_label_names": []}, "train": {"data": [[1]]}, "test": {}},
+    ),
+    "a number for names": (
+        "cifar-fs",
+        {"meta": {"fine_label_names": 3}, "train": {}, "test": {}},
+    ),
+    "categories in a list": (
+        "cifar-fs",
+        one_each(CIFAR_FS, {"data": PIXELS, "labels": [0, 1], "catname2label": [1]}),
+    ),
+    "ragged labels": ("cifar-fs", one_each(CIFAR_FS, {"data": PIXELS, "labels": [0, [1]]})),
+    "classes in a list": (
+        "mini-imagenet",
+        one_each(MINI, {"image_data": PIXELS, "class_dict": [1]}),
+    ),
+    "words for indices": (
+        "mini-imagenet",
+        one_each(MINI, {"image_data": PIXELS, "class_dict": {"a": ["x"]}}),
+    ),
+    "indices past all bounds": (
+        "mini-imagenet",
+        one_each(MINI, {"image_data": PIXELS, "class_dict": {"a": [2**70]}}),
+    ),
+    "a number for images": ("tiered-imagenet", one_each(PNG, 3) | one_each(LABELS, {})),
+    "a number for labels": ("tiered-imagenet", one_each(PNG, [b"x"]) | one_each(LABELS, 3)),
+    "one number in an npz": (
+        "tiered-imagenet",
+        one_each(NPZ, np.uint8(3)) | one_each(LABELS, {"labels": [1]}),
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "files"), MALFORMED.values(), ids=MALFORMED)
+def test_files_that_hold_something_else_are_refused(writers, tmp_path, cache_home, name, files):
+    for file, value in files.items():
+        if file.endswith(".npz"):
+            np.savez(tmp_path / file, images=value)
+        else:
+            writers.dump(tmp_path / file, value)
+    message = refused(writers.small(name), tmp_path, cache_home)
+    assert f"{tmp_path} looks like " in message
+    assert "not of that form" in message
 
 
 def test_labels_that_do_not_fit_the_images_are_refused(writers, tmp_path, cache_home):

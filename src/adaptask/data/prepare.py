@@ -77,7 +77,7 @@ def prepare_benchmark(
     with open_source(source, scratch=root) as opened, scratch_folder(root / "unpacked") as scratch:
         try:
             layout, folder = _recognise(benchmark, opened, source)
-            splits = layout.read(folder, benchmark.classes, scratch)
+            splits = _read(layout, folder, benchmark, scratch)
         except OSError as error:
             raise DataError(f"{source} cannot be read: {error}. Nothing was changed.") from error
         problems = _problems(benchmark, splits)
@@ -180,6 +180,17 @@ def _recognise(benchmark: Benchmark, opened: Path, source: Path) -> tuple[Layout
         f"{source} is not a known layout of '{benchmark.name}'. Known are:{known}\n"
         f"The data is to be had from {benchmark.home}."
     )
+
+
+def _read(layout: Layout, folder: Path, benchmark: Benchmark, scratch: Path) -> Splits:
+    try:
+        return layout.read(folder, benchmark.classes, scratch)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # Files that open well can hold anything in the place of what a layout looks for.
+        raise DataError(
+            f"{folder} looks like {layout.description}, but what its files hold is not of that "
+            f"form ({type(error).__name__}: {error}). Nothing was changed; fetch the data again."
+        ) from error
 
 
 def _problems(benchmark: Benchmark, splits: Splits) -> list[str]:
