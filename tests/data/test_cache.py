@@ -152,22 +152,16 @@ def test_a_killed_run_leaves_the_existing_cache_as_it_was(folder, splits):
     assert torch.equal(cache.read_cache(folder, "train").images, splits["train"].images)
 
 
-def dead_pid():
-    with subprocess.Popen([sys.executable, "-c", ""]) as process:
-        pass
-    return process.pid
-
-
-def test_a_cache_moved_aside_by_a_run_that_died_is_put_back(folder, splits):
+def test_a_cache_moved_aside_by_a_run_that_died_is_put_back(folder, splits, dead_pid):
     host = atomic_folder._host()
-    folder.rename(folder.parent / f".toy.retired.{host}.{dead_pid()}.0123abcd")
+    folder.rename(folder.parent / f".toy.retired.{host}.{dead_pid}.0123abcd")
     assert torch.equal(cache.read_cache(folder, "train").images, splits["train"].images)
     assert list(folder.parent.iterdir()) == [folder]
 
 
-def test_a_failing_write_also_puts_back_what_a_dead_run_had_moved_aside(folder, splits):
+def test_a_failing_write_also_puts_back_what_a_dead_run_had_moved_aside(folder, splits, dead_pid):
     host = atomic_folder._host()
-    folder.rename(folder.parent / f".toy.retired.{host}.{dead_pid()}.0123abcd")
+    folder.rename(folder.parent / f".toy.retired.{host}.{dead_pid}.0123abcd")
     with pytest.raises(ArgumentError):
         cache.write_cache(folder, {"val": image_set("val")}, source="")
     assert torch.equal(cache.read_cache(folder, "train").images, splits["train"].images)

@@ -5,7 +5,7 @@ import shutil
 import pytest
 import torch
 
-from adaptask.data import registry
+from adaptask.data import atomic_folder, registry
 from adaptask.data.cache import write_cache
 from adaptask.data.class_lists import SPLITS
 from adaptask.data.images import ImageSet
@@ -79,6 +79,15 @@ def test_images_of_ones_own_are_loaded_by_their_name(cache_home):
     write_cache(cache_home / "my-birds", splits(7), source="birds")
     assert load("my-birds", "val").images.unique().tolist() == [7]
     assert load_statistics("my-birds")[0] == pytest.approx([7 / 255])
+
+
+@pytest.mark.parametrize("name", ["my-birds", "my.birds"])
+def test_images_of_ones_own_are_found_again_after_a_run_that_died(cache_home, dead_pid, name):
+    write_cache(cache_home / name, splits(7), source="birds")
+    retired = f".{name}.retired.{atomic_folder._host()}.{dead_pid}.0123abcd"
+    (cache_home / name).rename(cache_home / retired)
+    assert load(name, "val").images.unique().tolist() == [7]
+    assert [path.name for path in cache_home.iterdir()] == [name]
 
 
 def test_a_generated_dataset_is_made_once_and_again_when_its_version_rises(cache_home, monkeypatch):

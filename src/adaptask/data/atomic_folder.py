@@ -77,6 +77,12 @@ def restore_folder(folder: Path) -> None:
             return
 
 
+def restore_folders(root: Path) -> None:
+    """Do what `restore_folder` does, for every folder directly in `root`."""
+    for retired in root.glob(f".*.{_RETIRED}.*.*.*"):
+        restore_folder(root / retired.name[1:].rsplit(".", 4)[0])
+
+
 def _swap(partial: Path, folder: Path, unless: Callable[[], bool]) -> None:
     # A folder cannot be renamed over one that holds files, so the old one steps aside first;
     # `restore_folder` brings it back should the process die between the two renames.

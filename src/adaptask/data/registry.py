@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from adaptask.data import glyphs
-from adaptask.data.atomic_folder import restore_folder
+from adaptask.data.atomic_folder import restore_folder, restore_folders
 from adaptask.data.cache import (
     cache_root,
     is_cache_of,
@@ -249,6 +249,7 @@ def dataset_folder(name: str) -> Path:
 def names() -> list[str]:
     """Return the names of all datasets, those of the user's own images last."""
     root = cache_root()
+    restore_folders(root)
     found = sorted(path.parent.name for path in root.glob("*/meta.json")) if root.is_dir() else []
     return [*DATASETS, *(n for n in found if n not in DATASETS and not n.startswith("."))]
 
