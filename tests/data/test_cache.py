@@ -218,6 +218,18 @@ def test_the_folder_of_a_run_that_is_still_going_is_left_alone(folder, splits):
     assert set(folder.parent.iterdir()) == {folder, own, elsewhere}
 
 
+def test_what_killed_runs_of_other_datasets_left_is_removed_too(folder, splits, dead_pid):
+    owner = f"{atomic_folder._host()}.{dead_pid}.0123abcd"
+    for name in (".birds.partial", ".extracted.partial", ".my.birds.partial", ".birds.retired"):
+        (folder.parent / f"{name}.{owner}").mkdir()
+    stranger = folder.parent / ".notes.partial.1"
+    stranger.mkdir()
+    cache.write_cache(folder, splits, source="")
+    # The retired one may be all there is of that dataset.
+    expected = {folder, stranger, folder.parent / f".birds.retired.{owner}"}
+    assert set(folder.parent.iterdir()) == expected
+
+
 @pytest.mark.parametrize("keep", [0, 40, -1])
 def test_a_truncated_array_is_named_as_damaged(folder, keep):
     path = folder / "train.npy"

@@ -27,7 +27,7 @@ def replace_folder(folder: Path, *, unless: Callable[[], bool] = lambda: False) 
 
     `unless` is asked just before: where it is true, `folder` stays.
     Where the block fails, the folder beside is removed and `folder` stays as it was. Where the
-    process is killed, the next call for the same folder removes what was left behind.
+    process is killed, the next call for any folder beside it removes what was left behind.
     """
     restore_folder(folder)
     with scratch_folder(folder) as partial:
@@ -109,8 +109,10 @@ def _beside(folder: Path, role: str) -> Path:
 
 
 def _remove_abandoned(folder: Path) -> None:
-    for role in (_PARTIAL, _RETIRED):
-        for leftover in folder.parent.glob(f".{folder.name}.{role}.*"):
+    # Unfinished folders of all names, but retired ones of this name only: those of others may be
+    # all there is of a dataset, and are put back when it is next asked for.
+    for pattern in (f".*.{_PARTIAL}.*.*.*", f".{folder.name}.{_RETIRED}.*"):
+        for leftover in folder.parent.glob(pattern):
             if _is_abandoned(leftover):
                 shutil.rmtree(leftover, ignore_errors=True)
 
@@ -120,7 +122,10 @@ def _is_abandoned(leftover: Path) -> bool:
     # Signal 0 asks whether a process lives, but on Windows it would end it; and the processes
     # of another host cannot be asked at all. There age decides.
     if sys.platform == "win32" or host != _host() or not pid.isdigit():
-        return time.time() - leftover.stat().st_mtime > _ABANDONED_AFTER_SECONDS
+        try:
+            return time.time() - leftover.stat().st_mtime > _ABANDONED_AFTER_SECONDS
+        except FileNotFoundError:
+            return False
     try:
         os.kill(int(pid), 0)
     except ProcessLookupError:
