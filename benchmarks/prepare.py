@@ -49,7 +49,7 @@ def main(source: Path) -> None:
         timed("load three splits", lambda: [load("cifar-fs", s) for s in done.n_images])
         timed("read every pixel", lambda: [load("cifar-fs", s).images.sum() for s in done.n_images])
         report = timed("check", lambda: check_cache(done.folder))
-        print(f"{report.n_images} images, {len(report.duplicates)} pairs in two splits")
+        print(f"{report.n_images} images, {report.duplicates.total()} pairs in two splits")
 
 
 if __name__ == "__main__":

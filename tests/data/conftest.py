@@ -2,6 +2,8 @@ import dataclasses
 import io
 import os
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,6 +21,14 @@ def cache_home(tmp_path, monkeypatch):
     home = tmp_path / "cache"
     monkeypatch.setenv("ADAPTASK_CACHE", str(home))
     return home
+
+
+@pytest.fixture
+def dead_pid():
+    """The number of a process that has ended."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        pass
+    return process.pid
 
 
 class RealData:

@@ -50,6 +50,19 @@ def test_a_folder_is_taken_as_it_is(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def overflowing_links():
+    """Links whose resolved path is too long for `realpath`, which then stops resolving them."""
+    long, steps, path = "d" * 247, "abcdefghijklmnop", ""
+    for step in steps:
+        yield {"name": f"{path}{long}", "type": tarfile.DIRTYPE}
+        yield {"name": f"{path}{step}", "type": tarfile.SYMTYPE, "to": long}
+        path += f"{long}/"
+    top = "/".join(steps) + "/" + "l" * 254
+    yield {"name": top, "type": tarfile.SYMTYPE, "to": "../" * len(steps)}
+    yield {"name": "out", "type": tarfile.SYMTYPE, "to": f"{top}/../.."}
+    yield {"name": "out/owned"}
+
+
 ESCAPES = {
     "up.tar": [{"name": "../../owned"}],
     "absolute-link.tar": [{"name": "l", "type": tarfile.SYMTYPE, "to": "/etc/passwd"}],
@@ -58,6 +71,9 @@ ESCAPES = {
         {"name": "l/owned"},
     ],
     "hard-link.tar": [{"name": "l", "type": tarfile.LNKTYPE, "to": "../../secret"}],
+    "inner-link.tar": [{}, {"name": "l", "type": tarfile.SYMTYPE, "to": "a/b.txt"}],
+    "inner-hard-link.tar": [{}, {"name": "l", "type": tarfile.LNKTYPE, "to": "a/b.txt"}],
+    "overflow.tar": list(overflowing_links()),
     "device.tar": [{"name": "d", "type": tarfile.CHRTYPE}],
     "up.zip": [("../../owned", 0)],
     "up-windows.zip": [("a\\..\\..\\owned", 0)],

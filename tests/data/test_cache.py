@@ -152,22 +152,16 @@ def test_a_killed_run_leaves_the_existing_cache_as_it_was(folder, splits):
     assert torch.equal(cache.read_cache(folder, "train").images, splits["train"].images)
 
 
-def dead_pid():
-    with subprocess.Popen([sys.executable, "-c", ""]) as process:
-        pass
-    return process.pid
-
-
-def test_a_cache_moved_aside_by_a_run_that_died_is_put_back(folder, splits):
+def test_a_cache_moved_aside_by_a_run_that_died_is_put_back(folder, splits, dead_pid):
     host = atomic_folder._host()
-    folder.rename(folder.parent / f".toy.retired.{host}.{dead_pid()}.0123abcd")
+    folder.rename(folder.parent / f".toy.retired.{host}.{dead_pid}.0123abcd")
     assert torch.equal(cache.read_cache(folder, "train").images, splits["train"].images)
     assert list(folder.parent.iterdir()) == [folder]
 
 
-def test_a_failing_write_also_puts_back_what_a_dead_run_had_moved_aside(folder, splits):
+def test_a_failing_write_also_puts_back_what_a_dead_run_had_moved_aside(folder, splits, dead_pid):
     host = atomic_folder._host()
-    folder.rename(folder.parent / f".toy.retired.{host}.{dead_pid()}.0123abcd")
+    folder.rename(folder.parent / f".toy.retired.{host}.{dead_pid}.0123abcd")
     with pytest.raises(ArgumentError):
         cache.write_cache(folder, {"val": image_set("val")}, source="")
     assert torch.equal(cache.read_cache(folder, "train").images, splits["train"].images)
@@ -189,6 +183,29 @@ def test_a_rename_that_fails_brings_the_old_cache_back(folder, splits, monkeypat
     assert list(folder.parent.iterdir()) == [folder]
 
 
+def test_a_folder_that_somebody_else_puts_there_in_between_is_replaced(folder, monkeypatch):
+    real_rename = Path.rename
+    others = iter([image_set(seed=8)])
+
+    def rename(self, target):
+        if "partial" in self.name and target == folder:
+            for other in others:
+                cache.write_cache(folder, {"train": other}, source="")
+        return real_rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    own = image_set(seed=7)
+    cache.write_cache(folder, {"train": own}, source="")
+    assert torch.equal(cache.read_cache(folder, "train").images, own.images)
+    assert list(folder.parent.iterdir()) == [folder]
+
+
+def test_a_cache_that_is_to_stay_stays(folder, splits):
+    cache.write_cache(folder, {"train": image_set(seed=7)}, source="", unless=lambda: True)
+    assert torch.equal(cache.read_cache(folder, "train").images, splits["train"].images)
+    assert list(folder.parent.iterdir()) == [folder]
+
+
 def test_the_folder_of_a_run_that_is_still_going_is_left_alone(folder, splits):
     host = atomic_folder._host()
     own = folder.parent / f".toy.partial.{host}.{os.getpid()}.0123abcd"
@@ -199,6 +216,18 @@ def test_the_folder_of_a_run_that_is_still_going_is_left_alone(folder, splits):
     os.utime(stale, (time.time() - 90_000,) * 2)
     cache.write_cache(folder, splits, source="")
     assert set(folder.parent.iterdir()) == {folder, own, elsewhere}
+
+
+def test_what_killed_runs_of_other_datasets_left_is_removed_too(folder, splits, dead_pid):
+    owner = f"{atomic_folder._host()}.{dead_pid}.0123abcd"
+    for name in (".birds.partial", ".extracted.partial", ".my.birds.partial", ".birds.retired"):
+        (folder.parent / f"{name}.{owner}").mkdir()
+    stranger = folder.parent / ".notes.partial.1"
+    stranger.mkdir()
+    cache.write_cache(folder, splits, source="")
+    # The retired one may be all there is of that dataset.
+    expected = {folder, stranger, folder.parent / f".birds.retired.{owner}"}
+    assert set(folder.parent.iterdir()) == expected
 
 
 @pytest.mark.parametrize("keep", [0, 40, -1])

@@ -1,7 +1,11 @@
+import json
+import multiprocessing
+import shutil
+
 import pytest
 import torch
 
-from adaptask.data import registry
+from adaptask.data import atomic_folder, registry
 from adaptask.data.cache import write_cache
 from adaptask.data.class_lists import SPLITS
 from adaptask.data.images import ImageSet
@@ -77,6 +81,15 @@ def test_images_of_ones_own_are_loaded_by_their_name(cache_home):
     assert load_statistics("my-birds")[0] == pytest.approx([7 / 255])
 
 
+@pytest.mark.parametrize("name", ["my-birds", "my.birds"])
+def test_images_of_ones_own_are_found_again_after_a_run_that_died(cache_home, dead_pid, name):
+    write_cache(cache_home / name, splits(7), source="birds")
+    retired = f".{name}.retired.{atomic_folder._host()}.{dead_pid}.0123abcd"
+    (cache_home / name).rename(cache_home / retired)
+    assert load(name, "val").images.unique().tolist() == [7]
+    assert [path.name for path in cache_home.iterdir()] == [name]
+
+
 def test_a_generated_dataset_is_made_once_and_again_when_its_version_rises(cache_home, monkeypatch):
     calls = []
 
@@ -94,6 +107,79 @@ def test_a_generated_dataset_is_made_once_and_again_when_its_version_rises(cache
     monkeypatch.setitem(registry.DATASETS, "toy", entry(2))
     assert load("toy", "train").images.unique().tolist() == [2]
     assert calls == [1, 2]
+
+
+def other_format(folder):
+    path = folder / "meta.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 99}))
+
+
+DAMAGES = {
+    "no description": lambda folder: (folder / "meta.json").unlink(),
+    "a damaged description": lambda folder: (folder / "meta.json").write_text("{"),
+    "another format": other_format,
+    "no array": lambda folder: (folder / "val.npy").unlink(),
+    "a short array": lambda folder: (folder / "val.npy").write_bytes(b""),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_generated_dataset_is_made_again_where_its_cache_is_damaged(
+    cache_home, monkeypatch, damage
+):
+    monkeypatch.setitem(registry.DATASETS, "toy", Generated("toy", "a toy", splits))
+    load("toy", "train")
+    damage(cache_home / "toy")
+    assert [row.problem for row in status() if row.name == "toy"] == [""]
+    assert len(load("toy", "train").images) == len(load("toy", "val").images) == 4
+
+
+def load_at_once(folder, n_rounds, is_first, barrier, results):
+    torch.set_num_threads(1)
+    registry.DATASETS["toy"] = Generated("toy", "a toy", splits)
+    for i in range(n_rounds):
+        barrier.wait()
+        if is_first:
+            shutil.rmtree(folder, ignore_errors=True)
+            if i % 2:
+                (folder / "toy").mkdir(parents=True)
+                (folder / "toy" / "meta.json").write_text("{")
+        barrier.wait()
+        try:
+            results.put(len(load("toy", "train").images))
+        except Exception as error:
+            results.put(repr(error))
+
+
+def test_processes_that_make_a_dataset_at_the_same_time_all_get_it(cache_home):
+    n_processes, n_rounds = 4, 20
+    spawn = multiprocessing.get_context("spawn")
+    barrier, results = spawn.Barrier(n_processes, timeout=60), spawn.Queue()
+    processes = [
+        spawn.Process(target=load_at_once, args=(cache_home, n_rounds, i == 0, barrier, results))
+        for i in range(n_processes)
+    ]
+    for process in processes:
+        process.start()
+    found = [results.get(timeout=120) for _ in range(n_processes * n_rounds)]
+    for process in processes:
+        process.join()
+    assert set(found) == {4}
+    assert [path.name for path in cache_home.iterdir()] == ["toy"]
+
+
+def test_a_cache_that_is_swapped_while_it_is_read_is_read_again(cache_home, monkeypatch):
+    write_cache(cache_home / "my-birds", splits(7), source="birds")
+    real_read = registry.read_cache
+    outcomes = iter([DataError("the array is gone")])
+
+    def read_cache(folder, split):
+        for error in outcomes:
+            raise error
+        return real_read(folder, split)
+
+    monkeypatch.setattr(registry, "read_cache", read_cache)
+    assert load("my-birds", "train").images.unique().tolist() == [7]
 
 
 def test_the_status_tells_what_is_prepared(cache_home):

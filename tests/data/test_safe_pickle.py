@@ -157,6 +157,10 @@ def test_a_pickle_cannot_change_the_unpickler(tmp_path, name):
         b"cnumpy.core.multiarray\n_reconstruct\n(cbuiltins\nset\n(K\x00tK\x00tR.",
         b"cnumpy.core.multiarray\nscalar\n(K\x01K\x02tR.",
         b"Pelsewhere\n.",
+        b"cbuiltins\nbytes\n(J\xff\xff\xff\x7ftR.",
+        b"c__builtin__\nbytearray\n(J\xff\xff\xff\x7ftR.",
+        b"cbuiltins\nbytes\n(]K\x01atR.",
+        b"cbuiltins\nbytearray\n(Vx\nVrot13\ntR.",
     ],
 )
 def test_admitted_functions_take_no_other_arguments(tmp_path, call):
@@ -170,6 +174,31 @@ def test_bytes_are_never_taken_for_objects(tmp_path, kind):
     call = b"cnumpy.core.multiarray\nscalar\n(cnumpy\ndtype\n(V" + kind + b"\ntRC\x08abcdefghtR."
     with pytest.raises(DataError, match="it holds an array of type '"):
         load(tmp_path, call)
+
+
+@pytest.mark.parametrize("order", ["i8,", "M8[s],", "V4,", "(3,)", "", "<>", None, 3])
+def test_the_byte_order_of_a_type_is_nothing_but_that(tmp_path, order):
+    # It stands before the type: with more in it the two together would read as another type.
+    state = pickle.dumps((3, order, None, None, None), protocol=2)[2:-1]
+    dtype = b"cnumpy\ndtype\n(Vi4\ntR" + state + pickle.BUILD
+    call = b"cnumpy.core.multiarray\nscalar\n(" + dtype + b"C\x0cabcdefghijkltR."
+    with pytest.raises(DataError, match="it holds an array of byte order '"):
+        load(tmp_path, call)
+
+
+def test_the_state_of_an_array_that_has_been_built_cannot_be_set(tmp_path):
+    array = pickle.dumps(np.arange(3), protocol=5)[:-1]
+    state = b"(K\x01(K\x03tcnumpy\ndtype\n(Vi4\ntRI00\nC\x04abcdt" + pickle.BUILD
+    with pytest.raises(DataError, match="TypeError"):
+        load(tmp_path, array + state + pickle.STOP)
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_bytes_of_any_length_come_back_as_they_were(tmp_path, protocol):
+    values = [b"", b"a\xff", bytearray(), bytearray(b"a\xff")]
+    loaded = load(tmp_path, pickle.dumps(values, protocol=protocol))
+    assert loaded == values
+    assert [type(value) for value in loaded] == [type(value) for value in values]
 
 
 def test_a_list_that_contains_itself_is_refused(tmp_path):

@@ -1,12 +1,16 @@
 """Whatever is wrong with a source is named, and no cache appears."""
 
 import dataclasses
+import errno
 import pickle
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from adaptask.data import prepare
+from adaptask.data.class_lists import SPLITS
 from adaptask.data.prepare import prepare_benchmark
 from adaptask.data.registry import DATASETS
 from adaptask.errors import DataError
@@ -139,6 +143,33 @@ def test_a_source_that_cannot_be_read_is_named(writers, tmp_path, cache_home, mo
     assert f"{tmp_path} cannot be read: [Errno 13] Permission denied" in message
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_cache_folder_that_is_a_file_is_named(folder_source, cache_home, packed):
+    benchmark, source = folder_source
+    if packed:
+        source = shutil.make_archive(source, "tar", source)
+    cache_home.write_text("a file")
+    with pytest.raises(DataError, match=f"{cache_home} is a file.*set ADAPTASK_CACHE to"):
+        prepare_benchmark(benchmark, Path(source))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_cache_folder_on_a_read_only_disk_is_named(
+    folder_source, cache_home, monkeypatch, packed
+):
+    benchmark, source = folder_source
+    if packed:
+        source = shutil.make_archive(source, "tar", source)
+
+    def mkdir(self, *_, **__):
+        raise OSError(errno.EROFS, "Read-only file system", str(self))
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    message = refused(benchmark, Path(source), cache_home)
+    assert "Read-only file system" in message
+    assert "set ADAPTASK_CACHE to a folder that can be written" in message
+
+
 def test_an_image_missing_from_ravis_folder_is_named(writers, tmp_path, cache_home):
     benchmark = writers.small("mini-imagenet", 3)
     writers.ravi_csv(tmp_path / "s", writers.make_truth(benchmark, 84))
@@ -199,6 +230,60 @@ def test_a_damaged_pickle_is_named(writers, tmp_path, cache_home, file):
     path = tmp_path / file
     path.write_bytes(DAMAGES[file](path.read_bytes()))
     assert str(path) in refused(benchmark, tmp_path, cache_home)
+
+
+def one_each(names, value):
+    return {names.format(split): value for split in SPLITS}
+
+
+PIXELS = np.zeros((2, 32, 32, 3), np.uint8)
+CIFAR_FS, MINI = "CIFAR_FS_{}.pickle", "mini-imagenet-cache-{}.pkl"
+PNG, NPZ, LABELS = "{}_images_png.pkl", "{}_images.npz", "{}_labels.pkl"
+MALFORMED = {
+    "pixels in a list": (
+        "cifar-fs",
+        {"meta": {"fine_label_names": []}, "train": {"data": [[1]]}, "test": {}},
+    ),
+    "a number for names": (
+        "cifar-fs",
+        {"meta": {"fine_label_names": 3}, "train": {}, "test": {}},
+    ),
+    "categories in a list": (
+        "cifar-fs",
+        one_each(CIFAR_FS, {"data": PIXELS, "labels": [0, 1], "catname2label": [1]}),
+    ),
+    "ragged labels": ("cifar-fs", one_each(CIFAR_FS, {"data": PIXELS, "labels": [0, [1]]})),
+    "classes in a list": (
+        "mini-imagenet",
+        one_each(MINI, {"image_data": PIXELS, "class_dict": [1]}),
+    ),
+    "words for indices": (
+        "mini-imagenet",
+        one_each(MINI, {"image_data": PIXELS, "class_dict": {"a": ["x"]}}),
+    ),
+    "indices past all bounds": (
+        "mini-imagenet",
+        one_each(MINI, {"image_data": PIXELS, "class_dict": {"a": [2**70]}}),
+    ),
+    "a number for images": ("tiered-imagenet", one_each(PNG, 3) | one_each(LABELS, {})),
+    "a number for labels": ("tiered-imagenet", one_each(PNG, [b"x"]) | one_each(LABELS, 3)),
+    "one number in an npz": (
+        "tiered-imagenet",
+        one_each(NPZ, np.uint8(3)) | one_each(LABELS, {"labels": [1]}),
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "files"), MALFORMED.values(), ids=MALFORMED)
+def test_files_that_hold_something_else_are_refused(writers, tmp_path, cache_home, name, files):
+    for file, value in files.items():
+        if file.endswith(".npz"):
+            np.savez(tmp_path / file, images=value)
+        else:
+            writers.dump(tmp_path / file, value)
+    message = refused(writers.small(name), tmp_path, cache_home)
+    assert f"{tmp_path} looks like " in message
+    assert "not of that form" in message
 
 
 def test_labels_that_do_not_fit_the_images_are_refused(writers, tmp_path, cache_home):

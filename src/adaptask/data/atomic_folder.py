@@ -2,45 +2,67 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import socket
 import sys
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from adaptask.errors import DataError
 
 _PARTIAL = "partial"
 _RETIRED = "retired"
 _ABANDONED_AFTER_SECONDS = 24 * 3600.0
+_OCCUPIED = (errno.ENOTEMPTY, errno.EEXIST)
 
 
 @contextmanager
-def replace_folder(folder: Path) -> Iterator[Path]:
+def replace_folder(folder: Path, *, unless: Callable[[], bool] = lambda: False) -> Iterator[Path]:
     """Yield an empty folder beside `folder` that takes its place when the block ends well.
 
+    `unless` is asked just before: where it is true, `folder` stays.
     Where the block fails, the folder beside is removed and `folder` stays as it was. Where the
-    process is killed, the next call for the same folder removes what was left behind.
+    process is killed, the next call for any folder beside it removes what was left behind.
     """
     restore_folder(folder)
     with scratch_folder(folder) as partial:
         yield partial
-        _swap(partial, folder)
+        _swap(partial, folder, unless)
 
 
 @contextmanager
 def scratch_folder(folder: Path) -> Iterator[Path]:
-    """Yield an empty folder beside `folder` that is removed when the block ends."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    _remove_abandoned(folder)
+    """Yield an empty folder beside `folder` that is removed when the block ends.
+
+    Raises:
+        DataError: No folder can be made there.
+    """
     partial = _beside(folder, _PARTIAL)
-    partial.mkdir()
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(folder)
+        partial.mkdir()
+    except OSError as error:
+        raise not_written(folder, error) from error
     try:
         yield partial
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def not_written(folder: Path, error: OSError) -> DataError:
+    """Return the error that says why `folder` was not written, and what to do."""
+    why = f"{folder.parent} is a file" if folder.parent.is_file() else error.strerror or error
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        remedy = "make room there, or set ADAPTASK_CACHE to a folder with more"
+    else:
+        remedy = "set ADAPTASK_CACHE to a folder that can be written"
+    return DataError(f"could not write {folder}: {why}. Nothing was changed; {remedy}.")
 
 
 def restore_folder(folder: Path) -> None:
@@ -49,24 +71,36 @@ def restore_folder(folder: Path) -> None:
         return
     for retired in sorted(folder.parent.glob(f".{folder.name}.{_RETIRED}.*")):
         if _is_abandoned(retired):
-            retired.rename(folder)
+            # Others may be faster, or the disk may be read-only: then there is nothing to put back.
+            with suppress(OSError):
+                retired.rename(folder)
             return
 
 
-def _swap(partial: Path, folder: Path) -> None:
+def restore_folders(root: Path) -> None:
+    """Do what `restore_folder` does, for every folder directly in `root`."""
+    for retired in root.glob(f".*.{_RETIRED}.*.*.*"):
+        restore_folder(root / retired.name[1:].rsplit(".", 4)[0])
+
+
+def _swap(partial: Path, folder: Path, unless: Callable[[], bool]) -> None:
     # A folder cannot be renamed over one that holds files, so the old one steps aside first;
     # `restore_folder` brings it back should the process die between the two renames.
-    if not folder.exists():
-        partial.rename(folder)
-        return
-    retired = _beside(folder, _RETIRED)
-    folder.rename(retired)
-    try:
-        partial.rename(folder)
-    except BaseException:
-        retired.rename(folder)
-        raise
-    shutil.rmtree(retired, ignore_errors=True)
+    is_done = False
+    while not is_done and not unless():
+        retired = _beside(folder, _RETIRED)
+        with suppress(FileNotFoundError):
+            folder.rename(retired)
+        try:
+            partial.rename(folder)
+            is_done = True
+        except BaseException as error:
+            # Where another process has put its folder there in between, that one steps aside too.
+            if not isinstance(error, OSError) or error.errno not in _OCCUPIED:
+                if retired.exists():
+                    retired.rename(folder)
+                raise
+        shutil.rmtree(retired, ignore_errors=True)
 
 
 def _beside(folder: Path, role: str) -> Path:
@@ -75,8 +109,10 @@ def _beside(folder: Path, role: str) -> Path:
 
 
 def _remove_abandoned(folder: Path) -> None:
-    for role in (_PARTIAL, _RETIRED):
-        for leftover in folder.parent.glob(f".{folder.name}.{role}.*"):
+    # Unfinished folders of all names, but retired ones of this name only: those of others may be
+    # all there is of a dataset, and are put back when it is next asked for.
+    for pattern in (f".*.{_PARTIAL}.*.*.*", f".{folder.name}.{_RETIRED}.*"):
+        for leftover in folder.parent.glob(pattern):
             if _is_abandoned(leftover):
                 shutil.rmtree(leftover, ignore_errors=True)
 
@@ -86,7 +122,10 @@ def _is_abandoned(leftover: Path) -> bool:
     # Signal 0 asks whether a process lives, but on Windows it would end it; and the processes
     # of another host cannot be asked at all. There age decides.
     if sys.platform == "win32" or host != _host() or not pid.isdigit():
-        return time.time() - leftover.stat().st_mtime > _ABANDONED_AFTER_SECONDS
+        try:
+            return time.time() - leftover.stat().st_mtime > _ABANDONED_AFTER_SECONDS
+        except FileNotFoundError:
+            return False
     try:
         os.kill(int(pid), 0)
     except ProcessLookupError:

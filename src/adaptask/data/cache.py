@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
-from adaptask.data.atomic_folder import replace_folder, restore_folder
+from adaptask.data.atomic_folder import not_written, replace_folder, restore_folder
 from adaptask.data.images import ImageSet
 from adaptask.errors import ArgumentError, DataError
 
@@ -132,31 +132,41 @@ class CacheWriter:
 
 @contextmanager
 def open_cache_writer(
-    folder: Path, *, dataset: str, source: str, image_shape: tuple[int, int, int]
+    folder: Path,
+    *,
+    dataset: str,
+    source: str,
+    image_shape: tuple[int, int, int],
+    unless: Callable[[], bool] = lambda: False,
 ) -> Iterator[CacheWriter]:
     """Yield a writer whose splits become the cache `folder` when the block ends well.
 
-    A block that fails, a full disk included, leaves `folder` as it was and nothing beside it.
+    A block that fails, a full disk included, leaves `folder` as it was and nothing beside it; so
+    does one at whose end `unless` is true.
     """
     try:
-        with replace_folder(folder) as partial:
+        with replace_folder(folder, unless=unless) as partial:
             writer = CacheWriter(partial, dataset=dataset, source=source, image_shape=image_shape)
             yield writer
             writer.finish()
     except OSError as error:
-        raise DataError(
-            f"could not write the cache {folder}: {error.strerror or error}. Nothing was changed; "
-            "make room there, or set ADAPTASK_CACHE to a folder with more."
-        ) from error
+        raise not_written(folder, error) from error
 
 
-def write_cache(folder: Path, splits: Mapping[str, ImageSet], *, source: str) -> None:
+def write_cache(
+    folder: Path,
+    splits: Mapping[str, ImageSet],
+    *,
+    source: str,
+    unless: Callable[[], bool] = lambda: False,
+) -> None:
     """Write `splits`, held in memory, as the cache `folder`, replacing one that is there.
 
     Args:
         folder: Where the cache is to be.
         splits: The image sets by the name of their split, `train` among them.
         source: What the images came from, in words.
+        unless: Asked at the end whether what is there by then is to stay instead.
     """
     if not splits:
         raise ArgumentError("a cache needs a 'train' split; got no splits.")
@@ -164,7 +174,7 @@ def write_cache(folder: Path, splits: Mapping[str, ImageSet], *, source: str) ->
     channels, height, width = first.images.shape[1:]
     shape = (int(channels), int(height), int(width))
     with open_cache_writer(
-        folder, dataset=first.dataset, source=source, image_shape=shape
+        folder, dataset=first.dataset, source=source, image_shape=shape, unless=unless
     ) as writer:
         for split, images in splits.items():
             counts = images.class_starts.diff().tolist()
@@ -205,6 +215,17 @@ def read_statistics(folder: Path) -> tuple[tuple[float, ...], tuple[float, ...]]
     """Return mean and standard deviation of the training pixels, each `channels`, in [0, 1]."""
     meta = read_meta(folder)
     return tuple(meta["mean"]), tuple(meta["std"])
+
+
+def is_cache_of(folder: Path, source: str) -> bool:
+    """Return whether there is a cache from `source` with all its files, their content unread."""
+    try:
+        meta = read_meta(folder)
+        for split in meta["splits"]:
+            read_cache(folder, split)
+    except DataError:
+        return False
+    return bool(meta["source"] == source)
 
 
 def read_meta(folder: Path) -> dict[str, Any]:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, groupby, islice, product
 from pathlib import Path
 
 from adaptask.data.cache import read_cache, read_meta
 from adaptask.data.images import ImageSet
 from adaptask.errors import DataError
+
+MAX_EXAMPLES = 100
+
+ClassPlace = tuple[str, str]
+"""A class: its split and its name."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +34,10 @@ class CacheReport:
     """What a check of a cache found."""
 
     n_images: int
-    duplicates: list[tuple[ImagePlace, ImagePlace]]
-    """Pairs of images in different splits that are the same in every pixel."""
+    duplicates: Counter[tuple[ClassPlace, ClassPlace]]
+    """Number of pairs of images in different splits that are the same in every pixel, by class."""
+    examples: list[tuple[ImagePlace, ImagePlace]]
+    """The first `MAX_EXAMPLES` of these pairs."""
 
 
 def check_cache(folder: Path) -> CacheReport:
@@ -52,24 +60,32 @@ def check_cache(folder: Path) -> CacheReport:
                 "damaged. Prepare the dataset again."
             )
     sets = [read_cache(folder, split) for split in splits]
-    return CacheReport(sum(len(s.images) for s in sets), _duplicates(sets))
+    duplicates: Counter[tuple[ClassPlace, ClassPlace]] = Counter()
+    examples: list[tuple[ImagePlace, ImagePlace]] = []
+    for first, second in _equal_in_two_splits(sets):
+        # All pairs are as many as the product of the two: they are counted, not listed.
+        for (a, n_a), (b, n_b) in product(_class_counts(first), _class_counts(second)):
+            duplicates[a, b] += n_a * n_b
+        examples += islice(product(first, second), MAX_EXAMPLES - len(examples))
+    return CacheReport(sum(len(s.images) for s in sets), duplicates, examples)
 
 
-def _duplicates(sets: list[ImageSet]) -> list[tuple[ImagePlace, ImagePlace]]:
+def _class_counts(places: list[ImagePlace]) -> Iterable[tuple[ClassPlace, int]]:
+    return Counter((place.split, place.class_name) for place in places).items()
+
+
+def _equal_in_two_splits(
+    sets: list[ImageSet],
+) -> Iterator[tuple[list[ImagePlace], list[ImagePlace]]]:
+    """Yield, for every image that is in two splits, its places in the one and in the other."""
     seen: dict[bytes, list[ImagePlace]] = defaultdict(list)
-    repeated: dict[bytes, None] = {}
     for images in sets:
         pixels = images.images.numpy()
         starts = images.class_starts.tolist()
         for name, start, stop in zip(images.class_names, starts[:-1], starts[1:], strict=True):
             for index in range(start, stop):
                 digest = hashlib.blake2b(pixels[index].data, digest_size=16).digest()
-                if digest in seen:
-                    repeated[digest] = None
                 seen[digest].append(ImagePlace(images.split, name, index - start))
-    return [
-        (first, second)
-        for digest in repeated
-        for first, second in combinations(seen[digest], 2)
-        if first.split != second.split
-    ]
+    for places in seen.values():
+        by_split = [list(group) for _, group in groupby(places, key=lambda place: place.split)]
+        yield from combinations(by_split, 2)

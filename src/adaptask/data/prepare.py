@@ -59,7 +59,10 @@ def prepare(
         check_integer("workers", workers, low=1)
     entry = DATASETS.get(name)
     if isinstance(entry, Generated):
-        raise ArgumentError(f"'{name}' needs no preparation: it is made on first use.")
+        raise ArgumentError(
+            f"'{name}' needs no preparation: it is made on first use, and anew where "
+            f"{cache_root() / name} has been removed."
+        )
     if isinstance(entry, OwnImages):
         return prepare_own(source, workers=workers, progress=progress)
     if entry is None:
@@ -83,7 +86,7 @@ def prepare_benchmark(
     with open_source(source, scratch=root) as opened, scratch_folder(root / "unpacked") as scratch:
         try:
             layout, folder = _recognise(benchmark, opened, source)
-            splits = layout.read(folder, benchmark.classes, scratch)
+            splits = _read(layout, folder, benchmark, scratch)
         except OSError as error:
             raise DataError(f"{source} cannot be read: {error}. Nothing was changed.") from error
         problems = _problems(benchmark, splits)
@@ -197,6 +200,17 @@ def _recognise(benchmark: Benchmark, opened: Path, source: Path) -> tuple[Layout
         f"{source} is not a known layout of '{benchmark.name}'. Known are:{known}\n"
         f"The data is to be had from {benchmark.home}."
     )
+
+
+def _read(layout: Layout, folder: Path, benchmark: Benchmark, scratch: Path) -> Splits:
+    try:
+        return layout.read(folder, benchmark.classes, scratch)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # Files that open well can hold anything in the place of what a layout looks for.
+        raise DataError(
+            f"{folder} looks like {layout.description}, but what its files hold is not of that "
+            f"form ({type(error).__name__}: {error}). Nothing was changed; fetch the data again."
+        ) from error
 
 
 def _problems(benchmark: Benchmark, splits: Splits) -> list[str]:

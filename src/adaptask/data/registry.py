@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from adaptask.data import glyphs
-from adaptask.data.atomic_folder import restore_folder
-from adaptask.data.cache import cache_root, read_cache, read_meta, read_statistics, write_cache
+from adaptask.data.atomic_folder import restore_folder, restore_folders
+from adaptask.data.cache import (
+    cache_root,
+    is_cache_of,
+    read_cache,
+    read_meta,
+    read_statistics,
+    write_cache,
+)
 from adaptask.data.class_lists import SPLITS, ClassLists, class_lists, with_rotations
 from adaptask.data.convert import ImageForm
 from adaptask.data.folder_layouts import OMNIGLOT, RAVI_CSV, class_folders
@@ -22,6 +31,8 @@ from adaptask.data.pickle_layouts import (
     labelled_pickles,
 )
 from adaptask.errors import ArgumentError, DataError
+
+_Content = TypeVar("_Content")
 
 
 @dataclass(frozen=True)
@@ -192,12 +203,21 @@ def load(name: str, split: str) -> ImageSet:
     """
     if split not in SPLITS:
         raise ArgumentError(f"split must be 'train', 'val' or 'test'; got '{split}'.")
-    return read_cache(dataset_folder(name), split)
+    return _read(name, lambda folder: read_cache(folder, split))
 
 
 def load_statistics(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return mean and standard deviation of the training pixels, each `channels`, in [0, 1]."""
-    return read_statistics(dataset_folder(name))
+    return _read(name, read_statistics)
+
+
+def _read(name: str, read: Callable[[Path], _Content]) -> _Content:
+    folder = dataset_folder(name)
+    try:
+        return read(folder)
+    except DataError:
+        # Another process may have been replacing the cache just now.
+        return read(dataset_folder(name))
 
 
 def default_augmentation(name: str) -> str:
@@ -210,8 +230,10 @@ def dataset_folder(name: str) -> Path:
     folder = cache_root() / name
     entry = DATASETS.get(name)
     if isinstance(entry, Generated):
-        if not is_prepared(folder) or read_meta(folder)["source"] != entry.source:
-            write_cache(folder, entry.generate(), source=entry.source)
+        made = partial(is_cache_of, folder, entry.source)
+        if not made():
+            # Others may make it at the same time; the first to be done wins, and all use that one.
+            write_cache(folder, entry.generate(), source=entry.source, unless=made)
         return folder
     if name in names() and is_prepared(folder):
         return folder
@@ -227,6 +249,7 @@ def dataset_folder(name: str) -> Path:
 def names() -> list[str]:
     """Return the names of all datasets, those of the user's own images last."""
     root = cache_root()
+    restore_folders(root)
     found = sorted(path.parent.name for path in root.glob("*/meta.json")) if root.is_dir() else []
     return [*DATASETS, *(n for n in found if n not in DATASETS and not n.startswith("."))]
 
@@ -268,7 +291,8 @@ def _status(name: str) -> Status:
     try:
         meta = read_meta(folder)
     except DataError as error:
-        return Status(name, entry.description, folder, False, needs_source, problem=str(error))
+        problem = str(error) if needs_source else ""
+        return Status(name, entry.description, folder, False, needs_source, problem=problem)
     splits = meta["splits"].values()
     return Status(
         name,

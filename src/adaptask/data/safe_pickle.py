@@ -2,8 +2,10 @@
 
 A pickle is a program: it may name any function and have it called. The unpickler here admits
 numpy arrays of plain numbers or text and the plain containers, in what Python 2 and Python 3
-write alike, and nothing else. Not even numpy's own unpickling code is reached: stand-ins take
-the bytes and the type down, and the array is built from them after the type has been checked.
+write alike, and nothing else. Of numpy a pickle can name stand-ins only: they take the bytes and
+the type down, and the array is built from them after the type has been checked. Where a pickle
+sets the state of an array that has been built, numpy's code is reached and refuses: it wants a
+numpy type, and none can be named.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import numpy as np
 
 from adaptask.errors import DataError
 
+_BYTE_ORDERS = ("<", ">", "=", "|")
 _PLAIN_TYPE = re.compile(r"(b1|[iu][1248]|f[248]|[SU]\d+)")
 
 
@@ -72,7 +75,10 @@ class _Dtype(metaclass=_Sealed):
         _, order, subtype, names, fields = state[:5]
         if subtype is not None or names is not None or fields is not None:
             raise _RefusedError("it holds an array of records")
-        self._order = order.decode("latin1") if isinstance(order, bytes) else order
+        text = order.decode("latin1") if isinstance(order, bytes) else order
+        if not isinstance(text, str) or text not in _BYTE_ORDERS:
+            raise _RefusedError(f"it holds an array of byte order '{text}'")
+        self._order = text
 
     def plain(self) -> np.dtype[Any]:
         return np.dtype(("" if self._order == "|" else self._order) + self._code)
@@ -129,6 +135,24 @@ class _EncodeLatin1(metaclass=_Sealed):
         return text.encode("latin1")
 
 
+class _Bytes(metaclass=_Sealed):
+    """Stands in for `bytes`, which would take a number for a size and fill the memory."""
+
+    def __new__(cls, content: Any = b"", encoding: Any = "latin1") -> Any:
+        if isinstance(content, str):
+            return _EncodeLatin1(content, encoding)
+        if not isinstance(content, bytes | bytearray):
+            raise _RefusedError("it makes bytes of something other than bytes or text")
+        return bytes(content)
+
+
+class _ByteArray(metaclass=_Sealed):
+    """Stands in for `bytearray` for the same reason."""
+
+    def __new__(cls, *arguments: Any) -> Any:
+        return bytearray(_Bytes(*arguments))
+
+
 _ADMITTED: dict[tuple[str, str], type] = {
     ("numpy", "ndarray"): _Array,
     ("numpy", "dtype"): _Dtype,
@@ -136,8 +160,10 @@ _ADMITTED: dict[tuple[str, str], type] = {
     ("collections", "OrderedDict"): OrderedDict,
 }
 for _module in ("builtins", "__builtin__"):
-    for _container in (set, frozenset, bytes, bytearray):
-        _ADMITTED[_module, _container.__name__] = _container
+    _ADMITTED[_module, "set"] = set
+    _ADMITTED[_module, "frozenset"] = frozenset
+    _ADMITTED[_module, "bytes"] = _Bytes
+    _ADMITTED[_module, "bytearray"] = _ByteArray
 for _package in ("numpy.core", "numpy._core"):
     _ADMITTED[f"{_package}.multiarray", "_reconstruct"] = _Reconstruct
     _ADMITTED[f"{_package}.multiarray", "scalar"] = _Scalar

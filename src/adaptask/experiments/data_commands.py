@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -108,12 +107,10 @@ def check_dataset(*, name: str) -> None:
     if not report.duplicates:
         console.print("No image is in more than one split.")
         return
-    console.print(f"{_count(len(report.duplicates), 'pair')} of equal images in different splits:")
-    pairs = Counter(
-        ((a.class_name, a.split), (b.class_name, b.split)) for a, b in report.duplicates
-    )
-    for (first, second), n in pairs.most_common():
-        line = f"  {n:4}  {first[0]} ({first[1]}) = {second[0]} ({second[1]})"
+    n_pairs = report.duplicates.total()
+    console.print(f"{_count(n_pairs, 'pair')} of equal images in different splits:")
+    for (first, second), n in report.duplicates.most_common():
+        line = f"  {n:4}  {first[1]} ({first[0]}) = {second[1]} ({second[0]})"
         console.print(line, markup=False)
 
 
