@@ -294,7 +294,7 @@ def decoded(path, channels=3):
     with Image.open(path) as image:
         width, height = ImageOps.exif_transpose(image).size
     piece = Piece([path], "a", "here", 0, 0)
-    pixels, problems = decode([piece], ImageForm(channels, height, width))
+    pixels, problems = decode([piece], ImageForm(channels, height, width, turn=True))
     return (pixels[0].transpose(1, 2, 0), problems)
 
 
@@ -349,12 +349,15 @@ def test_photographs_are_turned_upright(tmp_path):
     assert problems == []
     assert pixels.shape == (4, 2, 3)
     assert np.argwhere(pixels[..., 0]).tolist() == [[0, 1]]
+    # A benchmark's image stays as published results have it.
+    kept, _ = decode([Piece([tmp_path / "x.png"], "a", "here", 0, 0)], ImageForm(3, 2, 4))
+    assert np.argwhere(kept[0, 0]).tolist() == [[0, 0]]
 
 
 def test_an_unreadable_orientation_does_not_matter(tmp_path):
     Image.new("RGB", (4, 2), "white").save(tmp_path / "x.png", exif=b"Exif\0\0nonsense")
     piece = Piece([tmp_path / "x.png"], "a", "here", 0, 0)
-    pixels, problems = decode([piece], ImageForm(1, 2, 4))
+    pixels, problems = decode([piece], ImageForm(1, 2, 4, turn=True))
     assert problems == []
     assert pixels.min() == 255
 
