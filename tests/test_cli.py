@@ -30,7 +30,9 @@ def test_errors_are_one_line_on_standard_error(capsys):
 def test_data_commands_are_wired(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("ADAPTASK_CACHE", str(tmp_path))
     assert main(["data", "list"]) == 0
-    assert "cifar-fs" in capsys.readouterr().out
+    listed = capsys.readouterr().out
+    assert "cifar-fs" in listed
+    assert "60,000" in listed  # what it has when it is prepared
     for command in (["check", "cifar-fs"], ["sheet", "cifar-fs"]):
         assert main(["data", *command]) == 1
         assert "adaptask data prepare cifar-fs --source PATH" in capsys.readouterr().err

@@ -287,7 +287,10 @@ def _status(name: str) -> Status:
     folder = cache_root() / name
     needs_source = not isinstance(entry, Generated)
     if not is_prepared(folder):
-        return Status(name, entry.description, folder, False, needs_source)
+        counts = (0, 0)
+        if isinstance(entry, Benchmark):
+            counts = sum(map(len, entry.classes.values())), entry.n_images
+        return Status(name, entry.description, folder, False, needs_source, *counts)
     try:
         meta = read_meta(folder)
     except DataError as error:

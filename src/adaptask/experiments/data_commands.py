@@ -34,13 +34,12 @@ def list_datasets() -> None:
     table.add_column("what it is")
     rows = status()
     for row in rows:
-        known = row.is_prepared
         table.add_row(
             row.name,
             _state(row),
-            f"{row.n_classes:,}" if known else "",
-            f"{row.n_images:,}" if known else "",
-            f"{row.n_bytes / 1e6:,.0f} MB" if known else "",
+            f"{row.n_classes:,}" if row.n_classes else "",
+            f"{row.n_images:,}" if row.n_images else "",
+            f"{row.n_bytes / 1e6:,.0f} MB" if row.is_prepared else "",
             escape(row.problem or row.description),
         )
     console = _console()
