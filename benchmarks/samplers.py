@@ -41,7 +41,7 @@ cores (AMD EPYC), torch 2.13, numpy 2.4:
 
 At n = 64, K = 5 the bar was 2x for one task and 30x for 64: six runs gave 2.3x to 2.4x and 33x to
 36x on a quiet machine. At n = 10,000 a draw of the transcription, which sums 10^8 potentials,
-took 1.1 to 3 s.
+took 1.1 to 3 s; the last three rows shared the machine with other work.
 
 On an H200 (torch 2.11, eager, every operation a launch of its own, wall time), 64 tasks, K = 5:
 3.1 to 3.7 us a task for a draw and 20 to 23 for an update, the same from 64 to 10,000 classes.
