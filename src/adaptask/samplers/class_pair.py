@@ -10,7 +10,7 @@ from torch import Tensor
 from adaptask import theory
 from adaptask.arguments import check_choice, check_integer
 from adaptask.errors import ArgumentError
-from adaptask.samplers.arrays import Array, as_tensor, view
+from adaptask.samplers.arrays import Array, as_tensor
 from adaptask.samplers.greedy_class_pair import greedy_draw
 from adaptask.samplers.potentials import PairPotentialSampler
 
@@ -214,8 +214,8 @@ class ClassPairSampler(PairPotentialSampler):
         return candidates.gather(1, at).squeeze(1), any_accepted
 
     def _propose(self, n_draws: int) -> Tensor:
-        noise = self._log_exponential(self.n_way, n_draws, self.n_classes, dtype=self.dtype)
-        return as_tensor(greedy_draw(self._potentials, self._row_weights, view(noise), self._xp))
+        noise = self._log_noise(n_draws)
+        return as_tensor(greedy_draw(self._potentials, self._row_weights, noise, self._xp))
 
     def _log_importance(self, class_ids: Tensor) -> Tensor:
         """Return log W = the sum of log Z(L_k) over k = 2 to K - 1 of rows in greedy order."""
