@@ -20,13 +20,20 @@ MAY_IMPORT = {
     "theory": FOUNDATION,
     "samplers": FOUNDATION | {"theory"},
     "data": FOUNDATION,
+    "backbones": FOUNDATION,
+    "learners": FOUNDATION | {"backbones"},
     "conformance": FOUNDATION,
-    "experiments": FOUNDATION | {"theory", "samplers", "data", "conformance"},
+    "training": FOUNDATION | {"samplers", "learners", "backbones", "data"},
+    "experiments": FOUNDATION
+    | {"theory", "samplers", "data", "conformance", "backbones", "learners", "training"},
     "cli": {"errors", "experiments"},
     "__main__": {"cli"},
     "__init__": set(),
 }
-CORE = ("arguments", "errors", "interfaces", "randomness", "theory", "samplers", "data")
+CORE = (
+    *("arguments", "errors", "interfaces", "randomness", "theory"),
+    *("samplers", "learners", "backbones", "data", "training"),
+)
 CORE_LIBRARIES = {"torch", "numpy", "PIL"}
 
 

@@ -19,3 +19,7 @@ class StateError(AdaptaskError):
 
 class DataError(AdaptaskError):
     """A dataset is missing, incomplete, damaged or not to be trusted."""
+
+
+class TrainingError(AdaptaskError):
+    """Training cannot go on: the loss is no number, or what a run needs cannot be written."""

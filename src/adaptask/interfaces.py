@@ -5,6 +5,7 @@ One step of training reads, with every tensor on one device:
     class_ids = sampler.sample(n_tasks)                                # which classes
     episodes = source.draw(class_ids, n_shot=n_shot, n_query=n_query)  # which images
     query_logits = learner(episodes)                                   # what the learner says
+    loss.backward(); optimizer.step()
     sampler.update(class_ids, query_logits.softmax(-1), episodes.query_labels)
 """
 
@@ -76,3 +77,28 @@ class Episodes:
     """`tasks x (way * query) x channels x height x width`, float."""
     query_labels: Tensor
     """`tasks x (way * query)` int64, positions in the task, 0 to way - 1."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a learner made of a batch of episodes in training."""
+
+    loss: Tensor
+    """Scalar, the mean over tasks; its gradient is what the optimiser follows."""
+    query_logits: Tensor
+    """`tasks x queries x way`, the predictions that feed the sampler; never differentiated."""
+
+
+@runtime_checkable
+class EpisodeLearner(Protocol):
+    """Classifies the queries of tasks from their support sets: any module with this `forward`.
+
+    A module that has nothing else is trained with the cross-entropy of its logits. One that wants
+    another objective adds `training_step(episodes) -> Outcome`; one whose training changes with
+    time adds `begin_step(step, n_steps)`, called before every step. `adaptask.learners.Learner`
+    has both.
+    """
+
+    def __call__(self, episodes: Episodes) -> Tensor:
+        """Return the query logits, `tasks x queries x way`."""
+        ...

@@ -1,0 +1,1 @@
+"""Support set and queries in, query logits out: one file an algorithm."""

@@ -1,0 +1,40 @@
+"""What every learner shares: how a batch of episodes becomes a loss and query logits."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from adaptask.interfaces import Episodes, Outcome
+
+
+class Learner(nn.Module, ABC):
+    """A few-shot learner: write `forward`, and the rest is there.
+
+    Learners treat all tasks of a batch at once and read no value on the host. The same module
+    serves training and evaluation; `train()` and `eval()` say which.
+    """
+
+    @abstractmethod
+    def forward(self, episodes: Episodes) -> Tensor:
+        """Return the query logits, `tasks x queries x way`, whose softmax are probabilities."""
+
+    def loss(self, query_logits: Tensor, query_labels: Tensor) -> Tensor:
+        """Return the training loss of query logits, the mean over all queries.
+
+        Args:
+            query_logits: `tasks x queries x way`.
+            query_labels: `tasks x queries`, positions in the task.
+        """
+        return cross_entropy(query_logits.flatten(0, 1).float(), query_labels.flatten())
+
+    def training_step(self, episodes: Episodes) -> Outcome:
+        """Return the loss to differentiate and the logits that feed the sampler."""
+        query_logits = self(episodes)
+        loss = self.loss(query_logits, episodes.query_labels)
+        return Outcome(loss=loss, query_logits=query_logits.detach())
+
+    def begin_step(self, step: int, n_steps: int) -> None:
+        """Take in that step `step` of `n_steps`, counted from 0, is about to begin."""
