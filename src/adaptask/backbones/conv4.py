@@ -25,7 +25,11 @@ class ConvBlock(nn.Module):
 
     def forward(self, maps: Tensor, n_tasks: int = 1) -> Tensor:
         """Map `(tasks * images) x channels x height x width` to the next such maps."""
-        maps = relu(normalise(self.norm, self.convolution(maps), n_tasks))
+        return self.after_convolution(self.convolution(maps), n_tasks)
+
+    def after_convolution(self, maps: Tensor, n_tasks: int = 1) -> Tensor:
+        """Normalise, rectify and pool what the convolution gave."""
+        maps = relu(normalise(self.norm, maps, n_tasks))
         return max_pool2d(maps, 2) if self.pool else maps
 
 

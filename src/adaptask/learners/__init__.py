@@ -14,10 +14,14 @@ from adaptask.arguments import build_from
 from adaptask.backbones import Backbone
 from adaptask.learners.base import Learner
 from adaptask.learners.embedding import EmbeddingLearner, check_shapes
+from adaptask.learners.matchingnet import MatchingNet
 from adaptask.learners.protonet import ProtoNet
+from adaptask.learners.relationnet import RelationNet
 
 LEARNERS: dict[str, type[Learner]] = {
     "protonet": ProtoNet,
+    "matchingnet": MatchingNet,
+    "relationnet": RelationNet,
 }
 """Every learner by its name."""
 
@@ -40,7 +44,9 @@ __all__ = [
     "LEARNERS",
     "EmbeddingLearner",
     "Learner",
+    "MatchingNet",
     "ProtoNet",
+    "RelationNet",
     "build_learner",
     "check_shapes",
 ]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from adaptask.backbones import Backbone
 from adaptask.errors import ArgumentError
@@ -17,15 +18,26 @@ class EmbeddingLearner(Learner):
     """A learner on a backbone: write `_classify`, and the rest is there.
 
     All images of a step, support and queries of all tasks, go through the backbone in one call.
-    What follows is computed in at least float32, mixed precision or not: distances are
-    differences of large numbers.
+    What follows is computed in at least float32, mixed precision or not, unless a class says
+    otherwise: distances are differences of large numbers.
 
     Args:
         backbone: Maps images to features.
+
+    Raises:
+        ArgumentError: If the backbone is no module.
     """
+
+    _mixed_precision: ClassVar[bool] = False
+    """Whether `_classify` is left to autocast."""
 
     def __init__(self, *, backbone: Backbone) -> None:
         super().__init__()
+        if not isinstance(backbone, nn.Module):
+            raise ArgumentError(
+                "backbone must be a torch.nn.Module, such as build_backbone returns; "
+                f"got {backbone!r}."
+            )
         self.backbone = backbone
 
     @abstractmethod
@@ -51,9 +63,11 @@ class EmbeddingLearner(Learner):
         n_way, n_shot = check_shapes(episodes)
         n_support = n_way * n_shot
         features = self._embed(torch.cat((episodes.support_images, episodes.query_images), dim=1))
-        features = features.to(torch.promote_types(features.dtype, torch.float32))
+        mixed = self._mixed_precision and torch.is_autocast_enabled(features.device.type)
+        if not mixed:
+            features = features.to(torch.promote_types(features.dtype, torch.float32))
         support = torch.unflatten(features[:, :n_support], 1, (n_way, n_shot))
-        with torch.autocast(features.device.type, enabled=False):
+        with torch.autocast(features.device.type, enabled=mixed):
             return self._classify(support, features[:, n_support:])
 
 
