@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 from adaptask.errors import ArgumentError
+
+T = TypeVar("T")
 
 
 def check_integer(
@@ -64,3 +68,31 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> str:
     if not isinstance(value, str) or value not in known:
         raise ArgumentError(f"{name} must be one of {', '.join(known)}; got {value!r}.")
     return value
+
+
+def build_from(
+    registry: Mapping[str, Callable[..., T]], kind: str, name: str, settings: Mapping[str, Any]
+) -> T:
+    """Build the entry of a registry that has this name.
+
+    Args:
+        registry: Classes by their names; their keyword arguments are the settings.
+        kind: What the registry holds, such as "backbone".
+        name: A key of the registry.
+        settings: The keyword arguments of the class.
+
+    Raises:
+        ArgumentError: If there is no such entry, it does not take such an argument, or one that
+            it needs is missing.
+    """
+    build = registry[check_choice(kind, name, registry)]
+    parameters = inspect.signature(build).parameters
+    if unknown := settings.keys() - parameters.keys():
+        raise ArgumentError(
+            f"The {kind} {name!r} takes no {', '.join(sorted(unknown))}; "
+            f"it takes {', '.join(parameters)}."
+        )
+    required = [key for key, p in parameters.items() if p.default is p.empty]
+    if missing := [key for key in required if key not in settings]:
+        raise ArgumentError(f"The {kind} {name!r} needs {', '.join(missing)}.")
+    return build(**settings)

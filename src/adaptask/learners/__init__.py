@@ -1,1 +1,52 @@
-"""Support set and queries in, query logits out: one file an algorithm."""
+"""Support set and queries in, query logits out: one file an algorithm.
+
+>>> from adaptask.backbones import build_backbone
+>>> from adaptask.learners import build_learner
+>>> backbone = build_backbone("conv4", image_shape=(3, 32, 32))
+>>> learner = build_learner("protonet", backbone=backbone, temperature=2.0)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from adaptask.arguments import build_from
+from adaptask.backbones import Backbone
+from adaptask.learners.base import Learner
+from adaptask.learners.embedding import EmbeddingLearner, check_shapes
+from adaptask.learners.matchingnet import MatchingNet
+from adaptask.learners.protonet import ProtoNet
+from adaptask.learners.relationnet import RelationNet
+
+LEARNERS: dict[str, type[Learner]] = {
+    "protonet": ProtoNet,
+    "matchingnet": MatchingNet,
+    "relationnet": RelationNet,
+}
+"""Every learner by its name."""
+
+
+def build_learner(name: str, *, backbone: Backbone, **settings: Any) -> Learner:
+    """Build the learner of that name.
+
+    Args:
+        name: A key of `LEARNERS`.
+        backbone: Maps images to features; see `adaptask.backbones.build_backbone`.
+        **settings: Further keyword arguments of its class.
+
+    Raises:
+        ArgumentError: If there is no such learner, or it does not take such an argument.
+    """
+    return build_from(LEARNERS, "learner", name, {"backbone": backbone, **settings})
+
+
+__all__ = [
+    "LEARNERS",
+    "EmbeddingLearner",
+    "Learner",
+    "MatchingNet",
+    "ProtoNet",
+    "RelationNet",
+    "build_learner",
+    "check_shapes",
+]

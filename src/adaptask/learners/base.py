@@ -17,6 +17,10 @@ class Learner(nn.Module, ABC):
     serves training and evaluation; `train()` and `eval()` say which.
     """
 
+    order_free: bool = True
+    """Whether the order of classes and of support images is free: another order of the classes
+    puts the logits into that order and changes nothing else."""
+
     @abstractmethod
     def forward(self, episodes: Episodes) -> Tensor:
         """Return the query logits, `tasks x queries x way`, whose softmax are probabilities."""

@@ -1,0 +1,98 @@
+"""Learners that compare features: one backbone embeds support set and queries together."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from adaptask.backbones import Backbone
+from adaptask.errors import ArgumentError
+from adaptask.interfaces import Episodes
+from adaptask.learners.base import Learner
+
+
+class EmbeddingLearner(Learner):
+    """A learner on a backbone: write `_classify`, and the rest is there.
+
+    All images of a step, support and queries of all tasks, go through the backbone in one call.
+    What follows is computed in at least float32, mixed precision or not, unless a class says
+    otherwise: distances are differences of large numbers.
+
+    Args:
+        backbone: Maps images to features.
+
+    Raises:
+        ArgumentError: If the backbone is no module.
+    """
+
+    _mixed_precision: ClassVar[bool] = False
+    """Whether `_classify` is left to autocast."""
+
+    def __init__(self, *, backbone: Backbone) -> None:
+        super().__init__()
+        if not isinstance(backbone, nn.Module):
+            raise ArgumentError(
+                "backbone must be a torch.nn.Module, such as build_backbone returns; "
+                f"got {backbone!r}."
+            )
+        self.backbone = backbone
+
+    @abstractmethod
+    def _classify(self, support: Tensor, query: Tensor) -> Tensor:
+        """Return the query logits, `tasks x queries x way`.
+
+        Args:
+            support: What `_embed` made of the support set, `tasks x way x shot x ...`.
+            query: What it made of the queries, `tasks x queries x ...`.
+        """
+
+    def _embed(self, images: Tensor) -> Tensor:
+        """Embed images, `tasks x images x channels x height x width`."""
+        features: Tensor = self.backbone(images)
+        return features
+
+    def forward(self, episodes: Episodes) -> Tensor:
+        """Return the query logits, `tasks x queries x way`.
+
+        Raises:
+            ArgumentError: If the shapes of the episodes do not belong together.
+        """
+        n_way, n_shot = check_shapes(episodes)
+        n_support = n_way * n_shot
+        features = self._embed(torch.cat((episodes.support_images, episodes.query_images), dim=1))
+        mixed = self._mixed_precision and torch.is_autocast_enabled(features.device.type)
+        if not mixed:
+            features = features.to(torch.promote_types(features.dtype, torch.float32))
+        support = torch.unflatten(features[:, :n_support], 1, (n_way, n_shot))
+        with torch.autocast(features.device.type, enabled=mixed):
+            return self._classify(support, features[:, n_support:])
+
+
+def check_shapes(episodes: Episodes) -> tuple[int, int]:
+    """Return ways and shots of episodes, read from their shapes.
+
+    Raises:
+        ArgumentError: If the shapes do not belong together.
+    """
+    shapes = {
+        "class_ids": episodes.class_ids.shape,
+        "support_images": episodes.support_images.shape,
+        "query_images": episodes.query_images.shape,
+    }
+    n_tasks, n_way = shapes["class_ids"] if len(shapes["class_ids"]) == 2 else (0, 0)
+    images = [shapes["support_images"], shapes["query_images"]]
+    fits = n_way > 0 and all(
+        len(shape) == 5 and shape[0] == n_tasks and shape[1] and shape[1] % n_way == 0
+        for shape in images
+    )
+    if not fits:
+        came = ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
+        raise ArgumentError(
+            "Episodes need class_ids of tasks x way, and support and query images of "
+            "tasks x (way * images a class) x channels x height x width, at least one image a "
+            f"class; got {came}."
+        )
+    return n_way, images[0][1] // n_way

@@ -1,0 +1,88 @@
+"""Matching networks: attention over the support set."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from adaptask.arguments import check_integer, check_number
+from adaptask.backbones import Backbone
+from adaptask.learners.embedding import EmbeddingLearner
+
+
+class MatchingNet(EmbeddingLearner):
+    """Classify queries by how much of their attention falls on the images of each class.
+
+    A query attends to support image i with a(i) = softmax_i(scale * cosine(f(x), g(x_i))). The
+    logits are the logarithms of the sums of a over each class: their softmax is the attention.
+
+    Vinyals et al., *Matching Networks for One Shot Learning* (2016). Full context embeddings run
+    LSTMs over the support set, in the order in which it comes: `order_free` is then False.
+
+    Args:
+        backbone: Maps images to features.
+        attention_scale: What cosines are multiplied by before the softmax.
+        full_context: Whether features are put into the context of the support set.
+        n_reads: How often the attention LSTM of a query reads the support set, K in the paper.
+
+    Raises:
+        ArgumentError: If an argument cannot be used.
+    """
+
+    def __init__(
+        self,
+        *,
+        backbone: Backbone,
+        attention_scale: float = 100.0,
+        full_context: bool = False,
+        n_reads: int = 5,
+    ) -> None:
+        super().__init__(backbone=backbone)
+        self.attention_scale = check_number("attention_scale", attention_scale, low=1e-3, high=1e4)
+        check_integer("n_reads", n_reads, low=1)
+        self.context = FullContext(backbone.n_features, n_reads=n_reads) if full_context else None
+        self.order_free = not full_context
+
+    def _classify(self, support: Tensor, query: Tensor) -> Tensor:
+        n_way, n_shot = support.shape[1:3]
+        support = support.flatten(1, 2)
+        if self.context is not None:
+            support, query = self.context(support, query)
+        cosines = normalize(query, dim=-1) @ normalize(support, dim=-1).transpose(1, 2)
+        log_attention = (self.attention_scale * cosines).log_softmax(-1)
+        return torch.unflatten(log_attention, -1, (n_way, n_shot)).logsumexp(-1)
+
+
+class FullContext(nn.Module):
+    """Full context embeddings: LSTMs that let features depend on the whole support set.
+
+    Support (Vinyals et al., appendix A.2): g(x_i) = forward_i + backward_i + g'(x_i), the outputs
+    of a bidirectional LSTM over the support set added to the feature.
+
+    Query (appendix A.1), `n_reads` times from h = f'(x), c = 0: read r = sum_i a_i g(x_i) with
+    a = softmax_i(h g(x_i)), then h <- LSTM([f'(x), r], h, c) + f'(x).
+    """
+
+    def __init__(self, n_features: int, *, n_reads: int) -> None:
+        super().__init__()
+        self.support_lstm = nn.LSTM(n_features, n_features, batch_first=True, bidirectional=True)
+        self.query_lstm = nn.LSTMCell(2 * n_features, n_features)
+        self.n_reads = n_reads
+
+    def forward(self, support: Tensor, query: Tensor) -> tuple[Tensor, Tensor]:
+        """Return features in context, shaped as they came.
+
+        Args:
+            support: `tasks x support x features`.
+            query: `tasks x queries x features`.
+        """
+        forward, backward = self.support_lstm(support)[0].chunk(2, dim=-1)
+        support = support + forward + backward
+        output, cell = query, torch.zeros_like(query).flatten(0, 1)
+        for _ in range(self.n_reads):
+            read = (output @ support.transpose(1, 2)).softmax(-1) @ support
+            seen = torch.cat((query, read), dim=-1).flatten(0, 1)
+            hidden, cell = self.query_lstm(seen, (output.flatten(0, 1), cell))
+            output = hidden.view_as(query) + query
+        return support, output
