@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from adaptask.data.images import ImageSet
     from adaptask.data.normalisation import channel_statistics
     from adaptask.data.opening import open_episodes
+    from adaptask.data.plans import EpisodePlan
     from adaptask.data.registry import DATASETS, load, load_statistics
 
 _HOMES = {
     "AUGMENTATIONS": "augmentation",
     "DATASETS": "registry",
+    "EpisodePlan": "plans",
     "EpisodeSource": "episodes",
     "ImageSet": "images",
     "channel_statistics": "normalisation",
@@ -31,6 +33,7 @@ _HOMES = {
 __all__ = [
     "AUGMENTATIONS",
     "DATASETS",
+    "EpisodePlan",
     "EpisodeSource",
     "ImageSet",
     "channel_statistics",

@@ -13,12 +13,14 @@ from adaptask.arguments import check_choice, check_integer
 from adaptask.data.augmentation import AUGMENTATIONS, Augmentation
 from adaptask.data.images import ImageSet
 from adaptask.data.normalisation import scale_and_shift
+from adaptask.data.plans import EpisodePlan, plan_episodes, take_episodes
 from adaptask.data.subsets import ordered_subsets
 from adaptask.errors import ArgumentError, DataError, StateError
 from adaptask.interfaces import Episodes
 
 Storage = Literal["auto", "device", "host"]
 _STORAGES = ("auto", "device", "host")
+_LARGEST_SEED = 2**63 - 1
 
 
 class EpisodeSource:
@@ -60,6 +62,7 @@ class EpisodeSource:
         check_integer("seed", seed, low=0)
         counts = _class_counts(image_set)
         self.image_set = image_set
+        self._bounds = image_set.class_starts.cpu()
         # An empty tensor knows the index that a plain "cuda" leaves open.
         self.device = torch.empty(0, device=device or image_set.images.device).device
         self.storage = _choose_storage(storage, image_set.images, self.device)
@@ -106,11 +109,62 @@ class EpisodeSource:
         self._check_counts(n_shot, n_query)
         self._check_class_ids(class_ids)
         chosen = self._choose(class_ids.to(self._images.device), n_shot + n_query)
+        return self._assemble(class_ids, chosen, n_shot, self._augment)
+
+    def plan(
+        self, *, n_episodes: int, n_way: int, n_shot: int, n_query: int, seed: int
+    ) -> EpisodePlan:
+        """Return which images make up a number of episodes, to be cut when they are wanted.
+
+        Classes and images are chosen uniformly, without replacement. A plan depends on the split
+        and on these arguments alone: it is drawn on the CPU whatever the device, by a generator
+        of its own, and leaves those of the source as they are.
+
+        Args:
+            n_episodes: Number of episodes, at least 1.
+            n_way: Classes an episode, 2 to the number of classes in the split.
+            n_shot: Support images a class, at least 1.
+            n_query: Query images a class, at least 1.
+            seed: Decides which.
+
+        Raises:
+            ArgumentError: If an argument lies outside its range.
+            DataError: If the smallest class has fewer than `n_shot + n_query` images.
+        """
+        split = f"the number of classes in {self.image_set.dataset} ({self.image_set.split})"
+        check_integer("n_way", n_way, low=2, high=self.n_classes, meaning=split)
+        self._check_counts(n_shot, n_query)
+        return plan_episodes(
+            self._bounds,
+            n_episodes=check_integer("n_episodes", n_episodes, low=1),
+            n_way=n_way,
+            n_shot=n_shot,
+            n_query=n_query,
+            seed=check_integer("seed", seed, low=0, high=_LARGEST_SEED),
+        )
+
+    def cut(self, plan: EpisodePlan, start: int, stop: int) -> Episodes:
+        """Return episodes `start` to `stop - 1` of a plan, the images as they are, normalised.
+
+        Nothing is random, and nothing is augmented: the augmentation of the source, where it has
+        one, is for `draw` alone.
+
+        Raises:
+            ArgumentError: If the plan has no such episodes, or was made for another split.
+        """
+        class_ids, image_ids = take_episodes(plan, start, stop, self._bounds)
+        home = self._images.device
+        return self._assemble(class_ids, image_ids.to(home, non_blocking=True), plan.n_shot, None)
+
+    def _assemble(
+        self, class_ids: Tensor, image_ids: Tensor, n_shot: int, augment: Augmentation | None
+    ) -> Episodes:
+        """Fetch images by their positions, `tasks x way x (shot + query)`, and finish them."""
         # Support before query, so that both come out of one gather as views of it.
-        index = torch.cat((chosen[..., :n_shot].flatten(), chosen[..., n_shot:].flatten()))
-        images = self._finish(self._gather(index))
-        n_tasks, n_way = class_ids.shape
-        n_support = n_tasks * n_way * n_shot
+        index = torch.cat((image_ids[..., :n_shot].flatten(), image_ids[..., n_shot:].flatten()))
+        images = self._finish(self._gather(index), augment)
+        n_tasks, n_way, n_images = image_ids.shape
+        n_query, n_support = n_images - n_shot, n_tasks * n_way * n_shot
         return Episodes(
             class_ids=class_ids.to(self.device, non_blocking=True),
             support_images=images[:n_support].view(n_tasks, n_way * n_shot, *images.shape[1:]),
@@ -192,12 +246,12 @@ class EpisodeSource:
         images.record_stream(current)
         return images
 
-    def _finish(self, images: Tensor) -> Tensor:
+    def _finish(self, images: Tensor, augment: Augmentation | None) -> Tensor:
         """Turn uint8 images into augmented and normalised floats."""
-        if self._augment is None:
+        if augment is None:
             # In place: on a CPU, fresh memory for another 8 MB costs as much as the arithmetic.
             return images.float().mul_(self._scale / 255).add_(self._shift)
-        augmented = self._augment(images.float().mul_(1 / 255), self.augmentation_generator)
+        augmented = augment(images.float().mul_(1 / 255), self.augmentation_generator)
         return augmented * self._scale + self._shift
 
     def _labels(self, n_tasks: int, n_way: int, n_images: int) -> Tensor:

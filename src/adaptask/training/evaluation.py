@@ -1,0 +1,209 @@
+"""Evaluation on episodes that depend on a seed alone: mean accuracy with its 95 % interval."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from adaptask.arguments import check_choice, check_integer
+from adaptask.data import EpisodeSource
+from adaptask.errors import ArgumentError, TrainingError
+from adaptask.interfaces import EpisodeLearner, Episodes
+
+Precision = Literal["float32", "bfloat16"]
+PRECISIONS = ("float32", "bfloat16")
+
+# Pixels of the images of a batch, all channels as one. A Conv-4 or ResNet-12 holds about three
+# maps of 64 floats a pixel at once: 0.8 GB on the CPU, four times that on an accelerator.
+_PIXELS_ON_CPU = 1 << 20
+_PIXELS_ELSEWHERE = 1 << 22
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """How well a learner did on a number of episodes."""
+
+    accuracies: Tensor
+    """Share of the queries that were right, `episodes` float64 on the CPU."""
+    loss: float
+    """Mean cross-entropy of the queries."""
+
+    @property
+    def n_episodes(self) -> int:
+        """Number of episodes."""
+        return len(self.accuracies)
+
+    @property
+    def accuracy(self) -> float:
+        """Mean over the episodes."""
+        return float(self.accuracies.mean())
+
+    @property
+    def interval(self) -> float:
+        """Half the width of the 95 % interval of the mean: 1.96 standard errors."""
+        return 1.96 * float(self.accuracies.std()) / math.sqrt(self.n_episodes)
+
+    def __str__(self) -> str:
+        return f"{100 * self.accuracy:.2f} ± {100 * self.interval:.2f} %"
+
+
+class Evaluator:
+    """Evaluates learners, each on the same episodes.
+
+    The learner is put into `eval()` for the while, and computes without gradients, which leaves
+    those that it takes itself by `torch.func` or `torch.enable_grad()`. Everything random in it
+    starts from `seed` each time; the random state of the process is left as it was.
+
+    Args:
+        source: Where the episodes come from; its augmentation is not applied.
+        n_episodes: Number of episodes, at least 2.
+        n_way: Classes an episode.
+        n_shot: Support images a class.
+        n_query: Query images a class.
+        seed: Decides the episodes.
+        tasks_per_batch: How many episodes the learner is given at once. By default as many as
+            make a batch of reasonable size. It makes no difference to a learner that treats every
+            task by itself and draws nothing.
+        precision: `float32`, or `bfloat16` for mixed precision.
+
+    Raises:
+        ArgumentError: If an argument cannot be used.
+        DataError: If a class has too few images.
+    """
+
+    def __init__(
+        self,
+        source: EpisodeSource,
+        *,
+        n_way: int,
+        n_shot: int,
+        n_query: int = 15,
+        n_episodes: int = 1000,
+        seed: int = 0,
+        tasks_per_batch: int | None = None,
+        precision: Precision = "float32",
+    ) -> None:
+        self.source = source
+        self.seed = seed
+        self.precision = check_choice("precision", precision, PRECISIONS)
+        self.plan = source.plan(
+            n_episodes=check_integer("n_episodes", n_episodes, low=2),
+            n_way=n_way,
+            n_shot=n_shot,
+            n_query=n_query,
+            seed=seed,
+        )
+        if tasks_per_batch is None:
+            tasks_per_batch = _default_batch(source, n_images=self.plan.image_ids[0].numel())
+        self.tasks_per_batch = check_integer("tasks_per_batch", tasks_per_batch, low=1)
+
+    def __call__(self, learner: EpisodeLearner) -> Evaluation:
+        """Evaluate a learner; the device is waited for once, at the end.
+
+        Raises:
+            ArgumentError: If the learner is on another device, or its logits have the wrong shape.
+            TrainingError: If its logits are no numbers.
+        """
+        device = self.source.device
+        _check_device(learner, device)
+        n_episodes = len(self.plan)
+        correct, losses = [], []
+        mixed = torch.autocast(
+            device.type, dtype=torch.bfloat16, enabled=self.precision == "bfloat16"
+        )
+        with _evaluating(learner), _seeded(self.seed, device), torch.no_grad():
+            for start in range(0, n_episodes, self.tasks_per_batch):
+                stop = min(start + self.tasks_per_batch, n_episodes)
+                episodes = self.source.cut(self.plan, start, stop)
+                with mixed:
+                    query_logits = learner(episodes)
+                _check_shape(query_logits, episodes)
+                correct.append((query_logits.argmax(-1) == episodes.query_labels).sum(-1))
+                losses.append(_episode_losses(query_logits, episodes.query_labels))
+            scores = torch.stack((torch.cat(correct).double(), torch.cat(losses).double())).cpu()
+        self._check_losses(scores[1])
+        n_queries = episodes.query_labels.shape[1]
+        return Evaluation(accuracies=scores[0] / n_queries, loss=float(scores[1].mean()))
+
+    def _check_losses(self, losses: Tensor) -> None:
+        # A row of logits with NaN or plus infinity in it has no softmax, hence no loss.
+        bad = losses.isnan().nonzero().flatten().tolist()
+        if bad:
+            classes = ", ".join(map(str, self.plan.class_ids[bad[0]].tolist()))
+            raise TrainingError(
+                f"the learner's query logits must be numbers; they are NaN or infinite in "
+                f"{len(bad)} of {len(losses)} evaluation episodes, first in episode {bad[0]} with "
+                f"the classes {classes}. Load an earlier checkpoint, or lower the learning rate."
+            )
+
+
+def _episode_losses(query_logits: Tensor, query_labels: Tensor) -> Tensor:
+    """Return the mean cross-entropy of each episode, `tasks`."""
+    losses = cross_entropy(
+        query_logits.flatten(0, 1).float(), query_labels.flatten(), reduction="none"
+    )
+    return losses.view_as(query_labels).mean(-1)
+
+
+def _default_batch(source: EpisodeSource, *, n_images: int) -> int:
+    height, width = source.image_set.images.shape[2:]
+    pixels = _PIXELS_ON_CPU if source.device.type == "cpu" else _PIXELS_ELSEWHERE
+    return max(1, pixels // (n_images * height * width))
+
+
+@contextmanager
+def _evaluating(learner: EpisodeLearner) -> Iterator[None]:
+    """Put a module into `eval()`, and every part of it back into the mode it had."""
+    modules = list(learner.modules()) if isinstance(learner, nn.Module) else []
+    flags = [module.training for module in modules]
+    try:
+        if isinstance(learner, nn.Module):
+            learner.eval()
+        yield
+    finally:
+        for module, flag in zip(modules, flags, strict=True):
+            module.training = flag
+
+
+@contextmanager
+def _seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Start the random state of the CPU and of a CUDA device anew, and put back what it was."""
+    cuda = [device.index] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=cuda):
+        # torch.manual_seed would reach the other devices too, which nobody puts back.
+        torch.default_generator.manual_seed(seed)
+        for index in cuda:
+            torch.cuda.default_generators[index].manual_seed(seed)
+        yield
+
+
+def _check_device(learner: EpisodeLearner, device: torch.device) -> None:
+    if isinstance(learner, nn.Module):
+        first = next(chain(learner.parameters(), learner.buffers()), None)
+        if first is not None and first.device != device:
+            raise ArgumentError(
+                f"the learner must be on {device}, where the episodes are cut; it is on "
+                f"{first.device}. Move it with learner.to({str(device)!r})."
+            )
+
+
+def _check_shape(query_logits: object, episodes: Episodes) -> None:
+    shape = (*episodes.query_labels.shape, episodes.class_ids.shape[1])
+    if not isinstance(query_logits, Tensor) or tuple(query_logits.shape) != shape:
+        came = (
+            f"shape {tuple(query_logits.shape)}"
+            if isinstance(query_logits, Tensor)
+            else type(query_logits).__name__
+        )
+        raise ArgumentError(
+            f"a learner must return query logits, `tasks x queries x way`, here {shape}; got "
+            f"{came}."
+        )
