@@ -24,6 +24,9 @@ class TaskSampler(Protocol):
 
     `adaptask.conformance.check_sampler` checks an implementation against this protocol. Deriving
     from `adaptask.samplers.Sampler` provides everything but the algorithm itself.
+
+    A run keeps snapshots of what the distribution follows from, where a sampler has it: a tensor
+    `log_potentials`, `classes x classes`, or `log_weights`, `classes`.
     """
 
     n_classes: int

@@ -1,0 +1,177 @@
+"""Checkpoints: written whole or not at all, verified when read, and never executed.
+
+A checkpoint is what `torch.save` writes, so that `torch.load` opens it, with a checksum of every
+byte in the comment that a zip archive may end with. `torch.load` alone would not do: of the single
+flipped bits of a small checkpoint it took one in seven for other numbers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from adaptask import __version__
+from adaptask.errors import StateError
+from adaptask.training.atomic_file import replace_file
+
+FORMAT = 1
+"""Version of the layout written here; raised when older versions could not read it."""
+LAST = "last.pt"
+PREVIOUS = "previous.pt"
+BEST = "best.pt"
+
+_PLAIN = (int, float, bool, str, type(None))
+_TENSORS = (Tensor, nn.Parameter)
+_SEAL = b"sha256:"
+_SEAL_LENGTH = len(_SEAL) + 64
+
+
+def save_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
+    """Write a state to a file, replacing the one that is there in one step.
+
+    Args:
+        path: The file.
+        state: Dicts, lists, tuples, tensors, int, float, str, bool and None, nested at will.
+
+    Raises:
+        StateError: If the state holds anything else; nothing is written.
+        TrainingError: If it cannot be written; the file that was there is untouched.
+    """
+    replace_file(path, _serialise(state))
+
+
+def save_latest(folder: Path, state: Mapping[str, Any]) -> Path:
+    """Write a state to `last.pt`, keep what that was as `previous.pt`, and return its path.
+
+    At every moment one of the two is whole. Raises what `save_checkpoint` does.
+    """
+    path = folder / LAST
+    replace_file(path, _serialise(state), keep_as=folder / PREVIOUS)
+    return path
+
+
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """Return the state of a checkpoint, its tensors on the CPU.
+
+    Every byte is verified first, and nothing in the file is executed.
+
+    Raises:
+        StateError: If there is no such file, it is damaged, or of a newer version of adaptask.
+    """
+    return _open(path, _read(path))
+
+
+def load_latest(folder: Path, on_damage: Callable[[str], None]) -> tuple[dict[str, Any], Path]:
+    """Return the state of `last.pt` or, where that is damaged, of `previous.pt`; and which.
+
+    Args:
+        folder: The run's folder.
+        on_damage: Told what is wrong with `last.pt`, and that the previous one is used.
+
+    Raises:
+        StateError: If neither can be used, or the one to use is of a newer version of adaptask.
+    """
+    last, previous = folder / LAST, folder / PREVIOUS
+    if not last.exists() and not previous.exists():
+        raise StateError(
+            f"there is no checkpoint in {folder}: neither {LAST} nor {PREVIOUS}. Name the folder "
+            "of a run that has saved one, or start the run anew."
+        )
+    try:
+        content = _read(last)
+    except StateError as damage:
+        try:
+            content = _read(previous)
+        except StateError as second:
+            raise StateError(f"{damage} The one before does not help: {second}") from damage
+        state = _open(previous, content)
+        on_damage(f"{damage} Going on from {previous}.")
+        return state, previous
+    return _open(last, content), last
+
+
+def _serialise(state: Mapping[str, Any]) -> memoryview:
+    _check_state("state", state)
+    buffer = io.BytesIO()
+    torch.save({"format": FORMAT, "adaptask": __version__, "state": dict(state)}, buffer)
+    seal = _SEAL + hashlib.sha256(buffer.getbuffer()).hexdigest().encode()
+    # The archive ends with the length of its comment: so far there is none.
+    buffer.seek(-2, io.SEEK_END)
+    buffer.write(_SEAL_LENGTH.to_bytes(2, "little") + seal)
+    return buffer.getbuffer()
+
+
+def _check_state(name: str, value: object) -> None:
+    """Refuse what `torch.load` would not load without executing what the file says."""
+    kind = type(value)
+    if kind in (dict, OrderedDict):
+        assert isinstance(value, dict)
+        for key, item in value.items():
+            if type(key) not in _PLAIN:
+                raise StateError(
+                    f"the keys of {name} must be plain values to be saved in a checkpoint; got "
+                    f"{key!r}, a {type(key).__name__}."
+                )
+            _check_state(f"{name}[{key!r}]", item)
+    elif kind in (list, tuple):
+        assert isinstance(value, (list, tuple))
+        for i, item in enumerate(value):
+            _check_state(f"{name}[{i}]", item)
+    # Of exactly these types: NumPy's float64, for one, is a float that is saved as code to run.
+    elif kind not in _PLAIN and kind not in _TENSORS:
+        raise StateError(
+            f"{name} is a {kind.__module__}.{kind.__qualname__}; a checkpoint holds dicts, lists, "
+            "tuples, tensors, int, float, str, bool and None alone. Convert it first."
+        )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Return what was saved in a file, once its checksum has been verified."""
+    try:
+        content = bytearray(path.read_bytes())
+    except FileNotFoundError:
+        raise StateError(f"there is no checkpoint {path}.") from None
+    except OSError as error:
+        raise StateError(f"the checkpoint {path} cannot be read: {error.strerror}.") from error
+    seal = bytes(content[-_SEAL_LENGTH:])
+    del content[-_SEAL_LENGTH:]
+    if content[-2:] != _SEAL_LENGTH.to_bytes(2, "little"):
+        raise _damaged(path, "it does not end as a checkpoint does")
+    content[-2:] = bytes(2)
+    if seal != _SEAL + hashlib.sha256(content).hexdigest().encode():
+        raise _damaged(path, "its content does not match its checksum")
+    try:
+        saved = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except Exception as error:  # whatever a file made by somebody else brings about
+        reason = str(error).partition("\n")[0]
+        raise _damaged(path, f"it cannot be loaded without executing it ({reason})") from error
+    if not isinstance(saved, dict) or not isinstance(saved.get("format"), int):
+        raise _damaged(path, "it has no format number")
+    return saved
+
+
+def _open(path: Path, saved: dict[str, Any]) -> dict[str, Any]:
+    """Return the state in what was saved, if this version can read it."""
+    if saved["format"] > FORMAT:
+        raise StateError(
+            f"the checkpoint {path} has format {saved['format']}, written by adaptask "
+            f"{saved.get('adaptask')}; this is adaptask {__version__}, which reads formats up to "
+            f"{FORMAT}. Install the newer version."
+        )
+    state = saved.get("state")
+    if not isinstance(state, dict):
+        raise _damaged(path, "it holds no state")
+    return state
+
+
+def _damaged(path: Path, what: str) -> StateError:
+    return StateError(
+        f"the checkpoint {path} is damaged: {what}. Use another one of the run, or start it anew."
+    )

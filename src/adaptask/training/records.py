@@ -1,0 +1,265 @@
+"""What a run writes down as it goes: metrics, its environment, snapshots of the potentials."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import platform
+import re
+import subprocess
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from adaptask import __version__
+from adaptask.errors import ArgumentError, StateError
+from adaptask.interfaces import TaskSampler
+from adaptask.training.atomic_file import not_written, replace_file
+
+DISTRIBUTION_BUFFERS = ("log_potentials", "log_weights")
+"""Where a sampler keeps what its distribution follows from; the first that it has is saved."""
+
+_GIT_SECONDS = 5.0
+
+
+class MetricsLog:
+    """A file of JSON lines, `{"step": 100, "split": "train", "loss": 1.2, ...}`, one a record.
+
+    Every line is handed to the system whole before `log` returns, so that a killed process loses
+    none. A line that was torn nevertheless, as by a power failure, is cut off at the next opening.
+
+    Args:
+        path: The file; it is made where there is none.
+
+    Raises:
+        TrainingError: If it cannot be opened for writing.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._file = path.open("ab", buffering=0)
+            self._cut_torn_line()
+        except OSError as error:
+            raise not_written(path, error) from error
+
+    @property
+    def size(self) -> int:
+        """Number of bytes written so far: what `truncate` takes to come back to here."""
+        return os.fstat(self._file.fileno()).st_size
+
+    def log(self, step: int, split: str, metrics: Mapping[str, float]) -> None:
+        """Append a record; what is not finite is written as null.
+
+        Raises:
+            ArgumentError: If a metric is called `step` or `split`, or is no number.
+            TrainingError: If it cannot be written; the file is as it was.
+        """
+        if taken := metrics.keys() & {"step", "split"}:
+            raise ArgumentError(f"a metric cannot be called {' or '.join(sorted(taken))}.")
+        record = {"step": step, "split": split}
+        record |= {name: _number(name, value) for name, value in metrics.items()}
+        line = json.dumps(record, allow_nan=False).encode() + b"\n"
+        size = self.size
+        try:
+            while line:  # a disk that is nearly full takes a part, and refuses the rest
+                line = line[self._file.write(line) :]
+        except OSError as error:
+            self._file.truncate(size)
+            raise not_written(self.path, error) from error
+
+    def truncate(self, size: int) -> int:
+        """Remove what was written after the file had that size.
+
+        Returns:
+            How many bytes the file falls short of it: 0, unless it was changed by others.
+        """
+        self._file.truncate(min(size, self.size))
+        self._cut_torn_line()
+        return size - self.size
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _cut_torn_line(self) -> None:
+        self._file.truncate(self.path.read_bytes().rfind(b"\n") + 1)
+
+
+def _number(name: str, value: object) -> float | None:
+    if isinstance(value, int):
+        return value
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise ArgumentError(f"the metric {name!r} must be a number; got {value!r}.") from None
+    return number if math.isfinite(number) else None
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Return the records of a metrics file, leaving out a last line that is not complete.
+
+    Raises:
+        StateError: If there is no such file, or another line is no record.
+    """
+    try:
+        lines = path.read_bytes().split(b"\n")[:-1]
+    except OSError as error:
+        raise StateError(f"there are no metrics to read at {path}: {error.strerror}.") from error
+    records = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = json.loads(line)
+        except ValueError:
+            record = None
+        if not isinstance(record, dict) or not record.keys() >= {"step", "split"}:
+            raise StateError(
+                f"line {number} of {path} is no record with a step and a split: {line[:80]!r}. "
+                "Remove the line."
+            )
+        records.append(record)
+    return records
+
+
+def environment() -> dict[str, Any]:
+    """Return what a run is made in: versions, devices, revision of the code; never fails.
+
+    `git` is the revision of the project that the working directory belongs to, if any, and
+    whether tracked files differ from it. Nothing names the machine or its user.
+    """
+    return {
+        "adaptask": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpu_count": os.cpu_count(),
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+        "cuda": torch.version.cuda,
+        "cudnn": _or_none(torch.backends.cudnn.version),
+        "devices": _or_none(_device_names) or [],
+        "git": _or_none(_git_revision),
+    }
+
+
+def _or_none(ask: Callable[[], Any]) -> Any:
+    # Drivers and programs fail in ways of their own, and none is worth the run.
+    with warnings.catch_warnings(), suppress(Exception):
+        warnings.simplefilter("ignore")
+        return ask()
+    return None
+
+
+def _device_names() -> list[str]:
+    return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+
+
+def _git_revision() -> dict[str, Any]:
+    def git(*arguments: str) -> str:
+        return subprocess.run(
+            ["git", "--no-optional-locks", *arguments],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=_GIT_SECONDS,
+        ).stdout.strip()
+
+    changes = git("status", "--porcelain", "--untracked-files=no")
+    return {"revision": git("rev-parse", "HEAD"), "dirty": bool(changes)}
+
+
+def record_environment(path: Path, *, step: int = 0) -> None:
+    """Write down the environment from a step on, after those that the file has already.
+
+    The file is a list; an environment equal to the last one is not repeated.
+
+    Raises:
+        TrainingError: If it cannot be written.
+    """
+    known: list[dict[str, Any]] = []
+    with suppress(OSError, ValueError):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        known = content if isinstance(content, list) else []
+    here = environment()
+    if known and known[-1] == {"step": known[-1].get("step")} | here:
+        return
+    known.append({"step": step} | here)
+    replace_file(path, json.dumps(known, indent=1).encode() + b"\n")
+
+
+class PotentialSnapshots:
+    """A folder of small arrays that show how the distribution of a sampler has developed.
+
+    A sampler that learns has one of `DISTRIBUTION_BUFFERS`; of one that has none, nothing is kept.
+
+    Args:
+        folder: Where they are; it is made with the first one.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def save(self, step: int, sampler: TaskSampler) -> Path | None:
+        """Save the sampler's buffer as `step-0000500.npy`, float32; waits for the device.
+
+        Raises:
+            TrainingError: If it cannot be written.
+        """
+        found = (getattr(sampler, name, None) for name in DISTRIBUTION_BUFFERS)
+        buffer = next((value for value in found if isinstance(value, Tensor)), None)
+        if buffer is None:
+            return None
+        path = self.folder / f"step-{step:07d}.npy"
+        content = io.BytesIO()
+        np.save(content, buffer.detach().float().numpy(force=True))
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise not_written(path, error) from error
+        replace_file(path, content.getbuffer())
+        return path
+
+    def discard_after(self, step: int) -> None:
+        """Remove the snapshots of later steps, which a resumed run takes anew."""
+        for taken, path in _snapshot_files(self.folder):
+            if taken > step:
+                path.unlink()
+
+
+def read_snapshots(folder: Path) -> list[tuple[int, np.ndarray[Any, np.dtype[np.float32]]]]:
+    """Return the snapshots of a folder with their steps, in order; none where there is no folder.
+
+    Raises:
+        StateError: If a file is damaged.
+    """
+    snapshots = []
+    for step, path in _snapshot_files(folder):
+        try:
+            snapshots.append((step, np.load(path, allow_pickle=False)))
+        except (OSError, ValueError, EOFError) as error:
+            raise StateError(f"the snapshot {path} is damaged: {error}. Remove it.") from error
+    return snapshots
+
+
+def _snapshot_files(folder: Path) -> list[tuple[int, Path]]:
+    matches = ((re.fullmatch(r"step-(\d+)\.npy", p.name), p) for p in folder.glob("step-*.npy"))
+    return sorted((int(match[1]), path) for match, path in matches if match)
