@@ -1,0 +1,181 @@
+"""What a run shows, read from the streams that it writes to."""
+
+import io
+import re
+import sys
+import time
+
+import pytest
+
+from adaptask.training import displays
+from adaptask.training.displays import PlainLines, ProgressBar, Silent, choose_display
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+    def lines(self):
+        """What was drawn, one entry a time that it was, without colours and cursor movements."""
+        plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", self.getvalue())
+        return [line for line in re.split(r"[\r\n]+", plain) if line.strip()]
+
+
+class Clock:
+    def __init__(self):
+        self.now = 1000.0
+
+    def perf_counter(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(displays, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_INTERACTIVE", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+    return Terminal()
+
+
+def run(display, clock, *, start, n_steps, every, seconds_a_step):
+    display.begin(start, n_steps)
+    for step in range(start + 1, n_steps + 1):
+        clock.now += seconds_a_step
+        is_logged = step % every == 0
+        display.advance(step, {"loss": 2 - step / 100, "accuracy": 0.5} if is_logged else None)
+    display.end(n_steps)
+
+
+def test_plain_lines_come_at_each_logging_interval(clock):
+    stream = io.StringIO()
+    run(PlainLines(stream), clock, start=0, n_steps=100, every=40, seconds_a_step=0.5)
+    assert stream.getvalue().splitlines() == [
+        "step  40/100  loss 1.600  acc 50.0 %  0:00:30 left  2 steps/s",
+        "step  80/100  loss 1.200  acc 50.0 %  0:00:10 left  2 steps/s",
+        "100 steps in 0:00:50, 2 steps/s",
+    ]
+
+
+def test_a_resumed_run_says_so_and_counts_its_own_steps_alone(clock):
+    stream = io.StringIO()
+    run(PlainLines(stream), clock, start=60, n_steps=7300, every=7000, seconds_a_step=1)
+    assert stream.getvalue().splitlines() == [
+        "going on from step 60 of 7300",
+        "step 7000/7300  loss -68.000  acc 50.0 %  0:05:00 left  1 steps/s",
+        "7240 steps in 2:00:40, 1 steps/s",
+    ]
+
+
+def test_the_validation_accuracy_stays_until_the_next_and_validating_counts_as_time(clock):
+    stream = io.StringIO()
+    display = PlainLines(stream)
+    display.begin(0, 300)
+    clock.now += 1
+    display.advance(100, {"loss": 1.0, "val_accuracy": 0.25})
+    display.message("best so far")
+    clock.now += 4
+    display.advance(200, {"loss": 0.5})
+    assert stream.getvalue().splitlines() == [
+        "step 100/300  loss 1.000  val 25.0 %  0:00:02 left  100 steps/s",
+        "best so far",
+        "step 200/300  loss 0.500  val 25.0 %  0:00:02 left  40 steps/s",
+    ]
+
+
+def test_the_bar_shows_where_the_run_stands(clock, terminal):
+    display = ProgressBar(terminal)
+    display.begin(50, 400)
+    clock.now += 1
+    display.advance(150, {"loss": 1.234, "accuracy": 0.5, "val_accuracy": 0.412})
+    display.message("[best] saved to best.pt")
+    clock.now += 1
+    display.advance(200)
+    display.end(200)
+    drawn = terminal.lines()
+    figures = "loss 1.234  acc 50.0 %  val 41.2 %  0:00:02 left  100 steps/s"
+    assert any(re.fullmatch(rf"150/400 \S+ {re.escape(figures)}\s*", line) for line in drawn)
+    figures = "loss 1.234  acc 50.0 %  val 41.2 %  0:00:03 left  75 steps/s"
+    assert re.fullmatch(rf"200/400 \S+ {re.escape(figures)}\s*", drawn[-2])
+    assert "[best] saved to best.pt" in [line.rstrip() for line in drawn]
+    assert drawn[-1] == "150 steps in 0:00:02, 75 steps/s"
+    assert "\x1b[?25h" in terminal.getvalue()  # the cursor is back
+
+
+@pytest.mark.parametrize("columns", [20, 45, 60, 79, 120])
+def test_a_narrow_terminal_shows_fewer_figures_and_cuts_none(clock, terminal, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    display = ProgressBar(terminal)
+    display.begin(0, 20_000)
+    clock.now += 1
+    display.advance(15_000, {"loss": 1.234, "accuracy": 0.5, "val_accuracy": 0.412})
+    drawn = [line for line in terminal.lines() if line.startswith("15000/20000")]
+    assert drawn
+    whole = ["loss 1.234", "acc 50.0 %", "val 41.2 %", "0:00:00 left", "15000 steps/s"]
+    for line in drawn:
+        assert len(line) <= columns
+        shown = [text for text in re.split(r"  +", line.split(" ", 2)[2].strip()) if text]
+        assert shown == whole[: len(shown)]
+    assert (shown == whole) == (columns > 79)
+    display.end(15_000)
+
+
+def test_the_bar_is_drawn_at_most_ten_times_a_second(clock, terminal):
+    display = ProgressBar(terminal)
+    display.begin(0, 5000)
+    n_before = len(terminal.lines())
+    for step in range(1, 5001):
+        clock.now += 0.001
+        display.advance(step, {"loss": 1.0})
+    assert 10 <= len(terminal.lines()) - n_before <= 50
+    display.end(5000)
+
+
+def test_between_two_drawings_a_step_costs_next_to_nothing(terminal, monkeypatch):
+    monkeypatch.setattr(displays, "SECONDS_BETWEEN_UPDATES", 60.0)
+    display = ProgressBar(terminal)
+    display.begin(0, 10**6)
+    costs = []
+    for _ in range(20):
+        start = time.perf_counter()
+        for step in range(1000):
+            display.advance(step)
+        costs.append((time.perf_counter() - start) / 1000)
+    display.end(1000)
+    assert min(costs) < 5e-6
+
+
+def test_a_run_of_no_steps_is_shown_too(clock, terminal):
+    for display in (ProgressBar(terminal), PlainLines(terminal), Silent()):
+        display.begin(100, 100)
+        display.end(100)
+    assert terminal.lines().count("0 steps in 0:00:00") == 2
+
+
+def test_quiet_shows_nothing(capfd):
+    display = choose_display(quiet=True)
+    display.begin(0, 2)
+    display.advance(1, {"loss": 1.0})
+    display.message("text")
+    display.end(2)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_display_suits_the_output(terminal, monkeypatch, capsys):
+    assert isinstance(choose_display(stream=terminal), ProgressBar)
+    assert isinstance(choose_display(stream=io.StringIO()), PlainLines)
+    assert isinstance(choose_display(quiet=True, stream=terminal), Silent)
+    choose_display().message("to standard error")
+    assert capsys.readouterr() == ("", "to standard error\n")
+    monkeypatch.setenv("TERM", "dumb")
+    assert isinstance(choose_display(stream=terminal), PlainLines)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    assert isinstance(choose_display(stream=terminal), PlainLines)
