@@ -1,4 +1,42 @@
+import pytest
 import torch
 
-# The arrays of the tests are small: threads would only wait for each other.
+from adaptask.data.cache import write_cache
+from adaptask.data.images import ImageSet
+
 torch.set_num_threads(1)
+
+
+def noisy_patterns(split, n_classes, *, n_images=16, size=16, channels=1, seed=0):
+    """A split whose classes are patterns of 4 x 4 patches under noise: easy to learn."""
+    generator = torch.Generator().manual_seed(seed)
+    coarse = torch.randint(0, 256, (n_classes, 1, channels, 4, 4), generator=generator)
+    patterns = coarse.repeat_interleave(size // 4, 3).repeat_interleave(size // 4, 4)
+    noise = torch.randn(n_classes, n_images, channels, size, size, generator=generator)
+    images = (patterns + 60 * noise).clamp(0, 255).to(torch.uint8)
+    return ImageSet(
+        dataset="tiny",
+        split=split,
+        images=images.flatten(0, 1),
+        class_names=tuple(f"{split}-{i}" for i in range(n_classes)),
+        class_starts=torch.arange(n_classes + 1) * n_images,
+    )
+
+
+@pytest.fixture(scope="session")
+def tiny_cache(tmp_path_factory):
+    """The folder of a cache with the dataset `tiny`: 12, 8 and 8 classes of 16 small images."""
+    root = tmp_path_factory.mktemp("tiny-cache")
+    splits = {
+        split: noisy_patterns(split, n_classes, seed=seed)
+        for seed, (split, n_classes) in enumerate({"train": 12, "val": 8, "test": 8}.items())
+    }
+    write_cache(root / "tiny", splits, source="made for the tests")
+    return root
+
+
+@pytest.fixture
+def tiny(tiny_cache, monkeypatch):
+    """Makes `tiny` a dataset that can be opened by its name."""
+    monkeypatch.setenv("ADAPTASK_CACHE", str(tiny_cache))
+    return "tiny"

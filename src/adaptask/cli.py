@@ -10,7 +10,8 @@ from tyro.conf import Positional, arg
 from tyro.extras import SubcommandApp
 
 from adaptask import __version__
-from adaptask.errors import AdaptaskError
+from adaptask.errors import AdaptaskError, ArgumentError
+from adaptask.experiments.config import RunConfig
 
 _DESCRIPTION = """Adaptive task sampling for few-shot meta-learning.
 
@@ -33,6 +34,91 @@ def demo(seed: int = 0) -> None:
     from adaptask.experiments.demo import run_demo
 
     run_demo(seed=seed)
+
+
+@app.command
+def train(
+    run: Annotated[RunConfig, arg(name="")] = RunConfig(),  # noqa: B008, it is frozen
+    *,
+    output: Annotated[Path | None, arg(metavar="FOLDER")] = None,
+    resume: Annotated[Path | None, arg(metavar="RUN")] = None,
+    config: Annotated[Path | None, arg(metavar="FILE")] = None,
+    quiet: bool = False,
+    log: tuple[Literal["tensorboard", "wandb"], ...] = (),
+) -> None:
+    """Train a learner on the tasks of a sampler, validate, and test the best weights.
+
+    adaptask train --dataset glyphs --learner protonet --sampler gcp --steps 2000
+
+    Args:
+        run: Everything that decides the run.
+        output: Where the run is kept; a folder under runs/ named after it where none is given.
+        resume: Go on with the run in this folder; nothing else need be said.
+        config: A TOML file that sets any of the options below, such as a run's config.toml; flags
+            win over it.
+        quiet: Say only what goes wrong.
+        log: Also write to tensorboard or wandb, where they are installed.
+    """
+    from adaptask.experiments.training_commands import train as train_run
+
+    if resume is not None and output is not None:
+        raise ArgumentError("--resume goes on in the folder of the run; leave out --output.")
+    train_run(run, output=resume or output, resume=resume is not None, quiet=quiet, log=log)
+
+
+@app.command
+def evaluate(
+    run: Positional[Annotated[Path, arg(metavar="RUN")]],
+    *,
+    dataset: Annotated[str | None, arg(metavar="NAME")] = None,
+    split: Literal["train", "val", "test"] = "test",
+    n_way: Annotated[int | None, arg(metavar="INT")] = None,
+    n_shot: Annotated[int | None, arg(metavar="INT")] = None,
+    n_query: Annotated[int | None, arg(metavar="INT")] = None,
+    n_episodes: Annotated[int | None, arg(metavar="INT")] = None,
+    seed: Annotated[int | None, arg(metavar="INT")] = None,
+    weights: Literal["best", "last"] = "best",
+    device: str = "auto",
+) -> None:
+    """Measure the accuracy of a trained run, also on another dataset or with other tasks.
+
+    What is not given is as the run was tested. Images of another dataset are brought to the size
+    and the channels that the run was trained with.
+
+    Args:
+        run: The folder of a run.
+        dataset: Another dataset than the run's own.
+        split: Whose classes.
+        n_way: Classes of a task.
+        n_shot: Support images a class.
+        n_query: Query images a class.
+        n_episodes: Number of episodes.
+        seed: Decides the episodes.
+        weights: The best by validation, or the last.
+        device: cpu, cuda, or auto: a GPU where there is one.
+    """
+    from adaptask.experiments.evaluate_command import evaluate_run
+
+    evaluate_run(
+        run,
+        dataset=dataset,
+        split=split,
+        n_way=n_way,
+        n_shot=n_shot,
+        n_query=n_query,
+        n_episodes=n_episodes,
+        seed=seed,
+        weights=weights,
+        device=device,
+    )
+
+
+@app.command(name="list")
+def list_parts() -> None:
+    """Show every sampler, learner, backbone and dataset, each with one line."""
+    from adaptask.experiments.catalogue import print_catalogue
+
+    print_catalogue()
 
 
 @app.command
@@ -125,10 +211,30 @@ def data_sheet(
     draw_sheet(name=name, split=split, out=out, n_classes=n_classes, n_images=n_images)
 
 
+def _preset(arguments: list[str]) -> RunConfig:
+    """Return what the flags of `train` start from: the file of --config, or the run to resume."""
+    from adaptask.experiments.config_file import load_config
+
+    found = {}
+    for i, argument in enumerate(arguments):
+        flag, equals, value = argument.partition("=")
+        if flag in ("--config", "--resume"):
+            found[flag] = value if equals else "".join(arguments[i + 1 : i + 2])
+    if len(found) == 2:
+        raise ArgumentError("--resume has the run's own configuration; leave out --config.")
+    if resumed := found.get("--resume"):
+        return load_config(Path(resumed) / "config.toml")
+    return load_config(Path(found["--config"])) if found.get("--config") else RunConfig()
+
+
 def main(args: list[str] | None = None) -> int:
     """Run the command line; return the exit status."""
+    arguments = sys.argv[1:] if args is None else args
     try:
-        app.cli(prog="adaptask", description=_DESCRIPTION, args=args)
+        if arguments[:1] == ["train"]:
+            # The parser shows and takes as defaults what the file says.
+            train.__defaults__ = (_preset(arguments),)
+        app.cli(prog="adaptask", description=_DESCRIPTION, args=arguments)
     except AdaptaskError as error:
         sys.stderr.write(f"adaptask: {error}\n")
         return 1

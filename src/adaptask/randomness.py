@@ -1,4 +1,4 @@
-"""Modules that own their random stream and can be restored to draw on exactly."""
+"""Seeds, and modules that own their random stream and can be restored to draw on exactly."""
 
 from __future__ import annotations
 
@@ -15,6 +15,16 @@ from adaptask.arguments import check_integer
 from adaptask.errors import StateError
 
 _LARGEST_SEED = 2**63 - 1
+
+
+def derive_seed(seed: int, purpose: str) -> int:
+    """Return a seed for one purpose, unrelated to those for others and for other seeds.
+
+    >>> derive_seed(0, "tasks") == derive_seed(0, "images")
+    False
+    """
+    digest = hashlib.sha256(f"{check_integer('seed', seed, low=0)} {purpose}".encode()).digest()
+    return int.from_bytes(digest[:7], "big")
 
 
 class RandomModule(nn.Module):

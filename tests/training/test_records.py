@@ -32,9 +32,9 @@ def path(tmp_path):
 
 
 def test_records_are_lines_of_strict_json(path):
-    with MetricsLog(path) as log:
-        log.log(10, "train", {"loss": 1.25, "accuracy": np.float32(0.5), "tasks": 4})
-        log.log(10, "val", {"accuracy": torch.tensor(0.25), "loss": math.nan, "rate": -math.inf})
+    log = MetricsLog(path)
+    log.log(10, "train", {"loss": 1.25, "accuracy": np.float32(0.5), "tasks": 4})
+    log.log(10, "val", {"accuracy": torch.tensor(0.25), "loss": math.nan, "rate": -math.inf})
     text = path.read_text()
     assert text.endswith("}\n")
     assert "NaN" not in text
@@ -51,45 +51,44 @@ def test_a_line_is_with_the_system_as_soon_as_it_is_logged(path):
         log.log(step, "train", {"loss": 1})
         assert len(read_metrics(path)) == step + 1
         assert log.size == path.stat().st_size
-    log.close()
 
 
 def test_lines_after_the_checkpoint_vanish_on_resume(path):
-    with MetricsLog(path) as log:
-        log.log(1, "train", {"loss": 1})
-        size = log.size
-        log.log(2, "train", {"loss": 2})
-    with MetricsLog(path) as resumed:
-        assert resumed.truncate(size) == 0
-        assert resumed.size == size
-        resumed.log(2, "train", {"loss": 3})
+    log = MetricsLog(path)
+    log.log(1, "train", {"loss": 1})
+    size = log.size
+    log.log(2, "train", {"loss": 2})
+    resumed = MetricsLog(path)
+    assert resumed.truncate(size) == 0
+    assert resumed.size == size
+    resumed.log(2, "train", {"loss": 3})
     assert [record["loss"] for record in read_metrics(path)] == [1, 3]
 
 
 def test_a_torn_last_line_is_left_out_and_cut_off_at_the_next_opening(path):
-    with MetricsLog(path) as log:
-        log.log(1, "train", {"loss": 1})
-        whole = log.size
-        log.log(2, "train", {"loss": 2})
+    log = MetricsLog(path)
+    log.log(1, "train", {"loss": 1})
+    whole = log.size
+    log.log(2, "train", {"loss": 2})
     for size in range(whole, path.stat().st_size):
         os.truncate(path, size)
         assert [record["step"] for record in read_metrics(path)] == [1]
-        with MetricsLog(path) as log:
-            assert log.size == whole
-            log.log(2, "train", {"loss": 2})
+        log = MetricsLog(path)
+        assert log.size == whole
+        log.log(2, "train", {"loss": 2})
         assert [record["step"] for record in read_metrics(path)] == [1, 2]
 
 
 def test_a_file_that_lost_lines_is_used_as_it_is_and_says_how_many_bytes_are_missing(path):
-    with MetricsLog(path) as log:
-        log.log(1, "train", {"loss": 1})
-        first = log.size
-        log.log(2, "train", {"loss": 2})
-        both = log.size
+    log = MetricsLog(path)
+    log.log(1, "train", {"loss": 1})
+    first = log.size
+    log.log(2, "train", {"loss": 2})
+    both = log.size
     os.truncate(path, first + 5)
-    with MetricsLog(path) as log:
-        assert log.truncate(both) == both - first
-        assert log.size == first
+    log = MetricsLog(path)
+    assert log.truncate(both) == both - first
+    assert log.size == first
 
 
 @pytest.mark.parametrize(
@@ -102,10 +101,10 @@ def test_a_file_that_lost_lines_is_used_as_it_is_and_says_how_many_bytes_are_mis
     ],
 )
 def test_metrics_that_cannot_be_are_refused_and_leave_no_trace(path, metrics, message):
-    with MetricsLog(path) as log:
-        with pytest.raises(ArgumentError, match=message):
-            log.log(1, "train", metrics)
-        assert log.size == 0
+    log = MetricsLog(path)
+    with pytest.raises(ArgumentError, match=message):
+        log.log(1, "train", metrics)
+    assert log.size == 0
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs limits on the size of files")
@@ -133,7 +132,7 @@ def test_a_full_disk_leaves_whole_lines(path):
 
 def test_files_that_cannot_be_used_are_named(tmp_path):
     with pytest.raises(TrainingError, match=r"could not write .*gone/metrics.jsonl"):
-        MetricsLog(tmp_path / "gone" / "metrics.jsonl")
+        MetricsLog(tmp_path / "gone" / "metrics.jsonl").log(1, "train", {})
     with pytest.raises(StateError, match=r"no metrics to read at .*none.jsonl"):
         read_metrics(tmp_path / "none.jsonl")
     path = tmp_path / "bad.jsonl"

@@ -29,3 +29,9 @@ class ImageSet:
     def n_classes(self) -> int:
         """Number of classes in the split."""
         return len(self.class_names)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of every image."""
+        channels, height, width = self.images.shape[1:]
+        return channels, height, width

@@ -1,1 +1,25 @@
-"""The step, the loop around it, evaluation, checkpoints and run folders."""
+"""The step, the loop around it, evaluation, checkpoints and run folders.
+
+from adaptask.training import Trainer
+
+Trainer(learner, sampler, source).fit(2000)
+"""
+
+from adaptask.training.best import Checkpoint
+from adaptask.training.displays import choose_display
+from adaptask.training.evaluation import Evaluation, Evaluator
+from adaptask.training.optimisation import StepSchedule, build_optimizer, constant, cosine
+from adaptask.training.trainer import Every, Trainer
+
+__all__ = [
+    "Checkpoint",
+    "Evaluation",
+    "Evaluator",
+    "Every",
+    "StepSchedule",
+    "Trainer",
+    "build_optimizer",
+    "choose_display",
+    "constant",
+    "cosine",
+]

@@ -51,6 +51,10 @@ class Evaluation:
         """Half the width of the 95 % interval of the mean: 1.96 standard errors."""
         return 1.96 * float(self.accuracies.std()) / math.sqrt(self.n_episodes)
 
+    def summary(self) -> dict[str, float]:
+        """Return the figures that are recorded."""
+        return {"accuracy": self.accuracy, "interval": self.interval, "loss": self.loss}
+
     def __str__(self) -> str:
         return f"{100 * self.accuracy:.2f} ± {100 * self.interval:.2f} %"
 

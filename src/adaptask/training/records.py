@@ -13,8 +13,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,24 +37,20 @@ class MetricsLog:
     none. A line that was torn nevertheless, as by a power failure, is cut off at the next opening.
 
     Args:
-        path: The file; it is made where there is none.
+        path: The file; it is made with the first record.
 
     Raises:
-        TrainingError: If it cannot be opened for writing.
+        TrainingError: If it is there and cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
-            self._file = path.open("ab", buffering=0)
-            self._cut_torn_line()
-        except OSError as error:
-            raise not_written(path, error) from error
+        self._cut(self.size)
 
     @property
     def size(self) -> int:
         """Number of bytes written so far: what `truncate` takes to come back to here."""
-        return os.fstat(self._file.fileno()).st_size
+        return self.path.stat().st_size if self.path.exists() else 0
 
     def log(self, step: int, split: str, metrics: Mapping[str, float]) -> None:
         """Append a record; what is not finite is written as null.
@@ -69,12 +64,16 @@ class MetricsLog:
         record = {"step": step, "split": split}
         record |= {name: _number(name, value) for name, value in metrics.items()}
         line = json.dumps(record, allow_nan=False).encode() + b"\n"
-        size = self.size
         try:
-            while line:  # a disk that is nearly full takes a part, and refuses the rest
-                line = line[self._file.write(line) :]
+            with self.path.open("ab", buffering=0) as file:
+                size = os.fstat(file.fileno()).st_size
+                try:
+                    while line:  # a disk that is nearly full takes a part, and refuses the rest
+                        line = line[file.write(line) :]
+                except OSError:
+                    file.truncate(size)
+                    raise
         except OSError as error:
-            self._file.truncate(size)
             raise not_written(self.path, error) from error
 
     def truncate(self, size: int) -> int:
@@ -83,27 +82,18 @@ class MetricsLog:
         Returns:
             How many bytes the file falls short of it: 0, unless it was changed by others.
         """
-        self._file.truncate(min(size, self.size))
-        self._cut_torn_line()
+        self._cut(min(size, self.size))
         return size - self.size
 
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def _cut_torn_line(self) -> None:
-        self._file.truncate(self.path.read_bytes().rfind(b"\n") + 1)
+    def _cut(self, size: int) -> None:
+        """Cut the file to whole lines of at most so many bytes."""
+        if not self.path.exists():
+            return
+        try:
+            with self.path.open("rb+") as file:
+                file.truncate(file.read(size).rfind(b"\n") + 1)
+        except OSError as error:
+            raise not_written(self.path, error) from error
 
 
 def _number(name: str, value: object) -> float | None:

@@ -1,0 +1,155 @@
+"""From a configuration to the parts of a run."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import torch
+
+from adaptask.backbones import build_backbone
+from adaptask.data import EpisodeSource, open_episodes
+from adaptask.errors import ArgumentError
+from adaptask.experiments.config import RunConfig
+from adaptask.learners import Learner, build_learner
+from adaptask.randomness import derive_seed
+from adaptask.samplers import build_sampler
+from adaptask.training.displays import Display
+from adaptask.training.evaluation import Evaluator
+from adaptask.training.optimisation import Schedule, StepSchedule, build_optimizer, constant, cosine
+from adaptask.training.run_folder import RunFolder
+from adaptask.training.trainer import Every, Trainer
+
+ImageShape = tuple[int, int, int]
+
+
+def build_model(config: RunConfig, image_shape: ImageShape, device: torch.device) -> Learner:
+    """Build the learner with fresh weights that the run's seed decides.
+
+    The process's random state is left as it was.
+
+    Raises:
+        ArgumentError: If the options do not fit each other or the images.
+    """
+    backbone_options = asdict(config.backbone_options)
+    if config.model.backbone == "conv4" and backbone_options["n_pooled"] is None:
+        # A relation module compares maps: it needs some cells of them left.
+        backbone_options["n_pooled"] = 2 if config.model.learner == "relationnet" else 4
+    with torch.random.fork_rng():
+        torch.manual_seed(derive_seed(config.seed, "weights"))
+        backbone = build_backbone(
+            config.model.backbone, image_shape=image_shape, **backbone_options
+        )
+        learner = build_learner(
+            config.model.learner, backbone=backbone, **asdict(config.learner_options)
+        )
+    learner.to(device)
+    if config.machine.channels_last:
+        learner.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return learner
+
+
+def build_trainer(
+    config: RunConfig, device: torch.device, *, folder: RunFolder | None, display: Display | None
+) -> Trainer:
+    """Build everything that a run needs.
+
+    Raises:
+        ArgumentError: If the configuration does not fit the data.
+        DataError: If the dataset has not been prepared.
+    """
+    source = open_split(config, "train", device)
+    n_way = config.task.n_way
+    if n_way > source.n_classes:
+        raise ArgumentError(
+            f"n_way must be between 2 and {source.n_classes}, the number of training classes in "
+            f"{config.data.dataset!r}; got {n_way}."
+        )
+    learner = build_model(config, source.image_set.image_shape, device)
+    optimiser = config.optimiser
+    return Trainer(
+        learner,
+        build_sampler(
+            config.sampler.name,
+            n_classes=source.n_classes,
+            n_way=n_way,
+            seed=derive_seed(config.seed, "tasks"),
+            device=device,
+            **config.sampler_options(),
+        ),
+        source,
+        n_shot=config.task.n_shot,
+        n_query=config.task.n_query,
+        n_tasks=config.task.n_tasks,
+        optimizer=build_optimizer(
+            optimiser.name,
+            learner.parameters(),
+            lr=optimiser.lr,
+            weight_decay=optimiser.weight_decay,
+            momentum=optimiser.momentum,
+        ),
+        schedule=build_schedule(config),
+        accumulate=optimiser.accumulate,
+        clip_norm=optimiser.clip_norm,
+        precision=config.machine.precision,
+        validation=build_evaluator(config, "val", device),
+        keep_best=config.evaluation.keep_best,
+        every=Every(**asdict(config.every)),
+        folder=folder,
+        display=display,
+    )
+
+
+def open_split(config: RunConfig, split: str, device: torch.device) -> EpisodeSource:
+    """Return the episodes of a split of the run's dataset; only training ones are augmented."""
+    augmentation = config.data.augmentation if split == "train" else "none"
+    return open_episodes(
+        config.data.dataset,
+        split,
+        device=device,
+        seed=derive_seed(config.seed, "images"),
+        augmentation=None if augmentation == "default" else augmentation,
+        storage=config.data.storage,
+    )
+
+
+def build_evaluator(
+    config: RunConfig, split: str, device: torch.device, source: EpisodeSource | None = None
+) -> Evaluator:
+    """Build the evaluation on a split: its episodes depend on `evaluation.seed` alone.
+
+    Args:
+        config: Decides ways, shots, queries and the number of episodes.
+        split: `val`, or `test`.
+        device: Where it is computed.
+        source: The images, where they are not those of the run's dataset.
+
+    Raises:
+        ArgumentError: If the split has too few classes.
+        DataError: If its classes have too few images.
+    """
+    evaluation = config.evaluation
+    return Evaluator(
+        source or open_split(config, split, device),
+        n_way=evaluation.n_way or config.task.n_way,
+        n_shot=evaluation.n_shot or config.task.n_shot,
+        n_query=evaluation.n_query,
+        n_episodes=evaluation.n_validation if split == "val" else evaluation.n_episodes,
+        seed=derive_seed(evaluation.seed, split),
+        precision=config.machine.precision,
+    )
+
+
+def build_schedule(config: RunConfig) -> Schedule:
+    """Build the schedule of the learning rate.
+
+    Raises:
+        ArgumentError: If milestones or factors do not fit, or play no part.
+    """
+    optimiser = config.optimiser
+    if optimiser.schedule == "step":
+        return StepSchedule(optimiser.milestones, optimiser.factors)
+    if optimiser.milestones or optimiser.factors:
+        raise ArgumentError(
+            f"milestones and factors belong to the step schedule; got {optimiser.schedule!r}."
+        )
+    return {"constant": constant, "cosine": cosine}[optimiser.schedule]

@@ -1,0 +1,248 @@
+"""Everything that decides a run: one tree of frozen dataclasses, without torch.
+
+The command line is made from it (a field's docstring is its help), and a TOML file sets any of it.
+Each algorithm has a section of its own options; only those of the chosen ones may be set.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any, Literal, get_args, get_type_hints
+
+from tyro.conf import arg
+
+from adaptask.arguments import check_integer
+from adaptask.errors import ArgumentError
+from adaptask.experiments.model_options import (
+    Conv4Options,
+    MatchingNetOptions,
+    ProtoNetOptions,
+    RelationNetOptions,
+    ResNet12Options,
+)
+
+# A flag without the name of its section.
+_SHORT = arg(prefix_name=False)
+_Sampler = Literal["uniform", "c", "cp", "gcp"]
+_Optional = Annotated[int | None, arg(metavar="INT")]
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Which images."""
+
+    dataset: Annotated[str, _SHORT] = "glyphs"
+    """A dataset of `adaptask data list`."""
+    augmentation: str = "default"
+    """Augmentation of the training images: none, crop-flip, resized-crop-jitter-flip, or default:
+    what is usual for the dataset."""
+    storage: Literal["auto", "device", "host"] = "auto"
+    """Where the images are held; auto takes the device where they fill at most half of it."""
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """What is trained; each choice has a section of options of its own."""
+
+    learner: Annotated[Literal["protonet", "matchingnet", "relationnet"], _SHORT] = "protonet"
+    """The meta-learner."""
+    backbone: Annotated[Literal["conv4", "resnet12"], _SHORT] = "conv4"
+    """The network that maps images to features."""
+
+
+@dataclass(frozen=True)
+class TaskConfig:
+    """What a training task is."""
+
+    n_way: Annotated[int, _SHORT] = 5
+    """Classes of a task, K."""
+    n_shot: Annotated[int, _SHORT] = 1
+    """Support images a class."""
+    n_query: Annotated[int, _SHORT] = 15
+    """Query images a class."""
+    n_tasks: Annotated[int, _SHORT] = 1
+    """Tasks a step."""
+
+
+@dataclass(frozen=True)
+class SamplerConfig:
+    """Which classes next; options that the chosen sampler does not take must be left alone."""
+
+    name: Annotated[_Sampler, arg(name="sampler", prefix_name=False)] = "gcp"
+    """The task sampler."""
+    alpha: Annotated[float, _SHORT] = 1.0
+    """How strongly a confusion raises a potential."""
+    tau: Annotated[float, _SHORT] = 0.5
+    """How much of a potential is kept at each update, 0 to 1."""
+    strategy: Annotated[Literal["hard", "easy", "uncertain"], _SHORT] = "hard"
+    """Which tasks are sought."""
+    confusion: Literal["sum", "mean"] = "sum"
+    """Confusion of a pair: the sum of both directions as in Eq. 6, or their mean (cp, gcp)."""
+    forget: Literal["sampled", "all"] = "sampled"
+    """Which potentials decay: those of the pairs that were drawn, or all (cp, gcp)."""
+    exploration: float = 0.0
+    """Share of draws that are uniform (gcp)."""
+    method: str = "auto"
+    """How draws are made exact: auto, enumerate, reject or gibbs (cp)."""
+    n_sweeps: int = 20
+    """Gibbs sweeps a draw (cp)."""
+
+
+@dataclass(frozen=True)
+class OptimiserConfig:
+    """How the weights follow the gradient."""
+
+    name: Literal["adam", "sgd"] = "adam"
+    """Adam (decay added to the gradient), or SGD with Nesterov momentum."""
+    lr: Annotated[float, _SHORT] = 1e-3
+    """Learning rate at the start."""
+    weight_decay: float = 0.0
+    """L2 penalty, added to the gradient."""
+    momentum: float = 0.9
+    """Nesterov momentum of sgd; 0 is plain SGD."""
+    schedule: Literal["constant", "step", "cosine"] = "constant"
+    """How the learning rate goes on: cosine falls to 0 at the last step; step takes `factors`
+    from `milestones` on."""
+    milestones: tuple[int, ...] = ()
+    """For step: at which steps the learning rate changes."""
+    factors: tuple[float, ...] = ()
+    """For step: the learning rate from each milestone on, as a share of `lr`."""
+    clip_norm: Annotated[float | None, arg(metavar="FLOAT")] = None
+    """Largest norm of the gradient; None does not clip."""
+    accumulate: int = 1
+    """In how many parts the tasks of a step go through the learner, to save memory."""
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """How accuracy is measured, in validation and at the end on the test classes."""
+
+    n_way: _Optional = None
+    """Classes of an evaluation task; None: as in training."""
+    n_shot: _Optional = None
+    """Support images a class; None: as in training."""
+    n_query: int = 15
+    """Query images a class."""
+    n_episodes: int = 1000
+    """Test episodes."""
+    n_validation: int = 400
+    """Validation episodes."""
+    seed: int = 0
+    """Decides the episodes: runs with the same seed are compared on the same ones."""
+    keep_best: int = 1
+    """How many of the best checkpoints by validation are kept; more than one are tested as an
+    ensemble."""
+
+
+@dataclass(frozen=True)
+class EveryConfig:
+    """Steps between things that happen now and then; 0 is never."""
+
+    log: int = 50
+    """Steps between lines of metrics."""
+    validate: int = 500
+    """Steps between validations; the last step always has one."""
+    checkpoint: int = 500
+    """Steps between checkpoints; the last step always has one."""
+    snapshot: int = 500
+    """Steps between snapshots of the sampler's potentials."""
+
+
+@dataclass(frozen=True)
+class MachineConfig:
+    """On what, and how exactly, it is computed."""
+
+    device: Annotated[str, _SHORT] = "auto"
+    """cpu, cuda, cuda:1, ..., or auto: a GPU where there is one."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Of the forward and backward pass; weights and optimiser stay float32."""
+    channels_last: bool = False
+    """Lay images and weights out channel by channel within a pixel."""
+    deterministic: bool = False
+    """Same numbers at every run on a GPU too, at a price in speed; a CPU always gives them."""
+    threads: _Optional = None
+    """CPU threads; None: as PyTorch chooses."""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything that decides a run."""
+
+    steps: int = 10_000
+    """Training steps."""
+    seed: int = 0
+    """Decides initial weights, tasks and images."""
+    data: DataConfig = DataConfig()
+    task: TaskConfig = TaskConfig()
+    model: ModelConfig = ModelConfig()
+    sampler: SamplerConfig = SamplerConfig()
+    optimiser: OptimiserConfig = OptimiserConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    every: EveryConfig = EveryConfig()
+    machine: MachineConfig = MachineConfig()
+    protonet: ProtoNetOptions = field(default_factory=ProtoNetOptions)
+    matchingnet: MatchingNetOptions = field(default_factory=MatchingNetOptions)
+    relationnet: RelationNetOptions = field(default_factory=RelationNetOptions)
+    conv4: Conv4Options = field(default_factory=Conv4Options)
+    resnet12: ResNet12Options = field(default_factory=ResNet12Options)
+
+    @property
+    def learner_options(self) -> Any:
+        """The options of the chosen learner."""
+        return getattr(self, self.model.learner)
+
+    @property
+    def backbone_options(self) -> Any:
+        """The options of the chosen backbone."""
+        return getattr(self, self.model.backbone)
+
+    def sampler_options(self) -> dict[str, Any]:
+        """Return those options that the chosen sampler takes."""
+        return {name: getattr(self.sampler, name) for name in SAMPLER_OPTIONS[self.sampler.name]}
+
+
+SAMPLER_OPTIONS: dict[str, tuple[str, ...]] = {
+    "uniform": (),
+    "c": ("alpha", "tau", "strategy"),
+    "cp": ("alpha", "tau", "strategy", "confusion", "forget", "method", "n_sweeps"),
+    "gcp": ("alpha", "tau", "strategy", "confusion", "forget", "exploration"),
+}
+"""Which options of `SamplerConfig` each sampler takes."""
+
+LEARNERS: tuple[str, ...] = get_args(get_type_hints(ModelConfig)["learner"])
+BACKBONES: tuple[str, ...] = get_args(get_type_hints(ModelConfig)["backbone"])
+
+
+def check_config(config: RunConfig) -> None:
+    """Check what can be told without the data: nothing is computed from a bad configuration.
+
+    Raises:
+        ArgumentError: If a value is out of range, or an option was set that plays no part.
+    """
+    check_integer("steps", config.steps, low=1)
+    check_integer("seed", config.seed, low=0)
+    _refuse_idle_options(config)
+
+
+def _refuse_idle_options(config: RunConfig) -> None:
+    taken = SAMPLER_OPTIONS[config.sampler.name]
+    for name in _changed(config.sampler):
+        if name not in (*taken, "name"):
+            raise ArgumentError(
+                f"the sampler {config.sampler.name!r} takes no {name}; "
+                f"it takes {', '.join(taken) or 'no options'}."
+            )
+    chosen = (config.model.learner, config.model.backbone)
+    for section in (*LEARNERS, *BACKBONES):
+        changed = _changed(getattr(config, section))
+        if changed and section not in chosen:
+            raise ArgumentError(
+                f"{section}.{changed[0]} was set, but this run has the learner "
+                f"{config.model.learner!r} on the backbone {config.model.backbone!r}. Leave it "
+                f"out, or choose {section}."
+            )
+
+
+def _changed(section: Any) -> list[str]:
+    """Return the fields of a section that are not as they are by default."""
+    return [f.name for f in fields(section) if getattr(section, f.name) != f.default]

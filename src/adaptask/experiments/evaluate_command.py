@@ -1,0 +1,124 @@
+"""What `adaptask evaluate` does, and what it says."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from adaptask.data import EpisodeSource, load, load_statistics
+from adaptask.data.refitting import refit
+from adaptask.errors import ArgumentError, StateError
+from adaptask.experiments.building import build_evaluator, build_model
+from adaptask.experiments.config import RunConfig
+from adaptask.experiments.config_file import load_config
+from adaptask.learners import Learner
+from adaptask.training.evaluation import Evaluation
+from adaptask.training.machine import choose_device
+from adaptask.training.records import MetricsLog
+from adaptask.training.run_folder import RunFolder
+
+_DECIDE_EPISODES = ("n_way", "n_shot", "n_query", "n_episodes", "seed")
+
+
+def evaluate_run(
+    path: Path,
+    *,
+    dataset: str | None = None,
+    split: str = "test",
+    n_way: int | None = None,
+    n_shot: int | None = None,
+    n_query: int | None = None,
+    n_episodes: int | None = None,
+    seed: int | None = None,
+    weights: str = "best",
+    device: str = "auto",
+) -> Evaluation:
+    """Measure the accuracy of a run; what is None is as the run was tested.
+
+    The result is printed, and added to `evaluations.jsonl` in the run's folder.
+
+    Raises:
+        AdaptaskError: If something cannot be used or done; the message says what to do.
+    """
+    folder = RunFolder(path)
+    if not folder.config.exists():
+        raise ArgumentError(f"{path} holds no run: there is no config.toml in it.")
+    config = load_config(folder.config)
+    given = {"n_way": n_way, "n_shot": n_shot, "n_query": n_query, "seed": seed}
+    changes = {name: value for name, value in given.items() if value is not None}
+    evaluation = replace(
+        config.evaluation,
+        n_episodes=n_episodes or config.evaluation.n_episodes,
+        n_way=config.evaluation.n_way or config.task.n_way,
+        n_shot=config.evaluation.n_shot or config.task.n_shot,
+    )
+    config = replace(config, evaluation=replace(evaluation, **changes))
+    where = choose_device(device)
+    image_shape = load(config.data.dataset, "train").image_shape
+    learner, step = _trained(folder, config, image_shape, where, weights)
+    source = _images(config, dataset or config.data.dataset, split, image_shape, where)
+    result = build_evaluator(config, split, where, source)(learner)
+    _say(folder, config, source, result, step)
+    return result
+
+
+def _trained(
+    folder: RunFolder,
+    config: RunConfig,
+    image_shape: tuple[int, int, int],
+    device: torch.device,
+    weights: str,
+) -> tuple[Learner, int]:
+    """Return the learner of a run with its weights, and after which step they are."""
+    learner = build_model(config, image_shape, device)
+    found = folder.load_best() if weights == "best" else []
+    if weights == "best" and not found:
+        raise StateError(
+            f"{folder.path} has no best weights yet: it was never validated. Try --weights last."
+        )
+    step, state = (found[0].step, found[0].learner) if found else folder.load_weights(_complain)
+    try:
+        learner.load_state_dict(state)
+    except RuntimeError as error:
+        raise StateError(
+            f"the weights in {folder.path} do not fit its config.toml, of another architecture "
+            f"perhaps: {error}"
+        ) from error
+    return learner, step
+
+
+def _images(
+    config: RunConfig,
+    dataset: str,
+    split: str,
+    image_shape: tuple[int, int, int],
+    device: torch.device,
+) -> EpisodeSource:
+    """Return a split as the run's learner knows images: same shape, same normalisation."""
+    return EpisodeSource(
+        refit(load(dataset, split), image_shape),
+        device=device,
+        normalisation=load_statistics(config.data.dataset),
+        storage=config.data.storage,
+    )
+
+
+def _say(
+    folder: RunFolder, config: RunConfig, source: EpisodeSource, result: Evaluation, step: int
+) -> None:
+    evaluation, image_set = config.evaluation, source.image_set
+    sys.stdout.write(
+        f"{image_set.dataset} ({image_set.split}), {evaluation.n_way}-way "
+        f"{evaluation.n_shot}-shot, {result.n_episodes} episodes: {result}\n"
+        f"Weights after step {step} of {folder.path}\n"
+    )
+    tasks = {name: getattr(evaluation, name) for name in _DECIDE_EPISODES}
+    log = MetricsLog(folder.path / "evaluations.jsonl")
+    log.log(step, f"{image_set.dataset}/{image_set.split}", {**tasks, **result.summary()})
+
+
+def _complain(text: str) -> None:
+    sys.stderr.write(f"adaptask: {text}\n")

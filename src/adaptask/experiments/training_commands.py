@@ -1,0 +1,143 @@
+"""What `adaptask train` does, and what it says."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+
+import torch
+
+from adaptask.errors import ArgumentError
+from adaptask.experiments.building import build_evaluator, build_trainer
+from adaptask.experiments.config import RunConfig, check_config
+from adaptask.experiments.config_file import dump_config, load_config
+from adaptask.training.atomic_file import replace_file
+from adaptask.training.displays import Display, choose_display
+from adaptask.training.loggers import Logger, TensorBoardLogger, WandbLogger
+from adaptask.training.machine import choose_device, set_up_process
+from adaptask.training.run_folder import RunFolder
+from adaptask.training.trainer import Trainer
+
+_MAY_CHANGE = ("steps", "machine", "every")
+"""What may be set anew when a run goes on."""
+
+
+def default_output(config: RunConfig) -> Path:
+    """Return a folder named after what is run."""
+    task = f"{config.task.n_way}way-{config.task.n_shot}shot"
+    model = f"{config.model.learner}-{config.model.backbone}"
+    return Path("runs") / (
+        f"{config.data.dataset}-{model}-{config.sampler.name}-{task}-seed{config.seed}"
+    )
+
+
+def train(
+    config: RunConfig,
+    *,
+    output: Path | None = None,
+    resume: bool = False,
+    quiet: bool = False,
+    log: Sequence[str] = (),
+) -> None:
+    """Train, validate and test; a run that is killed at any moment can be resumed.
+
+    Args:
+        config: Everything that decides the run.
+        output: Its folder; one named after the configuration where it is not given.
+        resume: Whether to go on with the run in that folder.
+        quiet: Whether to say only what went wrong.
+        log: `tensorboard`, `wandb` or both.
+
+    Raises:
+        AdaptaskError: If something cannot be used or done; the message says what to do.
+    """
+    check_config(config)
+    folder = RunFolder(output or default_output(config))
+    if resume:
+        _check_same_run(config, load_config(folder.config), folder.path)
+    else:
+        folder.check_is_free()
+    device = choose_device(config.machine.device)
+    set_up_process(threads=config.machine.threads, deterministic=config.machine.deterministic)
+    display = choose_display(quiet=quiet, stream=sys.stderr)
+    trainer = build_trainer(config, device, folder=folder, display=display)
+    if resume:
+        trainer.resume()
+        replace_file(folder.config, dump_config(config).encode())
+    else:
+        folder.create(dump_config(config))
+    folder.note_environment(trainer.step)
+    for name in log:
+        trainer.loggers.append(_open_logger(name, config, folder.path, trainer.step))
+    _fit(trainer, config, folder, display)
+    _test(trainer, config, folder, device, display)
+
+
+def _open_logger(name: str, config: RunConfig, path: Path, step: int) -> Logger:
+    if name == "tensorboard":
+        return TensorBoardLogger(path, purge_step=step + 1 if step else None)
+    return WandbLogger(path, config=asdict(config))
+
+
+def _check_same_run(config: RunConfig, before: RunConfig, path: Path) -> None:
+    for field in fields(config):
+        new, old = getattr(config, field.name), getattr(before, field.name)
+        if new != old and field.name not in _MAY_CHANGE:
+            raise ArgumentError(
+                f"{field.name} of the run in {path} cannot change while it goes on; it was "
+                f"{old}, now {new}. Only steps, machine and every can: start a new run with "
+                f"--config {path / 'config.toml'} --output FOLDER."
+            )
+
+
+def _fit(trainer: Trainer, config: RunConfig, folder: RunFolder, display: Display) -> None:
+    begun_at = trainer.step
+    if begun_at >= config.steps:
+        display.message(
+            f"The run in {folder.path} has made its {begun_at} steps. To train on, give more: "
+            f"--resume {folder.path} --steps N."
+        )
+        return
+    try:
+        trainer.fit(config.steps)
+    except (KeyboardInterrupt, SystemExit):
+        display.message(f"To go on: adaptask train --resume {folder.path}")
+        raise
+    finally:
+        for logger in trainer.loggers:
+            logger.close()
+
+
+def _test(
+    trainer: Trainer,
+    config: RunConfig,
+    folder: RunFolder,
+    device: torch.device,
+    display: Display,
+) -> None:
+    """Test the best weights by validation; the test classes decide nothing."""
+    path = folder.path / "test.json"
+    best = trainer.best.first
+    if best is not None:
+        trainer.learner.load_state_dict(best.learner)
+    step = trainer.step if best is None else best.step
+    evaluator = build_evaluator(config, "test", device)
+    result = evaluator(trainer.learner)
+    record = {**result.summary(), "step": step, "accuracies": result.accuracies.tolist()}
+    replace_file(path, json.dumps(record).encode())
+    for logger in trainer.loggers:
+        logger.log(trainer.step, "test", result.summary())
+    chosen = (
+        "the last weights"
+        if best is None
+        else (f"the weights after step {step}, best in validation with {100 * best.accuracy:.2f} %")
+    )
+    n_way = config.evaluation.n_way or config.task.n_way
+    n_shot = config.evaluation.n_shot or config.task.n_shot
+    display.message(
+        f"Test accuracy {result} ({result.n_episodes} episodes, {n_way}-way {n_shot}-shot), of "
+        f"{chosen}.\nThe run is in {folder.path}"
+    )

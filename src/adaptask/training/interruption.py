@@ -1,0 +1,51 @@
+"""Stopping at the end of a step: Ctrl-C and the request to terminate."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any
+
+
+class StopSignals:
+    """While it is entered, the first SIGINT or SIGTERM only sets `received`; a second acts at once.
+
+    Signals reach the main thread alone: in another one this does nothing.
+    """
+
+    def __init__(self) -> None:
+        self.received: signal.Signals | None = None
+        self._handlers: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> StopSignals:
+        """Take over the signals."""
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._handlers[number] = signal.signal(number, self._take)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Give the signals back."""
+        self._give_back()
+
+    def raise_if_received(self) -> None:
+        """Do what the signal asked for: `KeyboardInterrupt`, or an exit with 128 + its number."""
+        if self.received is signal.SIGINT:
+            raise KeyboardInterrupt
+        if self.received is not None:
+            raise SystemExit(128 + self.received)
+
+    def _take(self, number: int, frame: FrameType | None) -> None:
+        self.received = signal.Signals(number)
+        self._give_back()
+
+    def _give_back(self) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        self._handlers.clear()

@@ -1,0 +1,98 @@
+"""What a step tells: means that are read now and then, and a loss that is no number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from adaptask.errors import StateError, TrainingError
+from adaptask.interfaces import Outcome
+
+
+class RunningMetrics:
+    """Means of loss and accuracy since they were last taken, summed where the numbers are."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._sums = torch.zeros(3, dtype=torch.float64, device=device)
+
+    @torch.no_grad()
+    def add(self, outcome: Outcome, query_labels: Tensor) -> None:
+        """Count one part of a step; nothing waits for the device."""
+        right = (outcome.query_logits.argmax(-1) == query_labels).to(torch.float64).mean()
+        loss = outcome.loss.detach().to(torch.float64)
+        self._sums += torch.stack((loss, right, torch.ones_like(right)))
+
+    def take(self) -> dict[str, float]:
+        """Return the means and start again; empty where nothing was added."""
+        loss, right, count = self._sums.tolist()
+        self._sums.zero_()
+        return {"loss": loss / count, "accuracy": right / count} if count else {}
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the sums."""
+        return {"sums": self._sums.clone()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Go on from sums that were saved.
+
+        Raises:
+            StateError: If they are damaged.
+        """
+        sums = state.get("sums")
+        if not isinstance(sums, Tensor) or sums.shape != self._sums.shape:
+            raise StateError("the sums of the metrics are damaged. Load another checkpoint.")
+        self._sums.copy_(sums)
+
+
+class DivergenceWatch:
+    """Finds the first step whose loss is no number, without making a GPU wait.
+
+    On the CPU `watch` raises at once, before anything was learned from the step. On other devices
+    it keeps the step and the classes there, and `check` raises.
+    """
+
+    def __init__(
+        self, device: torch.device, n_way: int, class_names: Sequence[str] | None = None
+    ) -> None:
+        self._waits = device.type == "cpu"
+        self._class_names = class_names
+        # -1 while all is well.
+        self._step = torch.full((), -1, dtype=torch.int64, device=device)
+        self._class_ids = torch.zeros(n_way, dtype=torch.int64, device=device)
+
+    @torch.no_grad()
+    def watch(self, step: int, outcome: Outcome, class_ids: Tensor) -> None:
+        """Look at one part of a step.
+
+        Raises:
+            TrainingError: On the CPU, if the loss is no finite number.
+        """
+        fine = outcome.loss.isfinite()
+        if self._waits and bool(fine):
+            return
+        finite_tasks = outcome.query_logits.isfinite().flatten(1).all(-1)
+        worst = class_ids[finite_tasks.to(torch.uint8).argmin()]
+        first = ~fine & (self._step < 0)
+        self._step.copy_(torch.where(first, step, self._step))
+        self._class_ids.copy_(torch.where(first, worst, self._class_ids))
+        if self._waits:
+            self.check()
+
+    def check(self) -> None:
+        """Raise what was found.
+
+        Raises:
+            TrainingError: If a loss was no finite number; says at which step, for which classes.
+        """
+        step = int(self._step)
+        if step < 0:
+            return
+        ids = self._class_ids.tolist()
+        names = ids if self._class_names is None else [self._class_names[i] for i in ids]
+        raise TrainingError(
+            f"the loss of step {step + 1} is no finite number; its task has the classes "
+            f"{', '.join(map(str, names))}. Try a lower learning rate, a clipped gradient, or "
+            "float32 in place of bfloat16."
+        )

@@ -1,0 +1,101 @@
+"""Optimisers by name, and learning-rate schedules as plain functions of the step.
+
+A schedule has no state: the position of a run decides the learning rate, so that nothing of it
+need be saved or restored.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+
+from torch import Tensor, optim
+
+from adaptask.arguments import check_choice, check_integer, check_number
+from adaptask.errors import ArgumentError
+
+Schedule = Callable[[int, int], float]
+"""From the step, counted from 0, and the number of steps to a factor on the learning rate."""
+
+OPTIMISERS = ("adam", "sgd")
+
+
+def build_optimizer(
+    name: str,
+    parameters: Iterable[Tensor],
+    *,
+    lr: float = 1e-3,
+    weight_decay: float = 0.0,
+    momentum: float = 0.9,
+) -> optim.Optimizer:
+    """Build the optimiser of that name, as one fused kernel a step.
+
+    Args:
+        name: `adam`, or `sgd` with Nesterov momentum.
+        parameters: What is learned.
+        lr: Learning rate, above 0.
+        weight_decay: L2 penalty that is added to the gradient, of all parameters alike.
+        momentum: Of `sgd`; 0 is plain SGD.
+
+    Raises:
+        ArgumentError: If an argument cannot be used.
+    """
+    check_choice("optimiser", name, OPTIMISERS)
+    if check_number("lr", lr, low=0, high=math.inf) == 0:
+        raise ArgumentError("lr must be above 0; got 0.")
+    check_number("weight_decay", weight_decay, low=0, high=math.inf)
+    check_number("momentum", momentum, low=0, high=1)
+    if name == "adam":
+        return optim.Adam(parameters, lr=lr, weight_decay=weight_decay, fused=True)
+    return optim.SGD(
+        parameters,
+        lr=lr,
+        weight_decay=weight_decay,
+        momentum=momentum,
+        nesterov=momentum > 0,
+        fused=True,
+    )
+
+
+def constant(step: int, n_steps: int) -> float:
+    """Leave the learning rate as it is."""
+    del step, n_steps
+    return 1.0
+
+
+def cosine(step: int, n_steps: int) -> float:
+    """Fall from 1 at the first step towards 0 after the last along half a cosine."""
+    return 0.5 * (1 + math.cos(math.pi * min(step / n_steps, 1)))
+
+
+@dataclass(frozen=True)
+class StepSchedule:
+    """Take `factors[i]` from step `milestones[i]` on, and 1 before the first.
+
+    Raises:
+        ArgumentError: If the two differ in length, or the milestones do not rise.
+    """
+
+    milestones: tuple[int, ...]
+    factors: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.milestones) != len(self.factors) or not self.milestones:
+            raise ArgumentError(
+                "the step schedule needs milestones and one factor for each; got "
+                f"{len(self.milestones)} milestones and {len(self.factors)} factors."
+            )
+        for milestone in self.milestones:
+            check_integer("a milestone", milestone, low=1)
+        if any(later <= earlier for earlier, later in pairwise(self.milestones)):
+            raise ArgumentError(f"milestones must rise; got {list(self.milestones)}.")
+        for factor in self.factors:
+            check_number("a factor", factor, low=0, high=math.inf)
+
+    def __call__(self, step: int, n_steps: int) -> float:
+        """Return the factor of the last milestone that was reached."""
+        del n_steps
+        return (1.0, *self.factors)[bisect_right(self.milestones, step)]

@@ -1,0 +1,62 @@
+"""The random states of the process, as something that a checkpoint can hold."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from adaptask.errors import StateError
+
+
+def random_state() -> dict[str, Any]:
+    """Return the states of Python's, NumPy's and PyTorch's global generators.
+
+    The package draws nothing from the first two; learners of others may.
+    """
+    version, numbers, gauss = random.getstate()
+    keys = np.random.get_state(legacy=False)
+    return {
+        "python": (version, numbers, gauss),
+        "numpy": {
+            "key": torch.from_numpy(keys["state"]["key"].astype(np.int64)),
+            "position": int(keys["state"]["pos"]),
+            "has_gauss": int(keys["has_gauss"]),
+            "gauss": float(keys["gauss"]),
+        },
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+    }
+
+
+def set_random_state(state: Mapping[str, Any]) -> None:
+    """Go on from where `random_state` was taken.
+
+    On another number of GPUs only as many of their states are set as there are.
+
+    Raises:
+        StateError: If the state is damaged; nothing is then changed.
+    """
+    before = random_state()
+    try:
+        _set(state)
+    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+        _set(before)
+        raise StateError(
+            f"the random state is damaged: {error}. Load another checkpoint."
+        ) from error
+
+
+def _set(state: Mapping[str, Any]) -> None:
+    version, numbers, gauss = state["python"]
+    random.setstate((version, tuple(numbers), gauss))
+    keys = state["numpy"]
+    words = keys["key"].numpy().astype(np.uint32)
+    np.random.set_state(("MT19937", words, keys["position"], keys["has_gauss"], keys["gauss"]))
+    torch.set_rng_state(state["torch"])
+    if torch.cuda.is_available():
+        for index, found in enumerate(state["cuda"][: torch.cuda.device_count()]):
+            torch.cuda.set_rng_state(found, index)

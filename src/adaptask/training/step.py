@@ -1,0 +1,128 @@
+"""One training step: draw, cut, learn, and tell the sampler."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn, optim
+from torch.nn.functional import cross_entropy
+
+from adaptask.arguments import check_choice, check_integer, check_number
+from adaptask.errors import ArgumentError
+from adaptask.interfaces import EpisodeLearner, Episodes, Outcome, TaskSampler
+from adaptask.training.evaluation import PRECISIONS
+from adaptask.training.metrics import DivergenceWatch, RunningMetrics
+
+
+class TaskSource(Protocol):
+    """Turns classes into episodes: `adaptask.data.EpisodeSource`, or anything with this method."""
+
+    device: torch.device
+
+    def draw(self, class_ids: Tensor, *, n_shot: int, n_query: int) -> Episodes:
+        """Return new episodes of the classes given, `tasks x way`."""
+        ...
+
+
+class TrainingStep:
+    """Trains a learner on the tasks that a sampler chooses; nothing in it waits for a GPU.
+
+    Args:
+        learner: Maps episodes to query logits.
+        sampler: Chooses the classes.
+        source: Chooses the images.
+        optimizer: Of the learner's parameters.
+        n_shot: Support images a class.
+        n_query: Query images a class.
+        n_tasks: Tasks a step.
+        accumulate: In how many equal parts the tasks go through the learner; the gradient is that
+            of the mean over all of them, and the sampler is told once.
+        clip_norm: Largest norm of the gradient; None does not clip.
+        precision: `float32`, or `bfloat16` for what autocast runs in it.
+
+    Raises:
+        ArgumentError: If an argument cannot be used.
+    """
+
+    def __init__(
+        self,
+        learner: nn.Module,
+        sampler: TaskSampler,
+        source: TaskSource,
+        optimizer: optim.Optimizer,
+        *,
+        n_shot: int,
+        n_query: int,
+        n_tasks: int,
+        accumulate: int = 1,
+        clip_norm: float | None = None,
+        precision: str = "float32",
+    ) -> None:
+        self.learner, self.sampler, self.source = learner, sampler, source
+        self.optimizer = optimizer
+        self.n_shot = check_integer("n_shot", n_shot, low=1)
+        self.n_query = check_integer("n_query", n_query, low=1)
+        self.n_tasks = check_integer("n_tasks", n_tasks, low=1)
+        self.accumulate = check_integer("accumulate", accumulate, low=1)
+        if n_tasks % accumulate:
+            raise ArgumentError(
+                f"n_tasks must be a multiple of accumulate, {accumulate}, so that all parts of a "
+                f"step are equal; got {n_tasks}."
+            )
+        self.clip_norm = clip_norm
+        if clip_norm is not None:
+            check_number("clip_norm", clip_norm, low=0, high=float("inf"))
+        self.precision = check_choice("precision", precision, PRECISIONS)
+        self.metrics = RunningMetrics(source.device)
+        self.divergence = DivergenceWatch(source.device, sampler.n_way, _class_names(source))
+
+    def __call__(self, step: int) -> None:
+        """Train on new tasks, as step number `step`, counted from 0.
+
+        Raises:
+            TrainingError: On the CPU, if the loss is no finite number; the weights and the sampler
+                are then as they were.
+        """
+        class_ids = self.sampler.sample(self.n_tasks)
+        self.optimizer.zero_grad()
+        parts = [self._learn(step, ids) for ids in class_ids.chunk(self.accumulate)]
+        if self.clip_norm is not None:
+            nn.utils.clip_grad_norm_(self.learner.parameters(), self.clip_norm)
+        self.optimizer.step()
+        probabilities, labels = (torch.cat(part) for part in zip(*parts, strict=True))
+        self.sampler.update(class_ids, probabilities, labels)
+
+    def _learn(self, step: int, class_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Add the gradient of some tasks; return their query probabilities and labels."""
+        episodes = self.source.draw(class_ids, n_shot=self.n_shot, n_query=self.n_query)
+        with autocast(self.source.device, self.precision):
+            outcome = training_outcome(self.learner, episodes)
+        self.divergence.watch(step, outcome, class_ids)
+        self.metrics.add(outcome, episodes.query_labels)
+        (outcome.loss / self.accumulate).backward()  # type: ignore[no-untyped-call]
+        return outcome.query_logits.float().softmax(-1), episodes.query_labels
+
+
+def training_outcome(learner: EpisodeLearner, episodes: Episodes) -> Outcome:
+    """Return what the learner makes of the episodes; cross-entropy where it says nothing else."""
+    if hasattr(learner, "training_step"):
+        outcome: Outcome = learner.training_step(episodes)
+        return outcome
+    query_logits = learner(episodes)
+    loss = cross_entropy(query_logits.flatten(0, 1).float(), episodes.query_labels.flatten())
+    return Outcome(loss=loss, query_logits=query_logits.detach())
+
+
+def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
+    """Return the context in which a forward pass runs."""
+    if precision == "float32":
+        return nullcontext()
+    return torch.autocast(device.type, dtype=torch.bfloat16)
+
+
+def _class_names(source: TaskSource) -> Sequence[str] | None:
+    image_set = getattr(source, "image_set", None)
+    return getattr(image_set, "class_names", None)

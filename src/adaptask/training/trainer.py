@@ -1,0 +1,278 @@
+"""The loop around the step: validation, checkpoints, records, interruption."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn, optim
+
+from adaptask.arguments import check_integer
+from adaptask.errors import AdaptaskError, ArgumentError, StateError, TrainingError
+from adaptask.interfaces import TaskSampler
+from adaptask.training.best import BestCheckpoints, Checkpoint
+from adaptask.training.displays import Display, Silent
+from adaptask.training.evaluation import Evaluator
+from adaptask.training.interruption import StopSignals
+from adaptask.training.loggers import Logger
+from adaptask.training.optimisation import Schedule, build_optimizer, constant
+from adaptask.training.random_state import random_state, set_random_state
+from adaptask.training.run_folder import RunFolder
+from adaptask.training.step import TaskSource, TrainingStep
+
+
+@dataclass(frozen=True)
+class Every:
+    """Steps between things that happen now and then; 0 is never.
+
+    Validation and checkpoint also happen after the last step.
+    """
+
+    log: int = 50
+    validate: int = 500
+    checkpoint: int = 500
+    snapshot: int = 500
+
+    def __post_init__(self) -> None:
+        for name, steps in vars(self).items():
+            check_integer(f"every.{name}", steps, low=0)
+
+    def is_due(self, name: str, step: int) -> bool:
+        """Return whether it is time for it after so many steps."""
+        steps: int = getattr(self, name)
+        return steps > 0 and step % steps == 0
+
+
+class Trainer:
+    """Trains a learner on the tasks of a sampler, and can be stopped and resumed at any moment.
+
+    Args:
+        learner: Maps episodes to query logits; any module with the `forward` of `EpisodeLearner`.
+        sampler: Chooses the classes of the tasks.
+        source: Chooses their images.
+        n_shot: Support images a class.
+        n_query: Query images a class.
+        n_tasks: Tasks a step.
+        optimizer: Of the learner's parameters; Adam with learning rate 1e-3 where none is given.
+        schedule: Factor on the optimiser's learning rates as a function of step and steps.
+        accumulate: In how many parts the tasks of a step go through the learner.
+        clip_norm: Largest norm of the gradient; None does not clip.
+        precision: `float32` or `bfloat16`.
+        validation: Measures the learner now and then; the best weights are kept.
+        keep_best: How many of the best.
+        every: Steps between records, validations, checkpoints and snapshots.
+        folder: Where the run is kept; without one nothing is written.
+        display: Shows progress; silent where none is given.
+        loggers: Told every record as well.
+
+    Raises:
+        ArgumentError: If an argument cannot be used.
+    """
+
+    def __init__(
+        self,
+        learner: nn.Module,
+        sampler: TaskSampler,
+        source: TaskSource,
+        *,
+        n_shot: int = 1,
+        n_query: int = 15,
+        n_tasks: int = 1,
+        optimizer: optim.Optimizer | None = None,
+        schedule: Schedule = constant,
+        accumulate: int = 1,
+        clip_norm: float | None = None,
+        precision: str = "float32",
+        validation: Evaluator | None = None,
+        keep_best: int = 1,
+        every: Every = Every(),  # noqa: B008, it is frozen
+        folder: RunFolder | Path | str | None = None,
+        display: Display | None = None,
+        loggers: Sequence[Logger] = (),
+    ) -> None:
+        self.learner, self.sampler, self.source = learner, sampler, source
+        self.optimizer = optimizer or build_optimizer("adam", learner.parameters())
+        self.schedule = schedule
+        self.validation = validation
+        self.every = every
+        self.folder = RunFolder(folder) if isinstance(folder, Path | str) else folder
+        self.display = display or Silent()
+        self.loggers = list(loggers)
+        self.best = BestCheckpoints(keep_best)
+        """The best weights so far by validation."""
+        self.step = 0
+        """How many steps have been made."""
+        self._seconds = 0.0
+        self._train_step = TrainingStep(
+            learner,
+            sampler,
+            source,
+            self.optimizer,
+            n_shot=n_shot,
+            n_query=n_query,
+            n_tasks=n_tasks,
+            accumulate=accumulate,
+            clip_norm=clip_norm,
+            precision=precision,
+        )
+
+    def fit(self, n_steps: int) -> Checkpoint | None:
+        """Train until `n_steps` steps have been made in all; return the best by validation.
+
+        Ctrl-C and SIGTERM act at the end of the step, after a checkpoint.
+
+        Raises:
+            ArgumentError: If `n_steps` is no positive integer.
+            TrainingError: If the loss is no number, or a checkpoint cannot be written.
+            KeyboardInterrupt: After Ctrl-C.
+        """
+        check_integer("n_steps", n_steps, low=1)
+        if self.folder is not None and not self.folder.is_open:
+            self.folder.create()
+        self.display.begin(self.step, n_steps)
+        try:
+            with StopSignals() as stop:
+                while self.step < n_steps:
+                    self._advance(n_steps)
+                    if stop.received and self.step < n_steps:
+                        self._stop()
+                        stop.raise_if_received()
+        finally:
+            self.display.end(self.step)
+        return self.best.first
+
+    def save(self) -> None:
+        """Write a checkpoint into the run's folder, if there is one."""
+        if self.folder is not None:
+            self.folder.save(self.state_dict())
+
+    def resume(self) -> None:
+        """Go on from the last checkpoint in the folder; from the start where there is none yet.
+
+        Raises:
+            StateError: If no checkpoint is whole, or it belongs to another run; the trainer is
+                then as it was.
+        """
+        if self.folder is None:
+            raise ArgumentError("resume needs the folder of a run: Trainer(..., folder=...).")
+        state = self.folder.load(self.display.message)
+        if state is not None:
+            self.load_state_dict(state)
+        try:
+            self.best.merge(self.folder.load_best())
+        except StateError as error:
+            self.display.message(f"{error} The best weights are found anew from here on.")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything needed to go on exactly, but for the best weights."""
+        return {
+            "step": self.step,
+            "seconds": self._seconds,
+            "learner": self.learner.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "sampler": self.sampler.state_dict(),
+            "source": self.source.state_dict() if hasattr(self.source, "state_dict") else {},
+            "metrics": self._train_step.metrics.state_dict(),
+            "random": random_state(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from where `state` was taken.
+
+        Raises:
+            StateError: If it does not fit; everything is then as it was.
+        """
+        before = copy.deepcopy(self.state_dict())
+        try:
+            self._load(state)
+        except (AdaptaskError, KeyError, TypeError, ValueError, RuntimeError) as error:
+            self._load(before)
+            if isinstance(error, StateError):
+                raise
+            raise StateError(
+                f"the checkpoint does not fit this run, of another architecture perhaps: {error}"
+            ) from error
+
+    def _load(self, state: Mapping[str, Any]) -> None:
+        self.learner.load_state_dict(state["learner"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.sampler.load_state_dict(state["sampler"])
+        if hasattr(self.source, "load_state_dict"):
+            self.source.load_state_dict(state["source"])
+        self._train_step.metrics.load_state_dict(state["metrics"])
+        self.step, self._seconds = int(state["step"]), float(state["seconds"])
+        set_random_state(state["random"])
+
+    def _advance(self, n_steps: int) -> None:
+        """Make a step and what is due after it."""
+        start = time.perf_counter()
+        self._set_learning_rate(n_steps)
+        begin_step = getattr(self.learner, "begin_step", None)
+        if begin_step is not None:
+            begin_step(self.step, n_steps)
+        self.learner.train()
+        self._watched(lambda: self._train_step(self.step))
+        self._seconds += time.perf_counter() - start
+        self.step += 1
+        last = self.step == n_steps
+        due = {name for name in vars(self.every) if self.every.is_due(name, self.step)}
+        if last:
+            due |= {"validate", "checkpoint", "log"}
+        if due:
+            self._watched(self._train_step.divergence.check)
+        shown: dict[str, float] = {}
+        if "log" in due:
+            shown |= self._log()
+        if "snapshot" in due and self.folder is not None:
+            self.folder.snapshots.save(self.step, self.sampler)
+        if "validate" in due and self.validation is not None:
+            shown["val_accuracy"] = self._validate(self.validation)
+        if "checkpoint" in due:
+            self.save()
+        self.display.advance(self.step, shown or None)
+
+    def _set_learning_rate(self, n_steps: int) -> None:
+        factor = self.schedule(self.step, n_steps)
+        for group in self.optimizer.param_groups:
+            group.setdefault("initial_lr", group["lr"])
+            group["lr"] = group["initial_lr"] * factor
+
+    def _watched(self, act: Callable[[], None]) -> None:
+        """Do something that may find a loss that is no number, and say what is left then."""
+        try:
+            act()
+        except TrainingError as error:
+            kept = None if self.folder is None else self.folder.last_checkpoint()
+            where = "There is no checkpoint yet." if kept is None else f"The last is {kept}."
+            raise TrainingError(f"{error} {where}") from error
+
+    def _log(self) -> dict[str, float]:
+        """Record the means since the last record."""
+        metrics = self._train_step.metrics.take()
+        metrics["lr"] = self.optimizer.param_groups[0]["lr"]
+        self._record("train", {**metrics, "seconds": self._seconds})
+        return metrics
+
+    def _validate(self, validation: Evaluator) -> float:
+        """Measure the learner, keep it if it is among the best, and return its accuracy."""
+        result = validation(self.learner)
+        self._record("val", result.summary())
+        if self.best.offer(self.step, result, self.learner) and self.folder is not None:
+            self.folder.save_best(self.best.checkpoints)
+        return result.accuracy
+
+    def _record(self, split: str, metrics: dict[str, float]) -> None:
+        if self.folder is not None:
+            self.folder.metrics.log(self.step, split, metrics)
+        for logger in self.loggers:
+            logger.log(self.step, split, metrics)
+
+    def _stop(self) -> None:
+        """Leave everything so that the run can go on."""
+        self._watched(self._train_step.divergence.check)
+        self.save()
+        self.display.message(f"Stopped after step {self.step}.")

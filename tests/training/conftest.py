@@ -1,0 +1,31 @@
+import pytest
+import torch
+
+from adaptask.backbones import build_backbone
+from adaptask.data import open_episodes
+from adaptask.learners import build_learner
+from adaptask.samplers import build_sampler
+from adaptask.training import Evaluator, Trainer
+
+
+@pytest.fixture
+def build_trainer(tiny):
+    """Builds a small trainer on `tiny`; the same one for the same arguments."""
+
+    def build(*, seed=0, learner=None, sampler="gcp", n_way=3, validate=True, **settings):
+        source = open_episodes(tiny, "train", seed=seed, augmentation="none")
+        if learner is None:
+            torch.manual_seed(seed)
+            backbone = build_backbone("conv4", image_shape=source.image_set.image_shape, filters=4)
+            learner = build_learner("protonet", backbone=backbone)
+        validation = Evaluator(
+            open_episodes(tiny, "val"), n_way=n_way, n_shot=1, n_query=5, n_episodes=6
+        )
+        return Trainer(
+            learner,
+            build_sampler(sampler, n_classes=source.n_classes, n_way=n_way, seed=seed),
+            source,
+            **{"n_query": 4, "validation": validation if validate else None, **settings},
+        )
+
+    return build

@@ -1,0 +1,334 @@
+"""The loop: what it keeps, that it goes on exactly, and how it stops."""
+
+import copy
+import json
+import os
+import signal
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from adaptask.errors import ArgumentError, StateError, TrainingError
+from adaptask.samplers import SAMPLERS
+from adaptask.training import Every, Trainer, cosine
+from adaptask.training.records import read_metrics, read_snapshots
+from adaptask.training.trainer import Trainer as TrainerClass
+
+TASK_SAMPLERS = [name for name in SAMPLERS if name != "instance"]
+OFTEN = Every(log=2, validate=3, checkpoint=4, snapshot=5)
+
+
+def same(left, right):
+    """Compare states to the last bit."""
+    if isinstance(left, torch.Tensor):
+        return torch.equal(left, right)
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(same(left[k], right[k]) for k in left)
+    if isinstance(left, list | tuple):
+        return len(left) == len(right) and all(map(same, left, right))
+    return left == right
+
+
+def outcome(trainer):
+    """Everything a run ends with, but for the time it took."""
+    state = trainer.state_dict()
+    state.pop("seconds")
+    return copy.deepcopy(state)
+
+
+def test_it_learns(build_trainer, tmp_path):
+    every = Every(log=20, validate=0)
+    build_trainer(sampler="uniform", n_tasks=2, every=every, folder=tmp_path / "run").fit(160)
+    records = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    first, *_, last = [r for r in records if r["split"] == "train"]
+    assert first["accuracy"] < 0.8
+    assert last["accuracy"] > first["accuracy"] + 0.1
+    assert last["loss"] < 0.7 * first["loss"]
+
+
+@pytest.mark.parametrize("sampler", TASK_SAMPLERS)
+@pytest.mark.parametrize("stop", [1, 5, 8])
+def test_a_run_that_is_resumed_ends_as_one_that_was_not(build_trainer, sampler, stop):
+    whole = build_trainer(sampler=sampler)
+    whole.fit(10)
+    first = build_trainer(sampler=sampler)
+    first.fit(stop)
+    second = build_trainer(sampler=sampler, seed=5)  # other weights, tasks and images
+    second.load_state_dict(first.state_dict())
+    torch.manual_seed(99)
+    second.load_state_dict(first.state_dict())
+    second.fit(10)
+    assert same(outcome(whole), outcome(second))
+
+
+def test_validation_leaves_training_alone(build_trainer):
+    with_validation = build_trainer(every=OFTEN)
+    with_validation.fit(9)
+    without = build_trainer(validate=False)
+    without.fit(9)
+    assert same(outcome(with_validation)["learner"], outcome(without)["learner"])
+    assert same(outcome(with_validation)["random"], outcome(without)["random"])
+
+
+def test_the_folder_holds_what_happened(build_trainer, tmp_path):
+    trainer = build_trainer(every=OFTEN, folder=tmp_path / "run")
+    best = trainer.fit(10)
+    folder = trainer.folder.path
+    records = read_metrics(folder / "metrics.jsonl")
+    train = [r["step"] for r in records if r["split"] == "train"]
+    validated = {r["step"]: r["accuracy"] for r in records if r["split"] == "val"}
+    assert train == [2, 4, 6, 8, 10]
+    assert list(validated) == [3, 6, 9, 10]
+    assert best.accuracy == max(validated.values())
+    assert best.step == min(s for s, a in validated.items() if a == best.accuracy)
+    snapshots = read_snapshots(folder / "snapshots")
+    assert [step for step, _ in snapshots] == [5, 10]
+    assert torch.equal(torch.from_numpy(snapshots[-1][1]), trainer.sampler.log_potentials)
+    assert {p.name for p in folder.iterdir()} == {
+        "last.pt",
+        "previous.pt",
+        "best.pt",
+        "metrics.jsonl",
+        "snapshots",
+    }
+
+
+def test_the_best_weights_are_those_of_their_step(build_trainer, tmp_path):
+    trainer = build_trainer(every=OFTEN, folder=tmp_path / "run", keep_best=2)
+    trainer.fit(12)
+    kept = trainer.folder.load_best()
+    assert len(kept) == 2
+    assert kept[0].accuracy >= kept[1].accuracy
+    for checkpoint in kept:
+        again = build_trainer(every=OFTEN)
+        again.fit(checkpoint.step)
+        assert same(dict(again.learner.state_dict()), dict(checkpoint.learner))
+
+
+def test_resuming_from_the_folder_goes_on_exactly(build_trainer, tmp_path):
+    whole = build_trainer(every=OFTEN, folder=tmp_path / "whole")
+    whole.fit(13)
+    # A run that ends without a last checkpoint, as when it is killed after step 7.
+    killed = build_trainer(every=OFTEN, folder=tmp_path / "killed")
+    killed.folder.create()
+    for _ in range(7):
+        killed._advance(13)
+    again = build_trainer(every=OFTEN, folder=tmp_path / "killed", seed=4)
+    again.resume()
+    assert again.step == 4
+    again.fit(13)
+    assert same(outcome(whole), outcome(again))
+    for name in ("metrics.jsonl", "snapshots"):
+        assert (tmp_path / "killed" / name).exists()
+    ours, theirs = (
+        [{k: v for k, v in r.items() if k != "seconds"} for r in read_metrics(p / "metrics.jsonl")]
+        for p in (tmp_path / "whole", tmp_path / "killed")
+    )
+    assert ours == theirs
+    best = [trainer.folder.load_best()[0] for trainer in (whole, again)]
+    assert best[0].step == best[1].step
+    assert same(dict(best[0].learner), dict(best[1].learner))
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_over(build_trainer, tmp_path):
+    killed = build_trainer(every=OFTEN, folder=tmp_path / "run")
+    killed.folder.create()
+    for _ in range(3):
+        killed._advance(10)
+    again = build_trainer(every=OFTEN, folder=tmp_path / "run")
+    again.resume()
+    assert again.step == 0
+    again.fit(10)
+    steps = [r["step"] for r in read_metrics(tmp_path / "run" / "metrics.jsonl")]
+    assert steps.count(2) == 1
+
+
+def test_the_learning_rate_follows_the_schedule_and_survives_resuming(build_trainer):
+    trainer = build_trainer(schedule=cosine)
+    rates = []
+    for _ in range(4):
+        trainer._advance(8)
+        rates.append(trainer.optimizer.param_groups[0]["lr"])
+    again = build_trainer(schedule=cosine)
+    again.load_state_dict(trainer.state_dict())
+    for _ in range(4):
+        again._advance(8)
+        rates.append(again.optimizer.param_groups[0]["lr"])
+    assert rates == pytest.approx([1e-3 * cosine(i, 8) for i in range(8)])
+
+
+class SendsSignal(nn.Module):
+    """Trains a weight, and sends the process a signal during its fifth step."""
+
+    def __init__(self, number):
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor(0.01))
+        self.number, self.calls = number, 0
+
+    def forward(self, episodes):
+        self.calls += self.training
+        if self.training and self.calls == 5:
+            os.kill(os.getpid(), self.number)
+        support = episodes.support_images.flatten(2)
+        return -self.weight * torch.cdist(episodes.query_images.flatten(2), support)
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)],
+    ids=["SIGINT", "SIGTERM"],
+)
+def test_a_signal_stops_after_the_step_with_a_checkpoint(build_trainer, tmp_path, number, expected):
+    handler = signal.getsignal(number)
+    trainer = build_trainer(learner=SendsSignal(number), folder=tmp_path / "run")
+    with pytest.raises(expected) as raised:
+        trainer.fit(12)
+    if expected is SystemExit:
+        assert raised.value.code == 143
+    assert trainer.step == 5
+    assert signal.getsignal(number) is handler
+    whole, again = (
+        build_trainer(learner=SendsSignal(0), folder=folder) for folder in (None, tmp_path / "run")
+    )
+    again.resume()
+    assert again.step == 5
+    for run in (whole, again):
+        run.learner.number = 0  # signal 0 does nothing
+        run.fit(12)
+    assert same(outcome(whole), outcome(again))
+
+
+class NaNFrom(SendsSignal):
+    """Says no number from some call on."""
+
+    def forward(self, episodes):
+        logits = super().forward(episodes)
+        return logits * torch.nan if self.training and self.calls > 6 else logits
+
+
+def test_a_loss_that_is_no_number_names_step_classes_and_the_last_checkpoint(
+    build_trainer, tmp_path
+):
+    trainer = build_trainer(learner=NaNFrom(0), folder=tmp_path / "run", every=OFTEN)
+    with pytest.raises(TrainingError, match=r"step 7 .* train-\d+, .*run/last\.pt"):
+        trainer.fit(12)
+    again = build_trainer(learner=NaNFrom(0), folder=tmp_path / "run", every=OFTEN)
+    again.resume()
+    assert again.step == 4
+    assert again.learner.weight.isfinite()
+    without = build_trainer(learner=NaNFrom(0))
+    with pytest.raises(TrainingError, match="no checkpoint yet"):
+        without.fit(12)
+
+
+def test_a_state_of_another_architecture_is_refused_and_changes_nothing(build_trainer):
+    other = build_trainer(learner=SendsSignal(0))
+    trainer = build_trainer()
+    trainer.fit(3)
+    before = outcome(trainer)
+    for state in (other.state_dict(), {}, {**trainer.state_dict(), "random": {}}):
+        with pytest.raises(StateError):
+            trainer.load_state_dict(state)
+        assert same(before, outcome(trainer))
+    fewer_ways = build_trainer(n_way=2)
+    with pytest.raises(StateError):
+        build_trainer(sampler="uniform").load_state_dict(fewer_ways.state_dict())
+
+
+class Listens:
+    def __init__(self):
+        self.messages = []
+
+    def message(self, text):
+        self.messages.append(text)
+
+    def begin(self, *_):
+        pass
+
+    advance = end = begin
+
+
+def test_a_damaged_last_checkpoint_is_reported_and_the_previous_one_is_used(
+    build_trainer, tmp_path
+):
+    build_trainer(every=OFTEN, folder=tmp_path / "run").fit(10)
+    last = tmp_path / "run" / "last.pt"
+    content = bytearray(last.read_bytes())
+    content[len(content) // 2] ^= 1
+    last.write_bytes(content)
+    display = Listens()
+    again = build_trainer(every=OFTEN, folder=tmp_path / "run", display=display)
+    again.resume()
+    assert again.step == 8
+    assert "last.pt" in display.messages[0]
+    assert "previous.pt" in display.messages[0]
+    again.fit(10)
+    whole = build_trainer(every=OFTEN)
+    whole.fit(10)
+    assert same(outcome(whole), outcome(again))
+
+
+def test_damaged_best_weights_are_reported_and_do_not_stop_the_run(build_trainer, tmp_path):
+    build_trainer(every=OFTEN, folder=tmp_path / "run").fit(8)
+    (tmp_path / "run" / "best.pt").write_bytes(b"nothing")
+    display = Listens()
+    again = build_trainer(every=OFTEN, folder=tmp_path / "run", display=display)
+    again.resume()
+    assert "best.pt" in display.messages[0]
+    again.fit(10)
+    assert again.folder.load_best()
+
+
+def test_a_folder_that_is_taken_is_refused(build_trainer, tmp_path):
+    build_trainer(folder=tmp_path / "run").fit(2)
+    listing = sorted(p.name for p in (tmp_path / "run").iterdir())
+    with pytest.raises(ArgumentError, match="--resume"):
+        build_trainer(folder=tmp_path / "run").fit(2)
+    assert sorted(p.name for p in (tmp_path / "run").iterdir()) == listing
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
+    with pytest.raises(ArgumentError, match="not an empty folder"):
+        build_trainer(folder=tmp_path / "other").fit(2)
+    with pytest.raises(ArgumentError, match="folder"):
+        build_trainer().resume()
+
+
+@pytest.mark.parametrize("bad", [0, -1, 1.5, "3", True])
+def test_nonsense_numbers_of_steps_are_refused(build_trainer, bad):
+    with pytest.raises(ArgumentError, match="n_steps"):
+        build_trainer().fit(bad)
+    with pytest.raises(ArgumentError, match=r"every\.log"):
+        Every(log=-1)
+
+
+def test_records_are_strict_json_and_loggers_are_told_the_same(build_trainer, tmp_path):
+    class Keeps:
+        def __init__(self):
+            self.records = []
+
+        def log(self, step, split, metrics):
+            self.records.append({"step": step, "split": split, **metrics})
+
+        def close(self):
+            pass
+
+    logger = Keeps()
+    build_trainer(folder=tmp_path / "run", every=OFTEN, loggers=[logger]).fit(6)
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == logger.records
+
+
+def test_it_is_short_as_a_library(build_trainer):
+    parts = build_trainer()
+    trainer = Trainer(parts.learner, parts.sampler, parts.source)
+    assert trainer.fit(2) is None
+    assert TrainerClass is Trainer
+    assert trainer.step == 2
+
+
+def test_it_gives_no_warning(build_trainer):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        build_trainer(schedule=cosine).fit(3)
