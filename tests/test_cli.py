@@ -3,10 +3,12 @@
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from adaptask import __version__
 from adaptask.cli import main
+from adaptask.data.cache import open_cache_writer
 
 
 def test_demo_prints_the_table(capsys):
@@ -63,6 +65,26 @@ def test_help_needs_no_torch(arguments):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "usage: adaptask" in done.stdout
+
+
+def test_listing_datasets_needs_no_torch_whether_they_are_prepared_or_not(tmp_path, monkeypatch):
+    monkeypatch.setenv("ADAPTASK_CACHE", str(tmp_path))
+    code = (
+        "import sys\nfrom adaptask.cli import main\n"
+        "assert main(['data', 'list']) == 0 and 'torch' not in sys.modules\n"
+    )
+    for state in ("made on first use", "prepared"):
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        row = next(line for line in done.stdout.splitlines() if line.startswith("glyphs"))
+        assert state in row
+        pixels = np.zeros((4, 1, 2, 2), dtype=np.uint8)
+        with open_cache_writer(
+            tmp_path / "glyphs", dataset="glyphs", source="a test", image_shape=(1, 2, 2)
+        ) as writer:
+            writer.write_split("train", ["a", "b"], [2, 2], [pixels])
 
 
 def test_the_package_runs_as_a_module():

@@ -1,4 +1,7 @@
-"""Prepared datasets on disk: one memory-mapped array of images a split, and one `meta.json`."""
+"""Prepared datasets on disk: one memory-mapped array of images a split, and one `meta.json`.
+
+Torch is imported where images are read: `adaptask data list` reads `meta.json` alone.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-import torch
 
 from adaptask.data.atomic_folder import not_written, replace_folder, restore_folder
 from adaptask.data.images import ImageSet
@@ -189,6 +191,8 @@ def read_cache(folder: Path, split: str) -> ImageSet:
     The file is checked against `meta.json` for size and shape, not for its content: that is what
     `adaptask data check` does. Writing into the images changes this process's copy alone.
     """
+    import torch
+
     meta = read_meta(folder)
     if split not in meta["splits"]:
         raise DataError(f"{folder} has no split '{split}'; it has {_listed(meta['splits'])}.")

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from adaptask.data.glyph_classes import GlyphClass, choose_classes
 from adaptask.data.glyph_faces import Face, Pixels, load_faces
@@ -75,6 +74,8 @@ def draw_examples(character: str, faces: Sequence[Face]) -> Pixels:
 
 
 def _image_set(split: str, classes: Sequence[GlyphClass], faces: Sequence[Face]) -> ImageSet:
+    import torch  # here, so that the registry of datasets can be read without it
+
     images = np.concatenate([draw_examples(c.characters[0], faces) for c in classes])
     return ImageSet(
         dataset=NAME,
