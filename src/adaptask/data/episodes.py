@@ -106,7 +106,7 @@ class EpisodeSource:
             ArgumentError: If an argument has the wrong type, shape, device or range.
             DataError: If the smallest class has fewer than `n_shot + n_query` images.
         """
-        self._check_counts(n_shot, n_query)
+        self.check_counts(n_shot, n_query)
         self._check_class_ids(class_ids)
         chosen = self._choose(class_ids.to(self._images.device), n_shot + n_query)
         return self._assemble(class_ids, chosen, n_shot, self._augment)
@@ -133,7 +133,7 @@ class EpisodeSource:
         """
         split = f"the number of classes in {self.image_set.dataset} ({self.image_set.split})"
         check_integer("n_way", n_way, low=2, high=self.n_classes, meaning=split)
-        self._check_counts(n_shot, n_query)
+        self.check_counts(n_shot, n_query)
         return plan_episodes(
             self._bounds,
             n_episodes=check_integer("n_episodes", n_episodes, low=1),
@@ -258,7 +258,13 @@ class EpisodeSource:
         positions = torch.arange(n_way, device=self.device)[:, None]
         return positions.expand(n_tasks, n_way, n_images).flatten(1)
 
-    def _check_counts(self, n_shot: int, n_query: int) -> None:
+    def check_counts(self, n_shot: int, n_query: int) -> None:
+        """Check that every class has so many images.
+
+        Raises:
+            ArgumentError: If a number is not a positive integer.
+            DataError: If the smallest class has fewer.
+        """
         check_integer("n_shot", n_shot, low=1)
         check_integer("n_query", n_query, low=1)
         if n_shot + n_query > self._smallest:

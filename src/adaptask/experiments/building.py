@@ -64,6 +64,7 @@ def build_trainer(
             f"n_way must be between 2 and {source.n_classes}, the number of training classes in "
             f"{config.data.dataset!r}; got {n_way}."
         )
+    source.check_counts(config.task.n_shot, config.task.n_query)
     learner = build_model(config, source.image_set.image_shape, device)
     optimiser = config.optimiser
     return Trainer(
@@ -128,10 +129,18 @@ def build_evaluator(
         DataError: If its classes have too few images.
     """
     evaluation = config.evaluation
+    source = source or open_split(config, split, device)
+    n_way = config.task.n_way if evaluation.n_way is None else evaluation.n_way
+    if n_way > source.n_classes:
+        raise ArgumentError(
+            f"n_way of evaluation must be between 2 and {source.n_classes}, the number of classes "
+            f"in {source.image_set.dataset!r} ({split}); got {n_way}. Training tasks may have "
+            "more: choose another number for evaluation alone, --evaluation.n-way."
+        )
     return Evaluator(
-        source or open_split(config, split, device),
-        n_way=evaluation.n_way or config.task.n_way,
-        n_shot=evaluation.n_shot or config.task.n_shot,
+        source,
+        n_way=n_way,
+        n_shot=config.task.n_shot if evaluation.n_shot is None else evaluation.n_shot,
         n_query=evaluation.n_query,
         n_episodes=evaluation.n_validation if split == "val" else evaluation.n_episodes,
         seed=derive_seed(evaluation.seed, split),

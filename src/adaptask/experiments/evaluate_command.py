@@ -48,14 +48,18 @@ def evaluate_run(
         raise ArgumentError(f"{path} holds no run: there is no config.toml in it.")
     config = load_config(folder.config)
     given = {"n_way": n_way, "n_shot": n_shot, "n_query": n_query, "seed": seed}
+    tested = {
+        "n_way": config.task.n_way if config.evaluation.n_way is None else config.evaluation.n_way,
+        "n_shot": config.task.n_shot
+        if config.evaluation.n_shot is None
+        else config.evaluation.n_shot,
+    }
+    count = config.evaluation.n_episodes if n_episodes is None else n_episodes
     changes = {name: value for name, value in given.items() if value is not None}
     evaluation = replace(
-        config.evaluation,
-        n_episodes=n_episodes or config.evaluation.n_episodes,
-        n_way=config.evaluation.n_way or config.task.n_way,
-        n_shot=config.evaluation.n_shot or config.task.n_shot,
+        config.evaluation, **{**tested, **changes, "n_episodes": count, "n_validation": count}
     )
-    config = replace(config, evaluation=replace(evaluation, **changes))
+    config = replace(config, evaluation=evaluation)
     where = choose_device(device)
     image_shape = load(config.data.dataset, "train").image_shape
     learner, step = _trained(folder, config, image_shape, where, weights)

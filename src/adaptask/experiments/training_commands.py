@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 
-import torch
-
 from adaptask.errors import ArgumentError
 from adaptask.experiments.building import build_evaluator, build_trainer
 from adaptask.experiments.config import RunConfig, check_config
 from adaptask.experiments.config_file import dump_config, load_config
 from adaptask.training.atomic_file import replace_file
 from adaptask.training.displays import Display, choose_display
-from adaptask.training.loggers import Logger, TensorBoardLogger, WandbLogger
+from adaptask.training.evaluation import Evaluator
+from adaptask.training.loggers import Logger, TensorBoardLogger, WandbLogger, check_installed
 from adaptask.training.machine import choose_device, set_up_process
+from adaptask.training.random_state import seed_process
 from adaptask.training.run_folder import RunFolder
 from adaptask.training.trainer import Trainer
 
@@ -55,6 +55,8 @@ def train(
         AdaptaskError: If something cannot be used or done; the message says what to do.
     """
     check_config(config)
+    for name in log:
+        check_installed(name)
     folder = RunFolder(output or default_output(config))
     if resume:
         _check_same_run(config, load_config(folder.config), folder.path)
@@ -62,8 +64,11 @@ def train(
         folder.check_is_free()
     device = choose_device(config.machine.device)
     set_up_process(threads=config.machine.threads, deterministic=config.machine.deterministic)
+    seed_process(config.seed)
     display = choose_display(quiet=quiet, stream=sys.stderr)
     trainer = build_trainer(config, device, folder=folder, display=display)
+    # Before training, to learn now rather than then that the test classes are too few.
+    tester = build_evaluator(config, "test", device)
     if resume:
         trainer.resume()
         replace_file(folder.config, dump_config(config).encode())
@@ -73,7 +78,7 @@ def train(
     for name in log:
         trainer.loggers.append(_open_logger(name, config, folder.path, trainer.step))
     _fit(trainer, config, folder, display)
-    _test(trainer, config, folder, device, display)
+    _test(trainer, tester, folder)
 
 
 def _open_logger(name: str, config: RunConfig, path: Path, step: int) -> Logger:
@@ -104,40 +109,29 @@ def _fit(trainer: Trainer, config: RunConfig, folder: RunFolder, display: Displa
     try:
         trainer.fit(config.steps)
     except (KeyboardInterrupt, SystemExit):
-        display.message(f"To go on: adaptask train --resume {folder.path}")
-        raise
-    finally:
         for logger in trainer.loggers:
             logger.close()
+        display.message(f"To go on: adaptask train --resume {folder.path}")
+        raise
 
 
-def _test(
-    trainer: Trainer,
-    config: RunConfig,
-    folder: RunFolder,
-    device: torch.device,
-    display: Display,
-) -> None:
+def _test(trainer: Trainer, tester: Evaluator, folder: RunFolder) -> None:
     """Test the best weights by validation; the test classes decide nothing."""
-    path = folder.path / "test.json"
     best = trainer.best.first
     if best is not None:
         trainer.learner.load_state_dict(best.learner)
     step = trainer.step if best is None else best.step
-    evaluator = build_evaluator(config, "test", device)
-    result = evaluator(trainer.learner)
+    result = tester(trainer.learner)
     record = {**result.summary(), "step": step, "accuracies": result.accuracies.tolist()}
-    replace_file(path, json.dumps(record).encode())
+    replace_file(folder.path / "test.json", json.dumps(record).encode())
     for logger in trainer.loggers:
         logger.log(trainer.step, "test", result.summary())
-    chosen = (
-        "the last weights"
-        if best is None
-        else (f"the weights after step {step}, best in validation with {100 * best.accuracy:.2f} %")
-    )
-    n_way = config.evaluation.n_way or config.task.n_way
-    n_shot = config.evaluation.n_shot or config.task.n_shot
-    display.message(
+        logger.close()
+    chosen = "the last weights"
+    if best is not None:
+        chosen = f"the weights after step {step}, best in validation ({100 * best.accuracy:.2f} %)"
+    n_way, n_shot = tester.plan.class_ids.shape[1], tester.plan.n_shot
+    trainer.display.message(
         f"Test accuracy {result} ({result.n_episodes} episodes, {n_way}-way {n_shot}-shot), of "
         f"{chosen}.\nThe run is in {folder.path}"
     )

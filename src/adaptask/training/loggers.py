@@ -94,6 +94,15 @@ class WandbLogger:
         self._run.finish()
 
 
+def check_installed(name: str) -> None:
+    """Check that a logger can be used: `tensorboard` or `wandb`.
+
+    Raises:
+        ArgumentError: If it is not installed.
+    """
+    _import({"tensorboard": "torch.utils.tensorboard", "wandb": "wandb"}[name], name)
+
+
 def _import(module: str, package: str) -> Any:
     try:
         return importlib.import_module(module)

@@ -10,6 +10,14 @@ import numpy as np
 import torch
 
 from adaptask.errors import StateError
+from adaptask.randomness import derive_seed
+
+
+def seed_process(seed: int) -> None:
+    """Start Python's, NumPy's and PyTorch's global generators anew from one seed."""
+    random.seed(derive_seed(seed, "python"))
+    np.random.seed(derive_seed(seed, "numpy") % 2**32)
+    torch.manual_seed(derive_seed(seed, "torch"))
 
 
 def random_state() -> dict[str, Any]:

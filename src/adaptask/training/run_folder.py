@@ -99,10 +99,10 @@ class RunFolder:
         """
         save_latest(self.path, {"trainer": state, "metrics_size": self.metrics.size})
 
-    def load(self, report: Report) -> dict[str, Any] | None:
-        """Return the last state that is whole, and drop what was recorded after it.
+    def load(self, report: Report) -> tuple[dict[str, Any], int] | None:
+        """Return the last state that is whole, and how long the records were then.
 
-        None, and every record dropped, where no checkpoint was written yet.
+        None where no checkpoint was written yet; nothing is changed.
 
         Args:
             report: Told of damage.
@@ -110,19 +110,19 @@ class RunFolder:
         Raises:
             StateError: If there are checkpoints, but none is whole.
         """
-        self.is_open = True
         if self.last_checkpoint() is None:
-            self.metrics.truncate(0)
-            self.snapshots.discard_after(0)
             return None
         saved, path = load_latest(self.path, report)
         try:
-            state, size, step = saved["trainer"], saved["metrics_size"], saved["trainer"]["step"]
-        except (KeyError, TypeError) as error:
+            return dict(saved["trainer"]), int(saved["metrics_size"])
+        except (KeyError, TypeError, ValueError) as error:
             raise StateError(f"{path} is no checkpoint of a training run.") from error
-        self.metrics.truncate(size)
+
+    def rewind(self, *, step: int, metrics_size: int) -> None:
+        """Drop what was recorded after a step, and go on from there."""
+        self.is_open = True
+        self.metrics.truncate(metrics_size)
         self.snapshots.discard_after(step)
-        return dict(state)
 
     def load_weights(self, report: Report) -> tuple[int, dict[str, Any]]:
         """Return the last weights and after which step they are; nothing is changed.

@@ -159,9 +159,10 @@ class Trainer:
         """
         if self.folder is None:
             raise ArgumentError("resume needs the folder of a run: Trainer(..., folder=...).")
-        state = self.folder.load(self.display.message)
+        state, metrics_size = self.folder.load(self.display.message) or (None, 0)
         if state is not None:
             self.load_state_dict(state)
+        self.folder.rewind(step=self.step, metrics_size=metrics_size)
         try:
             self.best.merge(self.folder.load_best())
         except StateError as error:
