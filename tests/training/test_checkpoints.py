@@ -289,9 +289,10 @@ def fail(text):
 
 # Killed at random moments: whatever was acknowledged is there, whole.
 random.seed(0)
-step, moments = 0, set()
+step, n_kills, n_torn = 0, 0, 0
 save_latest(folder, {"step": 0, "weights": torch.zeros(50_000)})
-for _ in range(40):
+while n_kills < 40 or (n_kills < 400 and (step < 10 or n_torn < 5)):
+    n_kills += 1
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -306,11 +307,9 @@ for _ in range(40):
     state, path = load_latest(folder, fail)
     assert state["step"] in (acknowledged, acknowledged + 1), (state["step"], acknowledged)
     assert bool((state["weights"] == state["step"]).all())
-    moments.add(tuple(sorted(p.name for p in folder.iterdir())))
+    n_torn += (folder / "last.pt.tmp").exists()
     step = state["step"]
-assert step > 20, step
-assert len(moments) > 1, moments  # some kills came in the middle of writing
-print("kills", step)
+assert step >= 10 and n_torn >= 5, (step, n_torn)  # some came in the middle of writing
 
 # A disk that takes only a part: the same error path as a full one, from the system itself.
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

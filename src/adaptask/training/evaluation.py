@@ -22,8 +22,9 @@ Precision = Literal["float32", "bfloat16"]
 PRECISIONS = ("float32", "bfloat16")
 
 # Pixels of the images of a batch, all channels as one. A Conv-4 or ResNet-12 holds about three
-# maps of 64 floats a pixel at once: 0.8 GB on the CPU, four times that on an accelerator.
-_PIXELS_ON_CPU = 1 << 20
+# maps of 64 floats a pixel at once: 3 GB on an accelerator, which wants to be filled. On a CPU
+# larger batches gain nothing, since fresh memory costs what they save: 0.1 GB.
+_PIXELS_ON_CPU = 1 << 17
 _PIXELS_ELSEWHERE = 1 << 22
 
 
