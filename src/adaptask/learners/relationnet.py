@@ -11,7 +11,6 @@ from torch.nn.functional import (
     cross_entropy,
     logsigmoid,
     mse_loss,
-    one_hot,
     relu,
 )
 
@@ -84,8 +83,10 @@ class RelationNet(EmbeddingLearner):
         """
         if self.loss_name == "cross-entropy":
             return cross_entropy(query_logits.flatten(0, 1), query_labels.flatten())
-        scores = query_logits.exp()
-        return mse_loss(scores, one_hot(query_labels, scores.shape[-1]).to(scores.dtype))
+        # Not one_hot, which reads the labels on the host.
+        positions = torch.arange(query_logits.shape[-1], device=query_logits.device)
+        right = query_labels.unsqueeze(-1) == positions
+        return mse_loss(query_logits.exp(), right.to(query_logits.dtype))
 
 
 class RelationModule(nn.Module):
