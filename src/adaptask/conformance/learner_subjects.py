@@ -24,7 +24,7 @@ class LearnerSubject:
     image_shape: tuple[int, int, int] = (1, 16, 16)
     """Channels, height and width."""
     n_way: int = 4
-    bfloat16_tolerance: float = 0.1
+    bfloat16_tolerance: float = 0.05
     """By how much a probability may differ in mixed precision."""
     device: torch.device | str = "cpu"
     """Where the learner is put to the test."""

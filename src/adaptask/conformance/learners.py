@@ -37,7 +37,7 @@ def check_learner(
     *,
     image_shape: tuple[int, int, int] = (1, 16, 16),
     n_way: int = 4,
-    bfloat16_tolerance: float = 0.1,
+    bfloat16_tolerance: float = 0.05,
     device: torch.device | str = "cpu",
 ) -> None:
     """Check a learner against every law of this module.
