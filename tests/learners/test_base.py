@@ -60,3 +60,11 @@ def test_support_and_queries_must_be_of_one_size(backbone, episodes):
 def test_what_cannot_be_built_is_refused(name, settings, message, backbone):
     with pytest.raises(ArgumentError, match=message):
         build_learner(name, **{"backbone": backbone, **settings})
+
+
+def test_the_loss_keeps_double_precision_and_widens_half(backbone, episodes):
+    learner, batch = build_learner("protonet", backbone=backbone), episodes()
+    logits = torch.randn(2, 12, 3, dtype=torch.float64)
+    expected = -logits.log_softmax(-1).gather(-1, batch.query_labels.unsqueeze(-1)).mean()
+    torch.testing.assert_close(learner.loss(logits, batch.query_labels), expected)
+    assert learner.loss(logits.bfloat16(), batch.query_labels).dtype == torch.float32

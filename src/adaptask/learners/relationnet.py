@@ -6,13 +6,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import (
-    conv2d,
-    cross_entropy,
-    logsigmoid,
-    mse_loss,
-    relu,
-)
+from torch.nn.functional import conv2d, logsigmoid, mse_loss, relu
 
 from adaptask.arguments import check_choice, check_integer
 from adaptask.backbones import Backbone, ConvBlock
@@ -82,7 +76,7 @@ class RelationNet(EmbeddingLearner):
             query_labels: `tasks x queries`, positions in the task.
         """
         if self.loss_name == "cross-entropy":
-            return cross_entropy(query_logits.flatten(0, 1), query_labels.flatten())
+            return super().loss(query_logits, query_labels)
         # Not one_hot, which reads the labels on the host.
         positions = torch.arange(query_logits.shape[-1], device=query_logits.device)
         right = query_labels.unsqueeze(-1) == positions
