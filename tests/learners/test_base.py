@@ -68,3 +68,21 @@ def test_the_loss_keeps_double_precision_and_widens_half(backbone, episodes):
     expected = -logits.log_softmax(-1).gather(-1, batch.query_labels.unsqueeze(-1)).mean()
     torch.testing.assert_close(learner.loss(logits, batch.query_labels), expected)
     assert learner.loss(logits.bfloat16(), batch.query_labels).dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", ["protonet", "matchingnet"])
+def test_in_mixed_precision_features_are_compared_in_single(name, episodes):
+    """The logits are those that the features, rounded as they are, have in float64."""
+    backbone = build_backbone("conv4", image_shape=(1, 16, 16), filters=16, n_pooled=2)
+    learner, batch = build_learner(name, backbone=backbone).eval(), episodes()
+    single = replace(
+        batch, support_images=batch.support_images.float(), query_images=batch.query_images.float()
+    )
+    seen = []
+    backbone.register_forward_hook(lambda module, inputs, features: seen.append(features))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        logits = learner(single)
+    assert (seen[0].dtype, logits.dtype) == (torch.bfloat16, torch.float32)
+    features = seen[0].double()
+    expected = learner._classify(features[:, :6].unflatten(1, (3, 2)), features[:, 6:])
+    torch.testing.assert_close(logits.double(), expected, rtol=1e-4, atol=1e-4)
