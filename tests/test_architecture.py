@@ -104,6 +104,7 @@ def test_the_core_imports_with_everything_else_missing():
     code = (
         f"import sys\nfor name in {missing}: sys.modules[name] = None\n"
         "import adaptask.samplers, adaptask.theory, adaptask.data, adaptask.conformance\n"
+        "import adaptask.backbones, adaptask.learners\n"
         "from adaptask.samplers import build_sampler\n"
         "print(build_sampler('gcp', n_classes=9, n_way=3).sample(2).shape)\n"
     )

@@ -1,13 +1,16 @@
 """Every Python block of README and docs runs, and every link inside the project leads somewhere."""
 
+import inspect
 import re
 from pathlib import Path
 
 import pytest
 import torch
 
+from adaptask.backbones import BACKBONES, NORMS, WIDTHS
 from adaptask.data.cache import write_cache
 from adaptask.data.images import ImageSet
+from adaptask.learners import LEARNERS
 from adaptask.samplers import SAMPLERS
 
 ROOT = Path(__file__).parents[1]
@@ -39,6 +42,35 @@ def test_the_links_of_a_page_lead_somewhere(page):
 def test_every_sampler_has_a_page():
     pages = {path.stem for path in (ROOT / "docs" / "samplers").glob("*.md")}
     assert pages == set(SAMPLERS)
+
+
+def test_every_learner_has_a_page():
+    pages = {path.stem for path in (ROOT / "docs" / "learners").glob("*.md")}
+    assert pages == set(LEARNERS)
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_a_learner_that_depends_on_the_order_of_classes_says_so(name):
+    source = inspect.getsource(LEARNERS[name])
+    if "order_free" in source:
+        assert "`learner.order_free` is False" in (ROOT / f"docs/learners/{name}.md").read_text()
+
+
+def test_every_backbone_norm_and_width_is_described():
+    page = (ROOT / "docs" / "backbones.md").read_text()
+    assert set(re.findall(r"^## (\w+)$", page, flags=re.M)) == set(BACKBONES)
+    for name in [*NORMS, *WIDTHS]:
+        assert f"`{name}`" in page
+    for kind in BACKBONES.values():
+        for argument in set(inspect.signature(kind).parameters) - {"image_shape"}:
+            assert f"| `{argument}`" in page
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_every_argument_of_a_learner_is_described(name):
+    page = (ROOT / f"docs/learners/{name}.md").read_text()
+    for argument in set(inspect.signature(LEARNERS[name]).parameters) - {"backbone"}:
+        assert f"`{argument}`" in page, argument
 
 
 def test_the_pages_speak_of_the_project_alone():

@@ -35,9 +35,10 @@ class TaskNorm(nn.Module):
         wide = maps.to(torch.promote_types(maps.dtype, torch.float32))
         tasks = torch.unflatten(wide, 0, (n_tasks, -1))
         centred = tasks - tasks.mean((1, 3, 4), keepdim=True)
-        variance = centred.square().mean((1, 3, 4), keepdim=True)
+        # Not square() nor addcmul(): their derivatives take half as long again.
+        variance = (centred * centred).mean((1, 3, 4), keepdim=True)
         scale = (variance + self.eps).rsqrt() * self.weight[:, None, None]
-        normalised = torch.addcmul(self.bias[:, None, None], centred, scale)
+        normalised = centred * scale + self.bias[:, None, None]
         return normalised.flatten(0, 1).to(maps.dtype)
 
     def extra_repr(self) -> str:

@@ -100,7 +100,7 @@ class ResNet12(Backbone):
         )
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
-                # MetaOptNet does not pass its slope on: torch then assumes 0.01.
+                # As MetaOptNet: the slope is not passed on, and torch then counts with 0.
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="leaky_relu")
 
     def _maps(self, images: Tensor, n_tasks: int) -> Tensor:

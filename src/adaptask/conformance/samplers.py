@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from adaptask.conformance.requirements import equal, require
 from adaptask.conformance.subjects import Subject, describe
 from adaptask.errors import AdaptaskError
 
@@ -37,8 +38,8 @@ def check_sampler(build: SamplerFactory) -> None:
         AssertionError: If a law is broken.
     """
     sampler = build(0)
-    _require(isinstance(sampler, nn.Module), "a sampler is a torch.nn.Module", type(sampler))
-    _require(not list(sampler.parameters()), "a sampler has buffers and no parameters")
+    require(isinstance(sampler, nn.Module), "a sampler is a torch.nn.Module", type(sampler))
+    require(not list(sampler.parameters()), "a sampler has buffers and no parameters")
     describe(sampler)
     for law in SAMPLER_LAWS:
         try:
@@ -73,13 +74,13 @@ def draws_have_their_form(build: SamplerFactory) -> None:
     for n_draws in (1, 7, 64):
         ids = subject.sampler.sample(n_draws)
         shape = (n_draws, *subject.row)
-        _require(tuple(ids.shape) == shape, f"sample has the shape {shape}", tuple(ids.shape))
-        _require(ids.dtype == torch.int64, "sample returns int64", ids.dtype)
+        require(tuple(ids.shape) == shape, f"sample has the shape {shape}", tuple(ids.shape))
+        require(ids.dtype == torch.int64, "sample returns int64", ids.dtype)
         in_range = (ids >= 0) & (ids < subject.n_items)
-        _require(bool(in_range.all()), "what is drawn is in range", ids)
+        require(bool(in_range.all()), "what is drawn is in range", ids)
         if subject.row:
             distinct = all(len(set(row)) == subject.row[0] for row in ids.tolist())
-            _require(distinct, "the classes of a task are distinct", ids)
+            require(distinct, "the classes of a task are distinct", ids)
 
 
 def the_seed_decides(build: SamplerFactory) -> None:
@@ -88,8 +89,8 @@ def the_seed_decides(build: SamplerFactory) -> None:
     for sampler in (first, second, other):
         _teach(describe(sampler), n_rounds=3)
     same = torch.equal(first.sample(32), second.sample(32))
-    _require(same, "two samplers with the same seed draw the same")
-    _require(not torch.equal(second.sample(32), other.sample(32)), "another seed draws otherwise")
+    require(same, "two samplers with the same seed draw the same")
+    require(not torch.equal(second.sample(32), other.sample(32)), "another seed draws otherwise")
 
 
 def a_restored_state_draws_on(build: SamplerFactory) -> None:
@@ -104,12 +105,12 @@ def a_restored_state_draws_on(build: SamplerFactory) -> None:
     twin = copy.deepcopy(original)
     for _ in range(3):
         draws = [sampler.sample(16) for sampler in (original, restored, twin)]
-        _require(torch.equal(draws[0], draws[1]), "a restored sampler draws on exactly")
-        _require(torch.equal(draws[0], draws[2]), "a deep copy draws on exactly")
+        require(torch.equal(draws[0], draws[1]), "a restored sampler draws on exactly")
+        require(torch.equal(draws[0], draws[2]), "a deep copy draws on exactly")
         for sampler in (original, restored, twin):
             _teach(describe(sampler), n_rounds=1)
-    same = _equal(original.state_dict(), restored.state_dict())
-    _require(same, "a restored sampler learns on exactly")
+    same = equal(original.state_dict(), restored.state_dict())
+    require(same, "a restored sampler learns on exactly")
 
 
 def updates_leave_the_random_stream_alone(build: SamplerFactory) -> None:
@@ -119,7 +120,7 @@ def updates_leave_the_random_stream_alone(build: SamplerFactory) -> None:
     streams = [s.state_dict().get("_extra_state", {}) for s in (taught, untaught)]
     if all(isinstance(stream, dict) and "generator" in stream for stream in streams):
         states = [stream["generator"]["state"] for stream in streams]
-        _require(torch.equal(*states), "update leaves the random stream as it was")
+        require(torch.equal(*states), "update leaves the random stream as it was")
 
 
 def shared_labels_mean_the_same_as_repeated_ones(build: SamplerFactory) -> None:
@@ -130,8 +131,8 @@ def shared_labels_mean_the_same_as_repeated_ones(build: SamplerFactory) -> None:
     ids, probabilities, labels = repeated.feedback(seed=5, n_tasks=4)
     repeated.sampler.update(ids, probabilities, labels)
     shared.sampler.update(ids, probabilities, labels[0])
-    same = _equal(repeated.sampler.state_dict(), shared.sampler.state_dict())
-    _require(same, "labels of shape `queries` stand for all tasks")
+    same = equal(repeated.sampler.state_dict(), shared.sampler.state_dict())
+    require(same, "labels of shape `queries` stand for all tasks")
 
 
 def updates_keep_no_graph_and_change_no_argument(build: SamplerFactory) -> None:
@@ -142,9 +143,9 @@ def updates_keep_no_graph_and_change_no_argument(build: SamplerFactory) -> None:
     given[1].requires_grad_()
     subject.sampler.update(*given)
     kept = [name for name, buffer in subject.sampler.named_buffers() if buffer.requires_grad]
-    _require(not kept, "nothing that is kept requires gradients", kept)
+    require(not kept, "nothing that is kept requires gradients", kept)
     same = all(torch.equal(a, b) for a, b in zip(given, copies, strict=True))
-    _require(same, "update leaves its arguments as they were")
+    require(same, "update leaves its arguments as they were")
 
 
 @_where_log_prob_is_computable
@@ -205,12 +206,12 @@ def log_prob_is_a_distribution_and_draws_follow_it(build: SamplerFactory) -> Non
         counts[index[key]] += 1
     expected = probs.cpu() * _N_DRAWS
     possible = expected > 0
-    _require(not counts[~possible].any(), "what has probability zero is never drawn")
+    require(not counts[~possible].any(), "what has probability zero is never drawn")
     statistic = float(((counts - expected)[possible] ** 2 / expected[possible]).sum())
     # Six standard deviations of a chi-square variable.
     freedom = int(possible.sum()) - 1
     limit = freedom + 6 * math.sqrt(2 * freedom) + 12
-    _require(statistic < limit, f"draws follow log_prob (chi-square below {limit:.0f})", statistic)
+    require(statistic < limit, f"draws follow log_prob (chi-square below {limit:.0f})", statistic)
 
 
 def bad_feedback_is_refused_and_changes_nothing(build: SamplerFactory) -> None:
@@ -224,10 +225,10 @@ def bad_feedback_is_refused_and_changes_nothing(build: SamplerFactory) -> None:
             sampler.update(*arguments)
             getattr(sampler, "check", lambda: None)()
         except AdaptaskError as error:
-            _require(len(str(error)) > 20, f"the error on {problem} says what to do", error)
+            require(len(str(error)) > 20, f"the error on {problem} says what to do", error)
         else:
-            _require(False, f"update refuses {problem}")
-        _require(_equal(before, sampler.state_dict()), f"{problem} changes nothing")
+            require(False, f"update refuses {problem}")
+        require(equal(before, sampler.state_dict()), f"{problem} changes nothing")
 
 
 def a_bad_task_among_good_ones_leaves_no_trace(build: SamplerFactory) -> None:
@@ -244,10 +245,10 @@ def a_bad_task_among_good_ones_leaves_no_trace(build: SamplerFactory) -> None:
     except AdaptaskError:
         pass
     else:
-        _require(False, "a task with NaN among good ones is reported")
+        require(False, "a task with NaN among good ones is reported")
     after = subject.sampler.state_dict()
-    fits = _equal(after, untouched) or _equal(after, others.sampler.state_dict())
-    _require(fits, "a bad task among good ones leaves no trace")
+    fits = equal(after, untouched) or equal(after, others.sampler.state_dict())
+    require(fits, "a bad task among good ones leaves no trace")
 
 
 def a_foreign_state_is_refused_and_changes_nothing(build: SamplerFactory) -> None:
@@ -265,8 +266,8 @@ def a_foreign_state_is_refused_and_changes_nothing(build: SamplerFactory) -> Non
         except (AdaptaskError, RuntimeError):
             pass
         else:
-            _require(False, f"a state with the keys {sorted(state)} is refused")
-        _require(_equal(good, sampler.state_dict()), "a refused state changes nothing")
+            require(False, f"a state with the keys {sorted(state)} is refused")
+        require(equal(good, sampler.state_dict()), "a refused state changes nothing")
 
 
 def nonsense_arguments_are_refused(build: SamplerFactory) -> None:
@@ -277,7 +278,7 @@ def nonsense_arguments_are_refused(build: SamplerFactory) -> None:
             sampler.sample(nonsense)
         except AdaptaskError:
             continue
-        _require(False, f"sample({nonsense!r}) is refused")
+        require(False, f"sample({nonsense!r}) is refused")
 
 
 SAMPLER_LAWS: tuple[Callable[[SamplerFactory], None], ...] = (
@@ -299,15 +300,10 @@ SAMPLER_LAWS: tuple[Callable[[SamplerFactory], None], ...] = (
 """The laws that `check_sampler` checks, each a function of a factory."""
 
 
-def _require(holds: bool, law: str, came: object = None) -> None:
-    if not holds:
-        raise AssertionError(f"Broken: {law}." + ("" if came is None else f" Got {came}."))
-
-
 def _require_close(left: Tensor, right: Tensor, law: str) -> None:
     # Two infinities of one sign are as close as can be; their difference is not a number.
     gap = float((left - right).abs().masked_fill(left == right, 0).max())
-    _require(gap < 1e-4, f"{law} (to 1e-4)", gap)
+    require(gap < 1e-4, f"{law} (to 1e-4)", gap)
 
 
 def _teach(subject: Subject, *, n_rounds: int) -> None:
@@ -318,12 +314,3 @@ def _teach(subject: Subject, *, n_rounds: int) -> None:
 def _distribution(subject: Subject) -> Tensor:
     log_probs: Tensor = subject.sampler.log_prob(subject.outcomes())
     return log_probs
-
-
-def _equal(left: Any, right: Any) -> bool:
-    """Compare states, NaN and minus infinity included, to the last bit."""
-    if isinstance(left, Tensor):
-        return isinstance(right, Tensor) and torch.equal(left, right)
-    if isinstance(left, dict):
-        return left.keys() == right.keys() and all(_equal(left[k], right[k]) for k in left)
-    return bool(left == right)

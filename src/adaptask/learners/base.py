@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -32,7 +33,9 @@ class Learner(nn.Module, ABC):
             query_logits: `tasks x queries x way`.
             query_labels: `tasks x queries`, positions in the task.
         """
-        return cross_entropy(query_logits.flatten(0, 1).float(), query_labels.flatten())
+        # Half precision is too coarse for a mean of logarithms.
+        wide = query_logits.to(torch.promote_types(query_logits.dtype, torch.float32))
+        return cross_entropy(wide.flatten(0, 1), query_labels.flatten())
 
     def training_step(self, episodes: Episodes) -> Outcome:
         """Return the loss to differentiate and the logits that feed the sampler."""

@@ -77,22 +77,21 @@ def check_shapes(episodes: Episodes) -> tuple[int, int]:
     Raises:
         ArgumentError: If the shapes do not belong together.
     """
-    shapes = {
-        "class_ids": episodes.class_ids.shape,
-        "support_images": episodes.support_images.shape,
-        "query_images": episodes.query_images.shape,
-    }
-    n_tasks, n_way = shapes["class_ids"] if len(shapes["class_ids"]) == 2 else (0, 0)
-    images = [shapes["support_images"], shapes["query_images"]]
-    fits = n_way > 0 and all(
-        len(shape) == 5 and shape[0] == n_tasks and shape[1] and shape[1] % n_way == 0
-        for shape in images
+    ids, support, query = (
+        tuple(part.shape)
+        for part in (episodes.class_ids, episodes.support_images, episodes.query_images)
+    )
+    fits = (
+        (len(ids), len(support), len(query)) == (2, 5, 5)
+        and ids[0] == support[0] == query[0]
+        and min(ids[1], support[1], query[1]) > 0
+        and support[1] % ids[1] == 0
+        and support[2:] == query[2:]
     )
     if not fits:
-        came = ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
         raise ArgumentError(
-            "Episodes need class_ids of tasks x way, and support and query images of "
-            "tasks x (way * images a class) x channels x height x width, at least one image a "
-            f"class; got {came}."
+            "Episodes need class_ids of tasks x way, support images of tasks x (way * shot) x "
+            "channels x height x width and query images of tasks x queries x the same; got "
+            f"class_ids {ids}, support_images {support}, query_images {query}."
         )
-    return n_way, images[0][1] // n_way
+    return ids[1], support[1] // ids[1]

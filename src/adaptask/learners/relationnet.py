@@ -6,14 +6,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import (
-    conv2d,
-    cross_entropy,
-    logsigmoid,
-    mse_loss,
-    one_hot,
-    relu,
-)
+from torch.nn.functional import conv2d, logsigmoid, mse_loss, relu
 
 from adaptask.arguments import check_choice, check_integer
 from adaptask.backbones import Backbone, ConvBlock
@@ -83,9 +76,11 @@ class RelationNet(EmbeddingLearner):
             query_labels: `tasks x queries`, positions in the task.
         """
         if self.loss_name == "cross-entropy":
-            return cross_entropy(query_logits.flatten(0, 1), query_labels.flatten())
-        scores = query_logits.exp()
-        return mse_loss(scores, one_hot(query_labels, scores.shape[-1]).to(scores.dtype))
+            return super().loss(query_logits, query_labels)
+        # Not one_hot, which reads the labels on the host.
+        positions = torch.arange(query_logits.shape[-1], device=query_logits.device)
+        right = query_labels.unsqueeze(-1) == positions
+        return mse_loss(query_logits.exp(), right.to(query_logits.dtype))
 
 
 class RelationModule(nn.Module):

@@ -1,0 +1,41 @@
+import pytest
+import torch
+
+from adaptask.interfaces import Episodes
+
+
+@pytest.fixture
+def episodes():
+    """Return a maker of random episodes in float64."""
+
+    def make(*, n_tasks=2, n_way=3, n_shot=2, n_query=4, image_shape=(1, 16, 16)):
+        def images(n_each):
+            return torch.randn(n_tasks, n_way * n_each, *image_shape, dtype=torch.float64)
+
+        def labels(n_each):
+            return torch.arange(n_way).repeat_interleave(n_each).repeat(n_tasks, 1)
+
+        return Episodes(
+            class_ids=torch.stack([torch.randperm(20)[:n_way] for _ in range(n_tasks)]),
+            support_images=images(n_shot),
+            support_labels=labels(n_shot),
+            query_images=images(n_query),
+            query_labels=labels(n_query),
+        )
+
+    torch.manual_seed(0)
+    return make
+
+
+@pytest.fixture
+def random_norms():
+    """Return what gives every normalisation of a module statistics and weights of its own."""
+
+    def randomise(module):
+        for part in module.modules():
+            if isinstance(part, torch.nn.BatchNorm2d):
+                for values in (part.weight, part.bias, part.running_mean, part.running_var):
+                    torch.nn.init.uniform_(values, 0.5, 1.5)
+        return module
+
+    return randomise

@@ -1,0 +1,98 @@
+"""On a GPU: the same laws, no waiting for the device, and a step that fits into one graph."""
+
+import contextlib
+import warnings
+
+import pytest
+import torch
+
+from adaptask.backbones import build_backbone
+from adaptask.conformance import LEARNER_LAWS, LearnerSubject
+from adaptask.learners import build_learner
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+CASES = [
+    ("protonet", {"learn_temperature": True}, "conv4", {"filters": 8}),
+    ("protonet", {}, "conv4", {"filters": 8, "norm": "task"}),
+    ("protonet", {}, "resnet12", {"widths": (8, 8, 8, 8), "drop_block_ramp": 3}),
+    ("matchingnet", {}, "conv4", {"filters": 8}),
+    ("matchingnet", {"full_context": True}, "conv4", {"filters": 8}),
+    ("relationnet", {}, "conv4", {"filters": 8, "n_pooled": 2}),
+]
+
+
+@pytest.fixture(autouse=True)
+def exact_arithmetic():
+    """Without TensorFloat-32, and with algorithms that repeat."""
+    flags = torch.backends.cudnn
+    with flags.flags(enabled=True, deterministic=True, allow_tf32=False):
+        yield
+
+
+@contextlib.contextmanager
+def no_synchronisation():
+    torch.cuda.synchronize()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it calls itself a prototype
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def subject_of(name, settings, backbone, backbone_settings):
+    def build(seed):
+        features = build_backbone(backbone, image_shape=(1, 16, 16), **backbone_settings)
+        return build_learner(name, backbone=features, **settings)
+
+    return LearnerSubject(build, device="cuda")
+
+
+@pytest.mark.parametrize("law", LEARNER_LAWS, ids=lambda law: law.__name__)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_learner_obeys_every_law_on_a_gpu(case, law):
+    law(subject_of(*case))
+
+
+@pytest.mark.parametrize("mixed", [False, True], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_step_never_waits_for_the_device(case, mixed):
+    subject = subject_of(*case)
+    learner, episodes = subject.learner(0, training=True), subject.episodes(0)
+    autocast = torch.autocast("cuda", dtype=torch.bfloat16, enabled=mixed)
+    with autocast:
+        learner.training_step(episodes).loss.backward()  # libraries load on first use
+    with no_synchronisation():
+        with autocast:
+            outcome = learner.training_step(episodes)
+        outcome.loss.backward()
+        learner.eval()
+        with torch.no_grad():
+            learner(episodes)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_forward_and_backward_fit_into_one_graph(case):
+    subject = subject_of(*case)
+    learner, episodes = subject.learner(0, training=True), subject.episodes(0)
+    drops = any("drop" in name for name, _ in learner.named_buffers())
+    parameters = list(learner.parameters())
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            expected = torch.autograd.grad(learner.training_step(episodes).loss, parameters)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        gradients = torch.autograd.grad(learner.training_step(episodes).loss, parameters)
+    counts = {n: int(b) for n, b in learner.named_buffers() if n.endswith("n_calls")}
+    graph.replay()
+    for name, count in counts.items():
+        assert int(learner.get_buffer(name)) == count + 1
+    for ours, theirs in zip(gradients, expected, strict=True):
+        assert ours.isfinite().all()
+        if not drops:
+            torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
