@@ -241,13 +241,13 @@ class Listens:
     def __init__(self):
         self.messages = []
 
-    def message(self, text):
+    def warn(self, text):
         self.messages.append(text)
 
     def begin(self, *_):
         pass
 
-    advance = end = begin
+    advance = end = message = begin
 
 
 def test_a_damaged_last_checkpoint_is_reported_and_the_previous_one_is_used(

@@ -130,7 +130,7 @@ def build_evaluator(
     """
     evaluation = config.evaluation
     source = source or open_split(config, split, device)
-    n_way = config.task.n_way if evaluation.n_way is None else evaluation.n_way
+    n_way = config.tested_way
     if n_way > source.n_classes:
         raise ArgumentError(
             f"n_way of evaluation must be between 2 and {source.n_classes}, the number of classes "
@@ -140,7 +140,7 @@ def build_evaluator(
     return Evaluator(
         source,
         n_way=n_way,
-        n_shot=config.task.n_shot if evaluation.n_shot is None else evaluation.n_shot,
+        n_shot=config.tested_shot,
         n_query=evaluation.n_query,
         n_episodes=evaluation.n_validation if split == "val" else evaluation.n_episodes,
         seed=derive_seed(evaluation.seed, split),

@@ -196,6 +196,16 @@ class RunConfig:
         """The options of the chosen backbone."""
         return getattr(self, self.model.backbone)
 
+    @property
+    def tested_way(self) -> int:
+        """Classes of an evaluation task."""
+        return self.task.n_way if self.evaluation.n_way is None else self.evaluation.n_way
+
+    @property
+    def tested_shot(self) -> int:
+        """Support images a class of an evaluation task."""
+        return self.task.n_shot if self.evaluation.n_shot is None else self.evaluation.n_shot
+
     def sampler_options(self) -> dict[str, Any]:
         """Return those options that the chosen sampler takes."""
         return {name: getattr(self.sampler, name) for name in SAMPLER_OPTIONS[self.sampler.name]}

@@ -48,16 +48,16 @@ def evaluate_run(
         raise ArgumentError(f"{path} holds no run: there is no config.toml in it.")
     config = load_config(folder.config)
     given = {"n_way": n_way, "n_shot": n_shot, "n_query": n_query, "seed": seed}
-    tested = {
-        "n_way": config.task.n_way if config.evaluation.n_way is None else config.evaluation.n_way,
-        "n_shot": config.task.n_shot
-        if config.evaluation.n_shot is None
-        else config.evaluation.n_shot,
-    }
     count = config.evaluation.n_episodes if n_episodes is None else n_episodes
-    changes = {name: value for name, value in given.items() if value is not None}
     evaluation = replace(
-        config.evaluation, **{**tested, **changes, "n_episodes": count, "n_validation": count}
+        config.evaluation,
+        **{
+            "n_way": config.tested_way,
+            "n_shot": config.tested_shot,
+            "n_episodes": count,
+            "n_validation": count,
+            **{name: value for name, value in given.items() if value is not None},
+        },
     )
     config = replace(config, evaluation=evaluation)
     where = choose_device(device)

@@ -8,11 +8,9 @@ torch.Size([8, 5])
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
-from adaptask.arguments import check_choice
-from adaptask.errors import ArgumentError
+from adaptask.arguments import build_from
 from adaptask.randomness import RandomModule
 from adaptask.samplers.base import Sampler
 from adaptask.samplers.class_based import ClassSampler
@@ -51,17 +49,7 @@ def build_sampler(name: str, **settings: Any) -> Any:
     Raises:
         ArgumentError: If there is no such sampler, or it does not take such an argument.
     """
-    kind = SAMPLERS[check_choice("sampler", name, SAMPLERS)]
-    parameters = inspect.signature(kind).parameters
-    if unknown := settings.keys() - parameters.keys():
-        raise ArgumentError(
-            f"The sampler {name!r} takes no {', '.join(sorted(unknown))}; "
-            f"it takes {', '.join(parameters)}."
-        )
-    required = [key for key, p in parameters.items() if p.default is p.empty]
-    if missing := [key for key in required if key not in settings]:
-        raise ArgumentError(f"The sampler {name!r} needs {', '.join(missing)}.")
-    return kind(**settings)
+    return build_from(SAMPLERS, "sampler", name, settings)
 
 
 __all__ = [

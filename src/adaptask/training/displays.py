@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+import warnings
 from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol, TextIO
@@ -37,13 +38,17 @@ class Display(Protocol):
         """Show a line that stays."""
         ...
 
+    def warn(self, text: str) -> None:
+        """Show what has gone wrong, though the run goes on."""
+        ...
+
     def end(self, step: int) -> None:
         """Take in that the run has ended, or was stopped, after `step` steps."""
         ...
 
 
 class Silent:
-    """Shows nothing."""
+    """Shows nothing; what goes wrong becomes a Python warning."""
 
     def begin(self, step: int, n_steps: int) -> None:
         """Do nothing."""
@@ -54,8 +59,27 @@ class Silent:
     def message(self, text: str) -> None:
         """Do nothing."""
 
+    def warn(self, text: str) -> None:
+        """Give a warning."""
+        warnings.warn(text, stacklevel=3)
+
     def end(self, step: int) -> None:
         """Do nothing."""
+
+
+class Quiet(Silent):
+    """Shows only what goes wrong.
+
+    Args:
+        stream: Where to.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def warn(self, text: str) -> None:
+        """Write a line."""
+        _write_line(self._stream, text)
 
 
 class PlainLines:
@@ -84,8 +108,9 @@ class PlainLines:
 
     def message(self, text: str) -> None:
         """Write a line."""
-        self._stream.write(text + "\n")
-        self._stream.flush()
+        _write_line(self._stream, text)
+
+    warn = message
 
     def end(self, step: int) -> None:
         """Say how long it took."""
@@ -141,6 +166,8 @@ class ProgressBar:
         """Write a line above the bar."""
         self._console.print(text, markup=False)
 
+    warn = message
+
     def end(self, step: int) -> None:
         """Leave the bar as it stands at the end, and say how long it took."""
         if self._bar is not None:
@@ -165,6 +192,11 @@ class ProgressBar:
             )
             self._bar.refresh()
         self._next_update = time.perf_counter() + SECONDS_BETWEEN_UPDATES
+
+
+def _write_line(stream: TextIO, text: str) -> None:
+    stream.write(text + "\n")
+    stream.flush()
 
 
 class _Figures:
@@ -222,15 +254,15 @@ def _duration(seconds: float) -> str:
 
 
 def choose_display(*, quiet: bool = False, stream: TextIO | None = None) -> Display:
-    """Return what suits the output: nothing if quiet, a bar on a terminal, else plain lines.
+    """Return what suits the output: a bar on a terminal, else plain lines, or next to nothing.
 
     Args:
-        quiet: Whether to show nothing.
+        quiet: Whether to show only what goes wrong.
         stream: Where to; by default standard error.
     """
-    if quiet:
-        return Silent()
     stream = stream or sys.stderr
+    if quiet:
+        return Quiet(stream)
     if stream.isatty() and os.environ.get("TERM") != "dumb":
         try:
             return ProgressBar(stream)

@@ -159,14 +159,14 @@ class Trainer:
         """
         if self.folder is None:
             raise ArgumentError("resume needs the folder of a run: Trainer(..., folder=...).")
-        state, metrics_size = self.folder.load(self.display.message) or (None, 0)
+        state, metrics_size = self.folder.load(self.display.warn) or (None, 0)
         if state is not None:
             self.load_state_dict(state)
         self.folder.rewind(step=self.step, metrics_size=metrics_size)
         try:
             self.best.merge(self.folder.load_best())
         except StateError as error:
-            self.display.message(f"{error} The best weights are found anew from here on.")
+            self.display.warn(f"{error} The best weights are found anew from here on.")
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything needed to go on exactly, but for the best weights."""
