@@ -2,7 +2,9 @@ import pytest
 import torch
 
 from adaptask.data.cache import write_cache
+from adaptask.data.glyphs import generate
 from adaptask.data.images import ImageSet
+from adaptask.data.registry import GLYPHS
 
 torch.set_num_threads(1)
 
@@ -40,3 +42,17 @@ def tiny(tiny_cache, monkeypatch):
     """Makes `tiny` a dataset that can be opened by its name."""
     monkeypatch.setenv("ADAPTASK_CACHE", str(tiny_cache))
     return "tiny"
+
+
+@pytest.fixture(scope="session")
+def generated_glyphs():
+    """The splits of glyphs; making them takes ten seconds."""
+    return generate()
+
+
+@pytest.fixture(scope="session")
+def glyphs_cache(generated_glyphs, tmp_path_factory):
+    """The folder of a cache that has glyphs."""
+    root = tmp_path_factory.mktemp("glyphs-cache")
+    write_cache(root / GLYPHS.name, generated_glyphs, source=GLYPHS.source)
+    return root

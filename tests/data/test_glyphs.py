@@ -7,15 +7,15 @@ import torch
 
 from adaptask.data.glyph_classes import CANDIDATES
 from adaptask.data.glyph_faces import FACE_FILES, load_faces
-from adaptask.data.glyphs import N_EXAMPLES, draw_examples, generate
+from adaptask.data.glyphs import N_EXAMPLES, draw_examples
 
 PINNED = {"matplotlib": "3.11.2", "numpy": "2.4.6", "pillow": "13.0.0"}
 SHA256 = "c4d28feeaacea08e33c64f2ae7802a45be8ea4d6626d58187973497dd639936d"
 
 
 @pytest.fixture(scope="module")
-def glyphs():
-    return generate()
+def glyphs(generated_glyphs):
+    return generated_glyphs
 
 
 @pytest.fixture(scope="module")

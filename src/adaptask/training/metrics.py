@@ -73,7 +73,9 @@ class DivergenceWatch:
         if self._waits and bool(fine):
             return
         finite_tasks = outcome.query_logits.isfinite().flatten(1).all(-1)
-        worst = class_ids[finite_tasks.to(torch.uint8).argmin()]
+        # By index_select: plain indexing would read the position on the host.
+        first_bad = finite_tasks.to(torch.uint8).argmin(keepdim=True)
+        worst = class_ids.index_select(0, first_bad).squeeze(0)
         first = ~fine & (self._step < 0)
         self._step.copy_(torch.where(first, step, self._step))
         self._class_ids.copy_(torch.where(first, worst, self._class_ids))

@@ -1,0 +1,177 @@
+"""What the engine and gcp add to a training step on a CPU, in the settings of the paper's Table 5.
+
+Run: python benchmarks/step_overhead.py --seconds 60
+
+For every setting two trainers, one with `uniform` and one with `gcp`, take turns, a step each, so
+that both meet the same disturbances. `gcp / uniform` is the median over turns of the ratio of
+their steps. `engine` is the share of a step with gcp that is spent outside forward, backward and
+optimiser: drawing tasks and images, metrics, telling the sampler, logging and progress. ProtoNet on
+glyphs, 15 queries a class, one task a step, one torch thread a core.
+
+`--memory` instead makes 5,000 steps with every part of the run at work, and prints the process's
+memory on the way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from adaptask.backbones import build_backbone
+from adaptask.data import open_episodes
+from adaptask.learners import build_learner
+from adaptask.samplers import build_sampler
+from adaptask.training import Evaluator, Every, Trainer
+
+SETTINGS = (
+    # way, shot, backbone, factor that the paper reports
+    (5, 1, "conv4", 1.070),
+    (5, 1, "resnet12", 1.044),
+    (5, 5, "conv4", 1.073),
+    (5, 10, "conv4", 1.042),
+    (5, 15, "conv4", 1.028),
+    (10, 1, "conv4", 1.098),
+    (15, 1, "conv4", 1.158),
+    (20, 1, "conv4", 1.215),
+)
+N_QUERY = 15
+NEVER = 1 << 40
+
+
+class Stopwatch:
+    """Adds up the time spent inside some functions."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the function with its time added up."""
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.seconds += time.perf_counter() - start
+
+        return timed
+
+
+def build_trainer(
+    sampler: str, n_way: int, n_shot: int, backbone: str, folder: Path | None = None
+) -> Trainer:
+    """Build a trainer as a run has it."""
+    source = open_episodes("glyphs", "train", seed=0)
+    torch.manual_seed(0)
+    network = build_backbone(backbone, image_shape=source.image_set.image_shape)
+    return Trainer(
+        build_learner("protonet", backbone=network),
+        build_sampler(sampler, n_classes=source.n_classes, n_way=n_way, seed=0),
+        source,
+        n_shot=n_shot,
+        n_query=N_QUERY,
+        every=Every(log=50, validate=0, checkpoint=0, snapshot=0),
+        folder=folder,
+    )
+
+
+def time_step(trainer: Trainer) -> float:
+    """Return the seconds of one step with all that goes with it."""
+    start = time.perf_counter()
+    trainer._advance(NEVER)
+    return time.perf_counter() - start
+
+
+def measure(
+    n_way: int, n_shot: int, backbone: str, seconds: float
+) -> tuple[float, float, float, int]:
+    """Return the time of a uniform step, gcp's factor, the engine's share, and the turns."""
+    uniform, gcp = (build_trainer(name, n_way, n_shot, backbone) for name in ("uniform", "gcp"))
+    inside = Stopwatch()
+    for name in ("_train_step.learner.training_step", "optimizer.step"):
+        owner: Any = gcp
+        *path, last = name.split(".")
+        for part in path:
+            owner = getattr(owner, part)
+        setattr(owner, last, inside.around(getattr(owner, last)))
+    backward = torch.Tensor.backward
+    plain: list[float] = []
+    adaptive: list[float] = []
+    outside: list[float] = []
+    deadline = time.perf_counter() + seconds
+    while time.perf_counter() < deadline or len(plain) < 10:
+        first = (uniform, gcp) if len(plain) % 2 else (gcp, uniform)
+        times = {}
+        for trainer in first:
+            inside.seconds = 0.0
+            torch.Tensor.backward = (  # type: ignore[method-assign]
+                inside.around(backward) if trainer is gcp else backward
+            )
+            times[trainer] = time_step(trainer)
+            if trainer is gcp:
+                outside.append(1 - inside.seconds / times[trainer])
+        plain.append(times[uniform])
+        adaptive.append(times[gcp])
+    torch.Tensor.backward = backward  # type: ignore[method-assign]
+    ratios = [a / b for a, b in zip(adaptive[3:], plain[3:], strict=True)]
+    return (
+        statistics.median(plain[3:]),
+        statistics.median(ratios),
+        statistics.median(outside[3:]),
+        len(ratios),
+    )
+
+
+def resident_megabytes() -> float:
+    """Return the memory that the process holds now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def watch_memory(n_steps: int) -> None:
+    """Train with validation, checkpoints and snapshots, and print the memory now and then."""
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = build_trainer("gcp", 5, 1, "conv4", Path(folder) / "run")
+        validation = open_episodes("glyphs", "val")
+        trainer.validation = Evaluator(validation, n_way=5, n_shot=1, n_episodes=20)
+        trainer.every = Every(log=50, validate=250, checkpoint=250, snapshot=250)
+        for stop in (100, *range(500, n_steps + 1, 500)):
+            trainer.fit(stop)
+            print(f"step {stop:5}  {resident_megabytes():7.1f} MB", flush=True)
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60.0, help="for each setting")
+    parser.add_argument("--memory", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.memory:
+        watch_memory(5000)
+        return
+    print(f"{torch.get_num_threads()} threads")
+    print("setting                 uniform ms   gcp / uniform   paper   engine   turns")
+    factors = []
+    for n_way, n_shot, backbone, published in SETTINGS:
+        step, factor, engine, turns = measure(n_way, n_shot, backbone, arguments.seconds)
+        factors.append(factor)
+        print(
+            f"{n_way:2}-way {n_shot:2}-shot {backbone:9}{1e3 * step:11.1f}{factor:16.3f}"
+            f"{published:8.3f}{100 * engine:8.1f} %{turns:7}",
+            flush=True,
+        )
+    mean = math.exp(sum(map(math.log, factors)) / len(factors))
+    print(f"geometric mean of gcp / uniform: {mean:.3f}")
+
+
+if __name__ == "__main__":
+    main()
