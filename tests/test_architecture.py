@@ -100,10 +100,21 @@ def test_the_core_imports_torch_numpy_and_pillow_alone(path):
 
 
 def test_the_core_imports_with_everything_else_missing():
-    missing = ["matplotlib", "rich", "tyro", "scipy", "sklearn", "plotly", "hypothesis", "pytest"]
+    missing = [
+        "matplotlib",
+        "rich",
+        "tyro",
+        "tomlkit",
+        "scipy",
+        "sklearn",
+        "plotly",
+        "hypothesis",
+        "pytest",
+    ]
     code = (
         f"import sys\nfor name in {missing}: sys.modules[name] = None\n"
         "import adaptask.samplers, adaptask.theory, adaptask.data, adaptask.conformance\n"
+        "import adaptask.learners, adaptask.backbones, adaptask.training\n"
         "import adaptask.backbones, adaptask.learners\n"
         "from adaptask.samplers import build_sampler\n"
         "print(build_sampler('gcp', n_classes=9, n_way=3).sample(2).shape)\n"

@@ -81,14 +81,14 @@ def test_the_pages_speak_of_the_project_alone():
 
 @pytest.fixture(scope="module")
 def prepared_cifar_fs(tmp_path_factory):
-    """A cache in which `cifar-fs` is a few black images, so that the examples load something."""
+    """A cache in which `cifar-fs` is a few images of noise, so that the examples load something."""
     root = tmp_path_factory.mktemp("cache")
     names = tuple(f"class-{i}" for i in range(64))
     splits = {
         split: ImageSet(
             dataset="cifar-fs",
             split=split,
-            images=torch.zeros(64 * 20, 3, 32, 32, dtype=torch.uint8),
+            images=torch.randint(256, (64 * 20, 3, 32, 32), dtype=torch.uint8),
             class_names=names,
             class_starts=torch.arange(65) * 20,
         )
