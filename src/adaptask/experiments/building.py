@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import asdict
 
 import torch
@@ -10,7 +11,7 @@ from adaptask.backbones import build_backbone
 from adaptask.data import EpisodeSource, open_episodes
 from adaptask.errors import ArgumentError
 from adaptask.experiments.config import RunConfig
-from adaptask.learners import Learner, build_learner
+from adaptask.learners import LEARNERS, Learner, build_learner
 from adaptask.randomness import derive_seed
 from adaptask.samplers import build_sampler
 from adaptask.training.displays import Display
@@ -39,13 +40,19 @@ def build_model(config: RunConfig, image_shape: ImageShape, device: torch.device
         backbone = build_backbone(
             config.model.backbone, image_shape=image_shape, **backbone_options
         )
-        learner = build_learner(
-            config.model.learner, backbone=backbone, **asdict(config.learner_options)
-        )
+        options = asdict(config.learner_options)
+        if has_head(config.model.learner):
+            options["n_way"] = config.task.n_way
+        learner = build_learner(config.model.learner, backbone=backbone, **options)
     learner.to(device)
     if config.machine.channels_last:
         learner.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return learner
+
+
+def has_head(learner: str) -> bool:
+    """Return whether a learner is built for a number of ways, and knows no other."""
+    return "n_way" in inspect.signature(LEARNERS[learner]).parameters
 
 
 def build_trainer(
@@ -63,6 +70,11 @@ def build_trainer(
         raise ArgumentError(
             f"n_way must be between 2 and {source.n_classes}, the number of training classes in "
             f"{config.data.dataset!r}; got {n_way}."
+        )
+    if has_head(config.model.learner) and config.tested_way != n_way:
+        raise ArgumentError(
+            f"the learner {config.model.learner!r} has an output for each of the {n_way} classes "
+            f"of a training task; evaluation must have as many, got {config.tested_way}."
         )
     source.check_counts(config.task.n_shot, config.task.n_query)
     learner = build_model(config, source.image_set.image_shape, device)

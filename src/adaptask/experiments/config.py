@@ -164,6 +164,15 @@ class MachineConfig:
     """CPU threads; None: as PyTorch chooses."""
 
 
+def section_name(name: str) -> str:
+    """Return the section with the options of a learner or a backbone.
+
+    >>> section_name("maml++")
+    'maml_plus_plus'
+    """
+    return name.replace("-", "_").replace("+", "_plus")
+
+
 @dataclass(frozen=True)
 class RunConfig:
     """Everything that decides a run."""
@@ -189,12 +198,12 @@ class RunConfig:
     @property
     def learner_options(self) -> Any:
         """The options of the chosen learner."""
-        return getattr(self, self.model.learner)
+        return getattr(self, section_name(self.model.learner))
 
     @property
     def backbone_options(self) -> Any:
         """The options of the chosen backbone."""
-        return getattr(self, self.model.backbone)
+        return getattr(self, section_name(self.model.backbone))
 
     @property
     def tested_way(self) -> int:
@@ -243,13 +252,14 @@ def _refuse_idle_options(config: RunConfig) -> None:
                 f"it takes {', '.join(taken) or 'no options'}."
             )
     chosen = (config.model.learner, config.model.backbone)
-    for section in (*LEARNERS, *BACKBONES):
+    for name in (*LEARNERS, *BACKBONES):
+        section = section_name(name)
         changed = _changed(getattr(config, section))
-        if changed and section not in chosen:
+        if changed and name not in chosen:
             raise ArgumentError(
                 f"{section}.{changed[0]} was set, but this run has the learner "
                 f"{config.model.learner!r} on the backbone {config.model.backbone!r}. Leave it "
-                f"out, or choose {section}."
+                f"out, or choose {name}."
             )
 
 
