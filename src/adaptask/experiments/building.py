@@ -65,6 +65,44 @@ def build_trainer(
         DataError: If the dataset has not been prepared.
     """
     source = open_split(config, "train", device)
+    _check_tasks(config, source)
+    learner = build_model(config, source.image_set.image_shape, device)
+    sampler = build_sampler(
+        config.sampler.name,
+        n_classes=source.n_classes,
+        n_way=config.task.n_way,
+        seed=derive_seed(config.seed, "tasks"),
+        device=device,
+        **config.sampler_options(),
+    )
+    return Trainer(
+        learner,
+        sampler,
+        source,
+        n_shot=config.task.n_shot,
+        n_query=config.task.n_query,
+        n_tasks=config.task.n_tasks,
+        optimizer=build_optimizer(
+            config.optimiser.name,
+            learner.parameters(),
+            lr=config.optimiser.lr,
+            weight_decay=config.optimiser.weight_decay,
+            momentum=config.optimiser.momentum,
+        ),
+        schedule=build_schedule(config),
+        accumulate=config.optimiser.accumulate,
+        clip_norm=config.optimiser.clip_norm,
+        precision=config.machine.precision,
+        validation=build_evaluator(config, "val", device),
+        keep_best=config.evaluation.keep_best,
+        every=Every(**asdict(config.every)),
+        folder=folder,
+        display=display,
+    )
+
+
+def _check_tasks(config: RunConfig, source: EpisodeSource) -> None:
+    """Check that training tasks can be drawn, and that evaluation has tasks of their kind."""
     n_way = config.task.n_way
     if n_way > source.n_classes:
         raise ArgumentError(
@@ -77,39 +115,6 @@ def build_trainer(
             f"of a training task; evaluation must have as many, got {config.tested_way}."
         )
     source.check_counts(config.task.n_shot, config.task.n_query)
-    learner = build_model(config, source.image_set.image_shape, device)
-    optimiser = config.optimiser
-    return Trainer(
-        learner,
-        build_sampler(
-            config.sampler.name,
-            n_classes=source.n_classes,
-            n_way=n_way,
-            seed=derive_seed(config.seed, "tasks"),
-            device=device,
-            **config.sampler_options(),
-        ),
-        source,
-        n_shot=config.task.n_shot,
-        n_query=config.task.n_query,
-        n_tasks=config.task.n_tasks,
-        optimizer=build_optimizer(
-            optimiser.name,
-            learner.parameters(),
-            lr=optimiser.lr,
-            weight_decay=optimiser.weight_decay,
-            momentum=optimiser.momentum,
-        ),
-        schedule=build_schedule(config),
-        accumulate=optimiser.accumulate,
-        clip_norm=optimiser.clip_norm,
-        precision=config.machine.precision,
-        validation=build_evaluator(config, "val", device),
-        keep_best=config.evaluation.keep_best,
-        every=Every(**asdict(config.every)),
-        folder=folder,
-        display=display,
-    )
 
 
 def open_split(config: RunConfig, split: str, device: torch.device) -> EpisodeSource:

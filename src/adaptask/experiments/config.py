@@ -125,7 +125,7 @@ class EvaluationConfig:
     """Query images a class."""
     n_episodes: int = 1000
     """Test episodes."""
-    n_validation: int = 400
+    n_validation: int = 200
     """Validation episodes."""
     seed: int = 0
     """Decides the episodes: runs with the same seed are compared on the same ones."""
