@@ -27,7 +27,13 @@ VARIANTS = {
         ({"loss": "cross-entropy", "shots": "mean"}, {}),
         ({"norm": "task"}, {"norm": "task"}),
     ],
+    "maml": [
+        ({"inner_steps": 2, "evaluation_steps": 3, "first_order": True}, {"norm": "task"}),
+        ({"inner_steps": 2, "learn_inner_lr": True, "task_chunk": 2}, {"n_pooled": 2}),
+        ({"inner_steps": 1, "transductive": False}, {"norm": "none"}),
+    ],
 }
+REQUIRED = {name: {"n_way": 4} for name in ("maml", "maml++", "anil", "reptile")}
 CASES = [(name, *case) for name in LEARNERS for case in [({}, {}), *VARIANTS.get(name, [])]]
 IMAGE_SHAPE = (1, 16, 16)
 
@@ -37,7 +43,7 @@ def build(seed, *, name, settings, backbone_settings, backbone="conv4"):
     if backbone == "conv4":
         sizes |= BACKBONES.get(name, {})
     features = build_backbone(backbone, image_shape=IMAGE_SHAPE, **sizes, **backbone_settings)
-    return build_learner(name, backbone=features, **settings)
+    return build_learner(name, backbone=features, **REQUIRED.get(name, {}) | settings)
 
 
 @pytest.mark.parametrize("law", LEARNER_LAWS, ids=lambda law: law.__name__)

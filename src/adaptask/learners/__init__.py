@@ -14,6 +14,7 @@ from adaptask.arguments import build_from
 from adaptask.backbones import Backbone
 from adaptask.learners.base import Learner
 from adaptask.learners.embedding import EmbeddingLearner, check_shapes
+from adaptask.learners.maml import MAML
 from adaptask.learners.matchingnet import MatchingNet
 from adaptask.learners.protonet import ProtoNet
 from adaptask.learners.relationnet import RelationNet
@@ -22,6 +23,7 @@ LEARNERS: dict[str, type[Learner]] = {
     "protonet": ProtoNet,
     "matchingnet": MatchingNet,
     "relationnet": RelationNet,
+    "maml": MAML,
 }
 """Every learner by its name."""
 
@@ -42,6 +44,7 @@ def build_learner(name: str, *, backbone: Backbone, **settings: Any) -> Learner:
 
 __all__ = [
     "LEARNERS",
+    "MAML",
     "EmbeddingLearner",
     "Learner",
     "MatchingNet",
