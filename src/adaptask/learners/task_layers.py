@@ -208,8 +208,8 @@ def convolution_block(
             these images.
 
     Returns:
-        `images x (tasks * filters) x height x width`, and mean and variance of the convolution's
-        maps as `moments` takes them.
+        `images x (tasks * filters) x height x width`, and mean and unbiased variance of the
+        convolution's maps, `tasks x filters` each.
     """
     n_tasks, n_filters = scale.shape
     sign = torch.where(scale < 0, -1.0, 1.0).to(weight.dtype)
@@ -220,10 +220,11 @@ def convolution_block(
     signed = signed.contiguous(memory_format=torch.channels_last)
     convolved = _apply(_Convolution, maps, signed, padding, n_tasks)
     pooled, mean, variance = _apply(_PoolAndMoments, convolved, pool)
-    found = (mean.view(n_tasks, n_filters) * sign, variance.view(n_tasks, n_filters))
+    n_values = convolved.numel() // convolved.shape[1]
+    unbiased = variance * (n_values / max(n_values - 1, 1))
+    found = (mean.view(n_tasks, n_filters) * sign, unbiased.view(n_tasks, n_filters))
     if moments is not None:
-        mean = (moments[0] * sign).view(1, -1, 1, 1)
-        variance = moments[1].view(1, -1, 1, 1)
+        mean, variance = ((moments[0] * sign).view(1, -1, 1, 1), moments[1].reshape(1, -1, 1, 1))
     rising = (scale * sign).view(1, -1, 1, 1) * torch.rsqrt(variance + eps)
     level = shift.reshape(1, -1, 1, 1) - mean * rising
     return relu(torch.addcmul(level, pooled.to(level.dtype), rising)), found
