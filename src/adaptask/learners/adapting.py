@@ -20,6 +20,8 @@ from adaptask.learners.base import Learner
 from adaptask.learners.embedding import check_shapes
 from adaptask.learners.task_layers import convolution_block
 
+_PIXELS_AT_ONCE = 100_000
+
 Weights = dict[str, Tensor]
 """Weights of every task by the name of the parameter, `tasks x` the parameter's shape each."""
 Moments = tuple[Tensor, Tensor]
@@ -145,7 +147,11 @@ class AdaptingLearner(Learner):
         n_updates = self._n_updates()
         queries = episodes.query_images
         if self.transductive or self.training:
-            return self._logits(weights, queries, n_updates)
+            parts = [
+                self._logits(select(weights, group), queries[group], n_updates)
+                for group in query_groups(queries)
+            ]
+            return torch.cat(parts)
         rows = [
             self._logits(weights, torch.cat((episodes.support_images, query), 1), n_updates)[:, -1:]
             for query in torch.split(queries, 1, dim=1)
@@ -177,6 +183,24 @@ class AdaptingLearner(Learner):
                 f"The backbone was built for images of the shape {expected}; got {came}. Build it "
                 "with the image_shape of the data."
             )
+
+
+def query_groups(queries: Tensor) -> Iterator[slice]:
+    """Yield which tasks to give queries to at once, `tasks x images x ...`.
+
+    All, on an accelerator. On a CPU so few that the maps stay near the processor: more take
+    longer, as memory is asked of the system and handed back every time.
+    """
+    n_tasks = len(queries)
+    pixels = queries.shape[1] * queries.shape[-2] * queries.shape[-1]
+    size = max(1, _PIXELS_AT_ONCE // pixels) if queries.device.type == "cpu" else n_tasks
+    for start in range(0, n_tasks, size):
+        yield slice(start, start + size)
+
+
+def select(weights: Weights, group: slice) -> Weights:
+    """Return the weights of some of the tasks."""
+    return {name: weight[group] for name, weight in weights.items()}
 
 
 def runs_at_once(backbone: nn.Module) -> bool:

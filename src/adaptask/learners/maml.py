@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from adaptask.arguments import check_integer, check_number
 from adaptask.interfaces import Episodes, Outcome
-from adaptask.learners.adapting import AdaptingLearner, Weights
+from adaptask.learners.adapting import AdaptingLearner, Weights, query_groups, select
 from adaptask.learners.given_gradient import with_gradient
 
 
@@ -99,28 +99,28 @@ class MAML(AdaptingLearner):
     ) -> tuple[Tensor, Tensor, list[Tensor]]:
         """Return loss, query logits and gradient of some tasks that are a share of all."""
         trajectory = self._trajectory(episodes, self.inner_steps, differentiable=True)
-        ends: list[Tensor] = []
-        onto_ends: list[Tensor] = []
+        queries, labels = episodes.query_images, episodes.query_labels
+        reached: list[tuple[Tensor, Tensor]] = []
         losses: list[Tensor] = []
         for n_updates, importance in self._importances().items():
-            weights = trajectory[n_updates]
-            # The queries are differentiated once only, and their graph is gone before the
-            # inner steps are differentiated for the second time.
-            leaves = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
-            logits = self._logits(leaves, episodes.query_images, n_updates)
-            loss = self.loss(logits, episodes.query_labels) * importance * share
-            inputs = [*leaves.values(), *parameters]
-            onto = torch.autograd.grad(loss, inputs, allow_unused=True)
-            reached = zip([*weights.values(), *parameters], onto, strict=True)
-            for end, gradient in reached:
-                if gradient is not None and end.requires_grad:
-                    ends.append(end)
-                    onto_ends.append(gradient)
-            losses.append(loss.detach())
+            logits = []
+            for group in query_groups(queries):
+                weights, images = select(trajectory[n_updates], group), queries[group]
+                # The queries are differentiated once only, and their graph is gone before the
+                # inner steps are differentiated for the second time.
+                leaves = {name: w.detach().requires_grad_() for name, w in weights.items()}
+                logits.append(self._logits(leaves, images, n_updates))
+                part = importance * (share * len(images) / len(queries))
+                loss = self.loss(logits[-1], labels[group]) * part
+                inputs = [*leaves.values(), *parameters]
+                onto = torch.autograd.grad(loss, inputs, allow_unused=True)
+                reached += _pairs([*weights.values(), *parameters], onto)
+                losses.append(loss.detach())
+        ends, onto_ends = zip(*reached, strict=True)
         gradients = torch.autograd.grad(
             ends, parameters, onto_ends, allow_unused=True, materialize_grads=True
         )
-        return torch.stack(losses).sum(), logits.detach(), list(gradients)
+        return torch.stack(losses).sum(), torch.cat(logits).detach(), list(gradients)
 
     def _importances(self) -> dict[int, float | Tensor]:
         """Return the weights of the query losses by the number of updates, the last one last."""
@@ -164,3 +164,11 @@ class MAML(AdaptingLearner):
 
     def _adapt(self, episodes: Episodes, *, differentiable: bool) -> Weights:
         return self._trajectory(episodes, self._n_updates(), differentiable=differentiable)[-1]
+
+
+def _pairs(ends: list[Tensor], gradients: tuple[Tensor | None, ...]) -> list[tuple[Tensor, Tensor]]:
+    """Return the tensors that a gradient goes on from, each with its gradient."""
+    pairs = zip(ends, gradients, strict=True)
+    return [
+        (end, gradient) for end, gradient in pairs if gradient is not None and end.requires_grad
+    ]

@@ -133,15 +133,16 @@ class _Unpool(torch.autograd.Function):
     ) -> Tensor:
         slope = slope.to(maps.dtype)
         ctx.save_for_backward(slope, maps, places)
-        lines = torch.addcmul(offset.to(maps.dtype), maps, slope)
-        if places is None:
-            return lines.add_(d_pooled)
         window, none, one = [2, 2], [0, 0], [1, 1]
-        return lines.add_(
-            _aten.max_pool2d_with_indices_backward(
+        spread = (
+            d_pooled.clone()
+            if places is None
+            else _aten.max_pool2d_with_indices_backward(
                 d_pooled, maps, window, window, none, one, False, places
             )
         )
+        result: Tensor = spread.addcmul_(maps, slope).add_(offset.to(maps.dtype))
+        return result
 
     @staticmethod
     @once_differentiable
