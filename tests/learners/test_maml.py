@@ -255,6 +255,22 @@ def test_frozen_parameters_neither_adapt_nor_learn():
     assert not torch.allclose(before, learner(episodes))
 
 
+def test_a_learner_that_is_frozen_altogether_says_that_it_cannot_adapt():
+    learner = build().requires_grad_(False)
+    with pytest.raises(ArgumentError, match="nothing can adapt"):
+        learner.eval()(make_episodes())
+
+
+@pytest.mark.parametrize("name", ["maml", "reptile"])
+def test_inference_mode_adapts_all_the_same(name):
+    learner = build(name=name).eval()
+    with torch.no_grad():
+        expected = learner(make_episodes())
+        assert not expected.requires_grad
+    with torch.inference_mode():
+        assert torch.equal(learner(make_episodes()), expected)
+
+
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads Linux's memory counter")
 def test_memory_stays_flat_over_a_thousand_steps():
     learner = build(inner_steps=1).float()

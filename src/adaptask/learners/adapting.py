@@ -94,11 +94,14 @@ class AdaptingLearner(Learner):
         self._check(episodes)
         differentiable = torch.is_grad_enabled()
         query_logits = []
-        for chunk in self._chunks(episodes):
-            with torch.enable_grad():
-                weights = self._adapt(chunk, differentiable=differentiable)
-            query_logits.append(self._predict(weights, chunk))
-        return torch.cat(query_logits)
+        # Inference mode forbids the gradients that adaptation is made of.
+        with torch.inference_mode(False):
+            for chunk in self._chunks(episodes):
+                with torch.enable_grad():
+                    weights = self._adapt(chunk, differentiable=differentiable)
+                with torch.set_grad_enabled(differentiable):
+                    query_logits.append(self._predict(weights, chunk))
+            return torch.cat(query_logits)
 
     def loss(self, query_logits: Tensor, query_labels: Tensor) -> Tensor:
         """Return the cross-entropy, the mean over all queries, in at least float32."""
@@ -107,16 +110,18 @@ class AdaptingLearner(Learner):
 
     def _start(self, n_tasks: int, *, differentiable: bool) -> Weights:
         """Return the shared weights, once for each task."""
-        shared = {
-            name: parameter if differentiable else parameter.detach()
-            for name, parameter in self.named_parameters()
-            if name.startswith(("backbone.", "head."))
-        }
-        weights = {name: tensor.expand(n_tasks, *tensor.shape) for name, tensor in shared.items()}
-        if not differentiable:
-            for name, parameter in self.named_parameters():
-                if name in weights:
+        weights = {}
+        for name, parameter in self.named_parameters():
+            if name.startswith(("backbone.", "head.")):
+                shared = parameter if differentiable else parameter.detach()
+                weights[name] = shared.expand(n_tasks, *shared.shape)
+                if not differentiable:
                     weights[name].requires_grad_(parameter.requires_grad)
+        if not any(weight.requires_grad for weight in weights.values()):
+            raise ArgumentError(
+                "All parameters are frozen, so that nothing can adapt to a task. Unfreeze some "
+                "with requires_grad_(); evaluation does not change them."
+            )
         return weights
 
     def _logits(self, weights: Weights, images: Tensor, n_updates: int) -> Tensor:
@@ -167,8 +172,8 @@ class AdaptingLearner(Learner):
         n_tasks = len(episodes.class_ids)
         size = self.task_chunk or n_tasks
         for start in range(0, n_tasks, size):
-            part = slice(start, start + size)
-            yield Episodes(**{f.name: getattr(episodes, f.name)[part] for f in fields(Episodes)})
+            parts = (getattr(episodes, f.name)[start : start + size] for f in fields(Episodes))
+            yield Episodes(*(part.clone() if part.is_inference() else part for part in parts))
 
     def _check(self, episodes: Episodes) -> None:
         n_way, _ = check_shapes(episodes)

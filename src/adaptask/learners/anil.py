@@ -74,7 +74,7 @@ class ANIL(EmbeddingLearner):
             )
         features = _with_one(support.flatten(1, 2))
         one_hot = torch.eye(n_way, device=features.device, dtype=features.dtype)
-        labels = one_hot.repeat_interleave(n_shot, dim=0)
+        labels = one_hot.unsqueeze(1).expand(-1, n_shot, -1).flatten(0, 1)
         rates = self.inner_lr if self.inner_rates is None else self.inner_rates
         head = self.head.expand(n_tasks, -1, -1)
         for _ in range(self.inner_steps if self.training else self.evaluation_steps):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
 from adaptask.arguments import check_integer, check_number
+from adaptask.backbones import Backbone
 from adaptask.interfaces import Episodes, Outcome
 from adaptask.learners.adapting import AdaptingLearner, Weights, query_groups, select
 from adaptask.learners.given_gradient import with_gradient
@@ -45,7 +44,7 @@ class MAML(AdaptingLearner):
     def __init__(
         self,
         *,
-        backbone: Any,
+        backbone: Backbone,
         n_way: int,
         inner_steps: int = 5,
         evaluation_steps: int | None = None,

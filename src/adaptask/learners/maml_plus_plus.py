@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
 from adaptask.arguments import check_number
-from adaptask.backbones import TaskNorm
+from adaptask.backbones import Backbone, TaskNorm
 from adaptask.errors import ArgumentError
 from adaptask.learners.adapting import Moments, Weights, conv4_features, runs_at_once
 from adaptask.learners.maml import MAML
@@ -54,7 +52,7 @@ class MAMLPlusPlus(MAML):
     def __init__(
         self,
         *,
-        backbone: Any,
+        backbone: Backbone,
         n_way: int,
         inner_steps: int = 5,
         evaluation_steps: int | None = None,

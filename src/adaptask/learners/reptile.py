@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from adaptask.arguments import check_choice, check_integer, check_number
+from adaptask.backbones import Backbone
 from adaptask.interfaces import Episodes, Outcome
 from adaptask.learners.adapting import AdaptingLearner, Weights
 from adaptask.learners.given_gradient import with_gradient
@@ -55,7 +55,7 @@ class Reptile(AdaptingLearner):
     def __init__(
         self,
         *,
-        backbone: Any,
+        backbone: Backbone,
         n_way: int,
         inner_steps: int = 8,
         evaluation_steps: int = 50,
