@@ -12,16 +12,26 @@ from typing import Any
 
 from adaptask.arguments import build_from
 from adaptask.backbones import Backbone
+from adaptask.learners.adapting import AdaptingLearner
+from adaptask.learners.anil import ANIL
 from adaptask.learners.base import Learner
 from adaptask.learners.embedding import EmbeddingLearner, check_shapes
+from adaptask.learners.ensemble import Ensemble
+from adaptask.learners.maml import MAML
+from adaptask.learners.maml_plus_plus import MAMLPlusPlus
 from adaptask.learners.matchingnet import MatchingNet
 from adaptask.learners.protonet import ProtoNet
 from adaptask.learners.relationnet import RelationNet
+from adaptask.learners.reptile import Reptile
 
 LEARNERS: dict[str, type[Learner]] = {
     "protonet": ProtoNet,
     "matchingnet": MatchingNet,
     "relationnet": RelationNet,
+    "maml": MAML,
+    "maml++": MAMLPlusPlus,
+    "anil": ANIL,
+    "reptile": Reptile,
 }
 """Every learner by its name."""
 
@@ -41,12 +51,18 @@ def build_learner(name: str, *, backbone: Backbone, **settings: Any) -> Learner:
 
 
 __all__ = [
+    "ANIL",
     "LEARNERS",
+    "MAML",
+    "AdaptingLearner",
     "EmbeddingLearner",
+    "Ensemble",
     "Learner",
+    "MAMLPlusPlus",
     "MatchingNet",
     "ProtoNet",
     "RelationNet",
+    "Reptile",
     "build_learner",
     "check_shapes",
 ]

@@ -1,0 +1,45 @@
+"""Several trained states of one learner that vote."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from adaptask.errors import ArgumentError
+from adaptask.interfaces import Episodes
+from adaptask.learners.base import Learner
+
+
+class Ensemble(Learner):
+    """The mean of the probabilities that several states of a learner give.
+
+    For testing: the last part of MAML++ (Antoniou et al., 2018) is the mean over the checkpoints
+    with the best validation accuracy.
+
+    Args:
+        learner: What the states belong to; it is copied and stays as it is.
+        states: What `learner.state_dict()` gave at several times.
+
+    Raises:
+        ArgumentError: If there are no states.
+    """
+
+    def __init__(self, *, learner: Learner, states: Sequence[Mapping[str, Any]]) -> None:
+        super().__init__()
+        if not states:
+            raise ArgumentError("An ensemble needs the states of one learner or more; got none.")
+        self.order_free = learner.order_free
+        self.members = nn.ModuleList(copy.deepcopy(learner) for _ in states)
+        for member, state in zip(self.members, states, strict=True):
+            member.load_state_dict(state)
+        self.train(learner.training)
+
+    def forward(self, episodes: Episodes) -> Tensor:
+        """Return the logarithm of the mean probabilities, `tasks x queries x way`."""
+        log_probabilities = [member(episodes).log_softmax(-1) for member in self.members]
+        return torch.logsumexp(torch.stack(log_probabilities), dim=0) - math.log(len(self.members))
