@@ -70,7 +70,16 @@ def forked(run, kill_after):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-@pytest.mark.parametrize(("flags", "seed"), [("", 0), ("--learner matchingnet --sampler cp", 1)])
+@pytest.mark.parametrize(
+    ("flags", "seed"),
+    [
+        ("", 0),
+        ("--learner matchingnet --sampler cp --data.augmentation crop-flip", 1),
+        ("--backbone resnet12 --resnet12.widths 4 4 4 4 --conv4.filters 64 --n-tasks 2", 2),
+        ("--learner maml++ --n-tasks 2 --maml-plus-plus.inner-steps 2", 3),
+        ("--learner reptile --optimiser.name sgd --lr 1 --reptile.evaluation-steps 2", 4),
+    ],
+)
 def test_a_run_killed_again_and_again_ends_as_one_left_alone(tiny_run, tmp_path, flags, seed):
     tiny_run = [*tiny_run, *flags.split()]
     start = time.monotonic()
@@ -79,7 +88,7 @@ def test_a_run_killed_again_and_again_ends_as_one_left_alone(tiny_run, tmp_path,
     rng = random.Random(seed)
     folder = tmp_path / "killed"
     n_kills = 0
-    while n_kills < 8 and not forked(arguments(tiny_run, folder), rng.uniform(0.02, 0.6) * seconds):
+    while n_kills < 6 and not forked(arguments(tiny_run, folder), rng.uniform(0.02, 0.6) * seconds):
         n_kills += 1
         # Killed before it wrote its configuration, it has not begun.
         if folder.exists() and not (folder / "config.toml").exists():

@@ -48,7 +48,7 @@ def test_a_run_leaves_everything_in_its_folder(tiny_run, tmp_path, capsys):
     assert len(test["accuracies"]) == 6
     assert test["accuracy"] == pytest.approx(sum(test["accuracies"]) / 6)
     best = load_checkpoint(folder / "best.pt")["checkpoints"][0]
-    assert test["step"] == best["step"]
+    assert test["steps"] == [best["step"]]
     assert json.loads((folder / "environment.json").read_text())[0]["torch"] == torch.__version__
     config = load_config(folder / "config.toml")
     assert (config.task.n_way, config.conv4.filters, config.sampler.name) == (3, 4, "gcp")
@@ -152,6 +152,7 @@ def test_quiet_says_nothing(tiny_run, tmp_path, capsys):
         ("--optimiser.schedule step", "needs milestones"),
         ("--evaluation.keep-best 0", "keep_best"),
         ("--learner relationnet --conv4.n-pooled 4", "feature maps of at least"),
+        ("--learner maml --evaluation.n-way 4", "evaluation must have as many, got 4"),
         ("--log tensorboard", "tensorboard"),
     ],
 )
@@ -198,6 +199,10 @@ def test_a_configuration_of_a_newer_version_is_refused(finished, capsys):
         "--learner relationnet",
         "--backbone resnet12 --resnet12.widths 4 4 4 4 --conv4.filters 64",
         "--conv4.norm task --n-tasks 4 --optimiser.accumulate 2",
+        "--learner maml --n-tasks 2",
+        "--learner maml++ --n-tasks 2 --evaluation.keep-best 2",
+        "--learner anil",
+        "--learner reptile --reptile.evaluation-steps 3 --optimiser.name sgd --lr 1",
         "--sampler cp",
         "--sampler c --strategy uncertain",
         "--optimiser.name sgd --optimiser.schedule cosine --optimiser.clip-norm 1",

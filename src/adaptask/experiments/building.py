@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
 
 import torch
+from torch import nn
 
 from adaptask.backbones import build_backbone
 from adaptask.data import EpisodeSource, open_episodes
-from adaptask.errors import ArgumentError
+from adaptask.errors import ArgumentError, StateError
 from adaptask.experiments.config import RunConfig
-from adaptask.learners import LEARNERS, Learner, build_learner
+from adaptask.learners import LEARNERS, Ensemble, Learner, build_learner
 from adaptask.randomness import derive_seed
 from adaptask.samplers import build_sampler
 from adaptask.training.displays import Display
@@ -47,6 +50,26 @@ def build_model(config: RunConfig, image_shape: ImageShape, device: torch.device
     learner.to(device)
     if config.machine.channels_last:
         learner.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return learner
+
+
+def with_weights(learner: nn.Module, states: Sequence[Mapping[str, Any]]) -> nn.Module:
+    """Return a learner with weights that were saved; an ensemble where there are several.
+
+    With none it is as it was.
+
+    Raises:
+        StateError: If the weights belong to another architecture.
+    """
+    try:
+        if len(states) > 1:
+            return Ensemble(learner=learner, states=states)
+        for state in states:
+            learner.load_state_dict(state)
+    except RuntimeError as error:
+        raise StateError(
+            f"the weights do not fit the configuration, of another architecture perhaps: {error}"
+        ) from error
     return learner
 
 

@@ -14,15 +14,20 @@ from tyro.conf import arg
 from adaptask.arguments import check_integer
 from adaptask.errors import ArgumentError
 from adaptask.experiments.model_options import (
+    ANILOptions,
     Conv4Options,
+    MAMLOptions,
+    MAMLPlusPlusOptions,
     MatchingNetOptions,
     ProtoNetOptions,
     RelationNetOptions,
+    ReptileOptions,
     ResNet12Options,
 )
 
 # A flag without the name of its section.
 _SHORT = arg(prefix_name=False)
+_Learner = Literal["protonet", "matchingnet", "relationnet", "maml", "maml++", "anil", "reptile"]
 _Sampler = Literal["uniform", "c", "cp", "gcp"]
 _Optional = Annotated[int | None, arg(metavar="INT")]
 
@@ -44,7 +49,7 @@ class DataConfig:
 class ModelConfig:
     """What is trained; each choice has a section of options of its own."""
 
-    learner: Annotated[Literal["protonet", "matchingnet", "relationnet"], _SHORT] = "protonet"
+    learner: Annotated[_Learner, _SHORT] = "protonet"
     """The meta-learner."""
     backbone: Annotated[Literal["conv4", "resnet12"], _SHORT] = "conv4"
     """The network that maps images to features."""
@@ -192,6 +197,10 @@ class RunConfig:
     protonet: ProtoNetOptions = field(default_factory=ProtoNetOptions)
     matchingnet: MatchingNetOptions = field(default_factory=MatchingNetOptions)
     relationnet: RelationNetOptions = field(default_factory=RelationNetOptions)
+    maml: MAMLOptions = field(default_factory=MAMLOptions)
+    maml_plus_plus: MAMLPlusPlusOptions = field(default_factory=MAMLPlusPlusOptions)
+    anil: ANILOptions = field(default_factory=ANILOptions)
+    reptile: ReptileOptions = field(default_factory=ReptileOptions)
     conv4: Conv4Options = field(default_factory=Conv4Options)
     resnet12: ResNet12Options = field(default_factory=ResNet12Options)
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from adaptask.data import EpisodeSource, load, load_statistics
 from adaptask.data.refitting import refit
 from adaptask.errors import ArgumentError, StateError
-from adaptask.experiments.building import build_evaluator, build_model
+from adaptask.experiments.building import build_evaluator, build_model, with_weights
 from adaptask.experiments.config import RunConfig
 from adaptask.experiments.config_file import load_config
-from adaptask.learners import Learner
 from adaptask.training.evaluation import Evaluation
 from adaptask.training.machine import choose_device
 from adaptask.training.records import MetricsLog
@@ -62,10 +62,10 @@ def evaluate_run(
     config = replace(config, evaluation=evaluation)
     where = choose_device(device)
     image_shape = load(config.data.dataset, "train").image_shape
-    learner, step = _trained(folder, config, image_shape, where, weights)
+    learner, steps = _trained(folder, config, image_shape, where, weights)
     source = _images(config, dataset or config.data.dataset, split, image_shape, where)
     result = build_evaluator(config, split, where, source)(learner)
-    _say(folder, config, source, result, step)
+    _say(folder, config, source, result, steps)
     return result
 
 
@@ -75,23 +75,19 @@ def _trained(
     image_shape: tuple[int, int, int],
     device: torch.device,
     weights: str,
-) -> tuple[Learner, int]:
-    """Return the learner of a run with its weights, and after which step they are."""
+) -> tuple[nn.Module, list[int]]:
+    """Return the learner of a run with its weights, and after which steps they are."""
     learner = build_model(config, image_shape, device)
-    found = folder.load_best() if weights == "best" else []
-    if weights == "best" and not found:
+    if weights == "last":
+        step, state = folder.load_weights(_complain)
+        return with_weights(learner, [state]), [step]
+    best = folder.load_best()
+    if not best:
         raise StateError(
             f"{folder.path} has no best weights yet: it was never validated. Try --weights last."
         )
-    step, state = (found[0].step, found[0].learner) if found else folder.load_weights(_complain)
-    try:
-        learner.load_state_dict(state)
-    except RuntimeError as error:
-        raise StateError(
-            f"the weights in {folder.path} do not fit its config.toml, of another architecture "
-            f"perhaps: {error}"
-        ) from error
-    return learner, step
+    states = [checkpoint.learner for checkpoint in best]
+    return with_weights(learner, states), [checkpoint.step for checkpoint in best]
 
 
 def _images(
@@ -111,17 +107,21 @@ def _images(
 
 
 def _say(
-    folder: RunFolder, config: RunConfig, source: EpisodeSource, result: Evaluation, step: int
+    folder: RunFolder,
+    config: RunConfig,
+    source: EpisodeSource,
+    result: Evaluation,
+    steps: list[int],
 ) -> None:
     evaluation, image_set = config.evaluation, source.image_set
     sys.stdout.write(
         f"{image_set.dataset} ({image_set.split}), {evaluation.n_way}-way "
         f"{evaluation.n_shot}-shot, {result.n_episodes} episodes: {result}\n"
-        f"Weights after step {step} of {folder.path}\n"
+        f"Weights after step {', '.join(map(str, steps))} of {folder.path}\n"
     )
     tasks = {name: getattr(evaluation, name) for name in _DECIDE_EPISODES}
     log = MetricsLog(folder.path / "evaluations.jsonl")
-    log.log(step, f"{image_set.dataset}/{image_set.split}", {**tasks, **result.summary()})
+    log.log(steps[0], f"{image_set.dataset}/{image_set.split}", {**tasks, **result.summary()})
 
 
 def _complain(text: str) -> None:

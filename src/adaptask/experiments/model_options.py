@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from tyro.conf import arg
 
 Norm = Literal["batch", "task", "none"]
+_OptionalInt = Annotated[int | None, arg(metavar="INT")]
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class Conv4Options:
 
     filters: int = 64
     """Channels of every block."""
-    n_pooled: Annotated[int | None, arg(metavar="INT")] = None
+    n_pooled: _OptionalInt = None
     """How many of the blocks pool; None: 2 for a Relation Network, which needs maps, else all 4."""
     norm: Norm = "batch"
     """Statistics of the whole step and running ones in evaluation, those of each task, or none."""
@@ -39,7 +40,7 @@ class ResNet12Options:
     """Whether features are the means of the last maps; otherwise the maps flattened."""
     drop_rate: float = 0.1
     """Share that is dropped after every block in training."""
-    drop_block_size: Annotated[int | None, arg(metavar="INT")] = None
+    drop_block_size: _OptionalInt = None
     """Side of the squares that are dropped; None: 5 for images of 80 pixels and more, else 2."""
     drop_block_ramp: int = 20_000
     """Training steps over which DropBlock grows to its full rate."""
@@ -81,3 +82,95 @@ class RelationNetOptions:
     """Size of the hidden layer."""
     norm: Norm = "batch"
     """Normalisation in the relation module."""
+
+
+@dataclass(frozen=True)
+class MAMLOptions:
+    """MAML (Finn et al. 2017): a start from which a few gradient steps suffice."""
+
+    inner_steps: int = 5
+    """Steps on the support set in training."""
+    evaluation_steps: _OptionalInt = None
+    """Steps in evaluation; None: as in training."""
+    inner_lr: float = 0.01
+    """Size of the steps; where it starts, if it is learnt."""
+    first_order: bool = False
+    """Whether inner gradients count as constants."""
+    learn_inner_lr: bool = False
+    """Meta-SGD: whether every single weight learns a step size of its own."""
+    transductive: bool = True
+    """Whether queries are normalised together in evaluation, or each with the support set alone."""
+    task_chunk: _OptionalInt = None
+    """How many tasks are treated at once, which bounds memory; None: all."""
+
+
+@dataclass(frozen=True)
+class MAMLPlusPlusOptions:
+    """MAML++ (Antoniou et al. 2018): MAML with its training made stable."""
+
+    inner_steps: int = 5
+    """Steps on the support set in training."""
+    evaluation_steps: _OptionalInt = None
+    """Steps in evaluation; None: as in training."""
+    inner_lr: float = 0.01
+    """Size of the steps; where it starts, if it is learnt."""
+    first_order: bool = False
+    """Whether inner gradients count as constants, always."""
+    multi_step_loss: bool = True
+    """Whether the query losses after all steps count, at first alike, later the last alone."""
+    multi_step_share: float = 0.15
+    """The share of training until the last alone counts."""
+    anneal_order: bool = True
+    """Whether training starts with first order."""
+    first_order_share: float = 0.5
+    """The share of training that it does so for."""
+    per_step_norm: bool = True
+    """Whether normalisation has a weight and bias for every step."""
+    per_step_statistics: bool = False
+    """Whether evaluation normalises with running statistics of every step."""
+    per_layer_rates: bool = True
+    """Whether every step learns a step size for every parameter tensor."""
+    transductive: bool = True
+    """Whether queries are normalised together in evaluation, or each with the support set alone."""
+    task_chunk: _OptionalInt = None
+    """How many tasks are treated at once, which bounds memory; None: all."""
+
+
+@dataclass(frozen=True)
+class ANILOptions:
+    """ANIL (Raghu et al. 2020): MAML whose head alone adapts."""
+
+    inner_steps: int = 5
+    """Steps on the support set in training."""
+    evaluation_steps: _OptionalInt = None
+    """Steps in evaluation; None: as in training."""
+    inner_lr: float = 0.1
+    """Size of the steps; where it starts, if it is learnt."""
+    first_order: bool = False
+    """Whether inner gradients count as constants."""
+    learn_inner_lr: bool = False
+    """Whether every weight of the head learns a step size of its own."""
+
+
+@dataclass(frozen=True)
+class ReptileOptions:
+    """Reptile (Nichol et al. 2018): move towards the weights that training on a task ends with."""
+
+    inner_steps: int = 8
+    """Mini-batches of a task in training."""
+    evaluation_steps: int = 50
+    """Mini-batches of a task in evaluation."""
+    inner_optimizer: Literal["adam", "sgd"] = "adam"
+    """How a task is trained on."""
+    inner_lr: float = 0.001
+    """Its learning rate."""
+    batch_size: int = 10
+    """Images of a mini-batch, at most all."""
+    evaluation_batch_size: _OptionalInt = None
+    """The same in evaluation; None: as in training."""
+    anneal: bool = True
+    """Whether the step towards the adapted weights falls to 0 over training."""
+    transductive: bool = True
+    """Whether queries are normalised together in evaluation, or each with the support set alone."""
+    task_chunk: _OptionalInt = None
+    """How many tasks are treated at once, which bounds memory; None: all."""

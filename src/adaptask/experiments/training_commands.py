@@ -9,10 +9,11 @@ from dataclasses import asdict, fields
 from pathlib import Path
 
 from adaptask.errors import ArgumentError
-from adaptask.experiments.building import build_evaluator, build_trainer
+from adaptask.experiments.building import build_evaluator, build_trainer, with_weights
 from adaptask.experiments.config import RunConfig, check_config
 from adaptask.experiments.config_file import dump_config, load_config
 from adaptask.training.atomic_file import replace_file
+from adaptask.training.best import Checkpoint
 from adaptask.training.displays import Display, choose_display
 from adaptask.training.evaluation import Evaluator
 from adaptask.training.loggers import Logger, TensorBoardLogger, WandbLogger, check_installed
@@ -117,21 +118,27 @@ def _fit(trainer: Trainer, config: RunConfig, folder: RunFolder, display: Displa
 
 def _test(trainer: Trainer, tester: Evaluator, folder: RunFolder) -> None:
     """Test the best weights by validation; the test classes decide nothing."""
-    best = trainer.best.first
-    if best is not None:
-        trainer.learner.load_state_dict(best.learner)
-    step = trainer.step if best is None else best.step
-    result = tester(trainer.learner)
-    record = {**result.summary(), "step": step, "accuracies": result.accuracies.tolist()}
+    best = trainer.best.checkpoints
+    learner = with_weights(trainer.learner, [checkpoint.learner for checkpoint in best])
+    result = tester(learner)
+    steps = [checkpoint.step for checkpoint in best] or [trainer.step]
+    record = {**result.summary(), "steps": steps, "accuracies": result.accuracies.tolist()}
     replace_file(folder.path / "test.json", json.dumps(record).encode())
     for logger in trainer.loggers:
         logger.log(trainer.step, "test", result.summary())
         logger.close()
-    chosen = "the last weights"
-    if best is not None:
-        chosen = f"the weights after step {step}, best in validation ({100 * best.accuracy:.2f} %)"
     n_way, n_shot = tester.plan.class_ids.shape[1], tester.plan.n_shot
     trainer.display.message(
         f"Test accuracy {result} ({result.n_episodes} episodes, {n_way}-way {n_shot}-shot), of "
-        f"{chosen}.\nThe run is in {folder.path}"
+        f"{_described(best)}.\nThe run is in {folder.path}"
     )
+
+
+def _described(best: Sequence[Checkpoint]) -> str:
+    if not best:
+        return "the last weights"
+    accuracies = ", ".join(f"{100 * checkpoint.accuracy:.2f} %" for checkpoint in best)
+    steps = ", ".join(str(checkpoint.step) for checkpoint in best)
+    if len(best) == 1:
+        return f"the weights after step {steps}, best in validation ({accuracies})"
+    return f"the mean of the weights after steps {steps}, best in validation ({accuracies})"

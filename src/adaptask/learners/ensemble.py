@@ -29,11 +29,11 @@ class Ensemble(Learner):
         ArgumentError: If there are no states.
     """
 
-    def __init__(self, *, learner: Learner, states: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, *, learner: nn.Module, states: Sequence[Mapping[str, Any]]) -> None:
         super().__init__()
         if not states:
             raise ArgumentError("An ensemble needs the states of one learner or more; got none.")
-        self.order_free = learner.order_free
+        self.order_free = getattr(learner, "order_free", True)
         self.members = nn.ModuleList(copy.deepcopy(learner) for _ in states)
         for member, state in zip(self.members, states, strict=True):
             member.load_state_dict(state)
