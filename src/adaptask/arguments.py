@@ -48,12 +48,13 @@ def check_number(name: str, value: object, *, low: float, high: float) -> float:
     Raises:
         ArgumentError: If it is no finite number or lies outside.
     """
-    expected = f"{name} must be a number between {low:g} and {high:g}"
+    bounds = f"of at least {low:g}" if math.isinf(high) else f"between {low:g} and {high:g}"
+    expected = f"{name} must be a number {bounds}"
     try:
         number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         raise ArgumentError(f"{expected}; got {value!r}.") from None
-    if isinstance(value, (bool, str)) or math.isnan(number) or not low <= number <= high:
+    if isinstance(value, (bool, str)) or not math.isfinite(number) or not low <= number <= high:
         raise ArgumentError(f"{expected}; got {value!r}.")
     return number
 

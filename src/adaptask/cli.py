@@ -223,7 +223,10 @@ def _preset(arguments: list[str]) -> RunConfig:
     if len(found) == 2:
         raise ArgumentError("--resume has the run's own configuration; leave out --config.")
     if resumed := found.get("--resume"):
-        return load_config(Path(resumed) / "config.toml")
+        path = Path(resumed) / "config.toml"
+        if not path.exists():
+            raise ArgumentError(f"{resumed} holds no run: there is no config.toml in it.")
+        return load_config(path)
     return load_config(Path(found["--config"])) if found.get("--config") else RunConfig()
 
 

@@ -245,9 +245,10 @@ def test_unusable_constructor_arguments_are_refused(arguments, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"device": "cuda"}, "from device 'cpu'; got 'cuda'"),
-        ({"storage": "host"}, "from storage 'device'; got 'host'"),
-        ({"choice": torch.zeros(3, dtype=torch.uint8)}, "damaged: 'choice'"),
+        ({"device": 3}, "damaged: 'device'"),
+        ({"storage": None}, "damaged: 'storage'"),
+        ({"choice": torch.zeros(3, dtype=torch.uint8)}, "damaged"),
+        ({"choice": torch.zeros(5056)}, "damaged: 'choice'"),
         ({"augmentation": None}, "damaged: 'augmentation'"),
         ({"choice": torch.zeros(5056, dtype=torch.uint8)}, "damaged"),
         ({"augmentation": torch.zeros(5056, dtype=torch.uint8)}, "damaged"),
@@ -260,6 +261,19 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(changes, messa
     with pytest.raises(StateError, match=message):
         source.load_state_dict(state)
     assert torch.equal(source.state_dict()["choice"], before["choice"])
+
+
+@pytest.mark.parametrize("change", [{"device": "cuda"}, {"storage": "host"}])
+def test_a_state_of_another_kind_of_device_is_followed_with_a_warning(change):
+    saved = EpisodeSource(make_set([9, 9]), seed=2).state_dict() | change
+    ids = torch.tensor([[0, 1]])
+    drawn = []
+    for seed in (1, 5):
+        source = EpisodeSource(make_set([9, 9]), seed=seed)
+        with pytest.warns(UserWarning, match="streams that follow from the saved ones"):
+            source.load_state_dict(saved)
+        drawn.append(source.draw(ids, n_shot=3, n_query=3).support_images)
+    assert torch.equal(*drawn)
 
 
 @needs_gpu

@@ -191,7 +191,7 @@ def test_the_environment_never_fails(monkeypatch, failure, tmp_path):
 
 def test_environments_are_listed_as_they_change(tmp_path, monkeypatch):
     path = tmp_path / "environment.json"
-    here = environment()
+    here = environment() | {"device": None}
     record_environment(path)
     record_environment(path, step=50)
     assert json.loads(path.read_text()) == [{"step": 0} | here]

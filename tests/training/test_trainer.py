@@ -4,6 +4,8 @@ import copy
 import json
 import os
 import signal
+import subprocess
+import sys
 import warnings
 
 import pytest
@@ -11,8 +13,9 @@ import torch
 from torch import nn
 
 from adaptask.errors import ArgumentError, StateError, TrainingError
+from adaptask.interfaces import Outcome
 from adaptask.samplers import SAMPLERS
-from adaptask.training import Every, Trainer, cosine
+from adaptask.training import Every, Trainer, build_optimizer, cosine
 from adaptask.training.records import read_metrics, read_snapshots
 from adaptask.training.trainer import Trainer as TrainerClass
 
@@ -29,6 +32,14 @@ def same(left, right):
     if isinstance(left, list | tuple):
         return len(left) == len(right) and all(map(same, left, right))
     return left == right
+
+
+def advance(trainer, n_made, n_steps):
+    """Make some steps of a run as if it were killed after them."""
+    with trainer.folder.locked():
+        trainer.folder.create(trainer.source.device)
+        for _ in range(n_made):
+            trainer._advance(n_steps)
 
 
 def outcome(trainer):
@@ -60,7 +71,10 @@ def test_a_run_that_is_resumed_ends_as_one_that_was_not(build_trainer, sampler, 
     torch.manual_seed(99)
     second.load_state_dict(first.state_dict())
     second.fit(10)
-    assert same(outcome(whole), outcome(second))
+    ends = [outcome(whole), outcome(second)]
+    for end in ends:
+        end.pop("best")  # a run validates where it ends, here after `stop` steps too
+    assert same(*ends)
 
 
 def test_validation_leaves_training_alone(build_trainer):
@@ -91,7 +105,9 @@ def test_the_folder_holds_what_happened(build_trainer, tmp_path):
         "previous.pt",
         "best.pt",
         "metrics.jsonl",
+        "environment.json",
         "snapshots",
+        "lock",
     }
 
 
@@ -112,9 +128,7 @@ def test_resuming_from_the_folder_goes_on_exactly(build_trainer, tmp_path):
     whole.fit(13)
     # A run that ends without a last checkpoint, as when it is killed after step 7.
     killed = build_trainer(every=OFTEN, folder=tmp_path / "killed")
-    killed.folder.create()
-    for _ in range(7):
-        killed._advance(13)
+    advance(killed, 7, 13)
     again = build_trainer(every=OFTEN, folder=tmp_path / "killed", seed=4)
     again.resume()
     assert again.step == 4
@@ -134,13 +148,14 @@ def test_resuming_from_the_folder_goes_on_exactly(build_trainer, tmp_path):
 
 def test_a_run_killed_before_its_first_checkpoint_starts_over(build_trainer, tmp_path):
     killed = build_trainer(every=OFTEN, folder=tmp_path / "run")
-    killed.folder.create()
-    for _ in range(3):
-        killed._advance(10)
+    advance(killed, 3, 10)
     again = build_trainer(every=OFTEN, folder=tmp_path / "run")
     again.resume()
     assert again.step == 0
     again.fit(10)
+    whole = build_trainer(every=OFTEN)
+    whole.fit(10)
+    assert same(outcome(whole), outcome(again))
     steps = [r["step"] for r in read_metrics(tmp_path / "run" / "metrics.jsonl")]
     assert steps.count(2) == 1
 
@@ -223,12 +238,167 @@ def test_a_loss_that_is_no_number_names_step_classes_and_the_last_checkpoint(
         without.fit(12)
 
 
+@pytest.mark.parametrize("optimiser", ["adam", "sgd"])
+def test_a_run_may_go_on_in_another_memory_layout(build_trainer, optimiser):
+    first, second = build_trainer(), build_trainer()
+    for trainer in (first, second):
+        optimizer = build_optimizer(optimiser, trainer.learner.parameters())
+        trainer.optimizer = trainer._train_step.optimizer = optimizer
+    first.fit(3)
+    second.learner.to(memory_format=torch.channels_last)
+    second.load_state_dict(first.state_dict())
+    relaid = 0
+    for before, after in zip(first.learner.parameters(), second.learner.parameters(), strict=True):
+        assert torch.equal(before, after)
+        for name, moment in first.optimizer.state[before].items():
+            if moment.shape == before.shape:
+                loaded = second.optimizer.state[after][name]
+                assert torch.equal(loaded, moment)
+                # Fused kernels go through weights and moments in the order in which they lie.
+                assert loaded.stride() == after.stride()
+                relaid += loaded.stride() != moment.stride()
+    assert relaid >= 3
+
+
+class Overflows(SendsSignal):
+    """Has finite losses, and a gradient that is no number in its sixth step."""
+
+    def training_step(self, episodes):
+        logits = self(episodes)
+        loss = self.weight * 1.0
+        if self.calls == 6:
+            loss = loss + (0 * self.weight).sqrt()  # 0, with an infinite derivative
+        return Outcome(loss=loss, query_logits=logits.detach())
+
+
+def test_no_checkpoint_holds_weights_that_are_no_numbers(build_trainer, tmp_path):
+    every = Every(log=0, validate=0, checkpoint=1, snapshot=0)
+    trainer = build_trainer(learner=Overflows(0), folder=tmp_path / "run", every=every)
+    with pytest.raises(TrainingError, match=r"after step 6.* checkpoint is .*last\.pt"):
+        trainer.fit(12)
+    again = build_trainer(learner=Overflows(0), folder=tmp_path / "run", every=every)
+    again.resume()
+    assert again.step == 5
+    assert again.learner.weight.isfinite()
+
+
+def test_a_trainer_can_be_used_again_after_a_loss_that_is_no_number(build_trainer, tmp_path):
+    trainer = build_trainer(learner=NaNFrom(0), folder=tmp_path / "run", every=OFTEN)
+    with pytest.raises(TrainingError):
+        trainer.fit(12)
+    trainer.learner.calls = -100
+    trainer.resume()
+    trainer.fit(12)
+    assert trainer.step == 12
+
+
+def test_a_signal_in_the_last_step_is_not_lost(build_trainer):
+    trainer = build_trainer(learner=SendsSignal(signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit(5)
+    assert trainer.step == 5
+
+
+def test_a_signal_that_is_to_be_ignored_is_ignored(build_trainer):
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        trainer = build_trainer(learner=SendsSignal(signal.SIGINT))
+        trainer.fit(7)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert trainer.step == 7
+
+
+def test_two_processes_cannot_train_in_one_folder(build_trainer, tmp_path):
+    trainer = build_trainer(folder=tmp_path / "run")
+    trainer.fit(2)
+    script = (
+        "import fcntl, sys, time\n"
+        "file = open(sys.argv[1], 'ab'); fcntl.flock(file, fcntl.LOCK_EX)\n"
+        "print('held', flush=True); time.sleep(60)\n"
+    )
+    lock = str(tmp_path / "run" / "lock")
+    other = subprocess.Popen([sys.executable, "-c", script, lock], stdout=subprocess.PIPE)
+    other.stdout.readline()
+    records = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    for act in (trainer.resume, lambda: trainer.fit(4)):
+        with pytest.raises(TrainingError, match="another process is training"):
+            act()
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == records
+    other.kill()
+    other.wait()
+    other.stdout.close()
+    trainer.fit(4)  # a dead process holds nothing
+
+
+def test_records_that_were_lost_are_reported(build_trainer, tmp_path):
+    build_trainer(every=OFTEN, folder=tmp_path / "run").fit(8)
+    (tmp_path / "run" / "metrics.jsonl").unlink()
+    display = Listens()
+    build_trainer(every=OFTEN, folder=tmp_path / "run", display=display).resume()
+    assert "bytes of records" in display.messages[0]
+
+
+def test_a_run_that_does_not_exist_is_resumed_from_the_start(build_trainer, tmp_path):
+    trainer = build_trainer(folder=tmp_path / "new")
+    trainer.resume()
+    trainer.fit(2)
+    assert (tmp_path / "new" / "last.pt").exists()
+
+
+class Unsavable(SendsSignal):
+    def get_extra_state(self):
+        return {"thing": object()}
+
+    def set_extra_state(self, state):
+        pass
+
+
+def test_a_state_that_cannot_be_saved_is_refused_before_training(build_trainer, tmp_path):
+    trainer = build_trainer(learner=Unsavable(0), folder=tmp_path / "run")
+    with pytest.raises(StateError, match="thing"):
+        trainer.fit(2)
+    assert trainer.step == 0
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_source_that_cannot_be_restored_is_said(build_trainer, tmp_path):
+    class Forgets:
+        def __init__(self, source):
+            self.draw, self.device = source.draw, source.device
+
+    parts = build_trainer()
+    trainer = Trainer(
+        parts.learner, parts.sampler, Forgets(parts.source), n_query=4, folder=tmp_path / "run"
+    )
+    with pytest.warns(UserWarning, match="other images"):
+        trainer.fit(2)
+
+
+def test_parts_that_lack_something_are_refused(build_trainer):
+    parts = build_trainer()
+    with pytest.raises(ArgumentError, match=r"the sampler must have n_way, .* has no n_way"):
+        Trainer(parts.learner, object(), parts.source)
+    with pytest.raises(ArgumentError, match="the source must have device, draw"):
+        Trainer(parts.learner, parts.sampler, object())
+    with pytest.raises(ArgumentError, match="no parameters"):
+        Trainer(nn.Flatten(), parts.sampler, parts.source)
+
+    class WrongShape(SendsSignal):
+        def forward(self, episodes):
+            return super().forward(episodes)[..., :2]
+
+    with pytest.raises(ArgumentError, match="query logits"):
+        Trainer(WrongShape(0), parts.sampler, parts.source).fit(1)
+
+
 def test_a_state_of_another_architecture_is_refused_and_changes_nothing(build_trainer):
     other = build_trainer(learner=SendsSignal(0))
     trainer = build_trainer()
     trainer.fit(3)
     before = outcome(trainer)
-    for state in (other.state_dict(), {}, {**trainer.state_dict(), "random": {}}):
+    broken = [{**trainer.state_dict(), part: None} for part in trainer.state_dict()]
+    for state in (other.state_dict(), {}, *broken):
         with pytest.raises(StateError):
             trainer.load_state_dict(state)
         assert same(before, outcome(trainer))
@@ -270,15 +440,20 @@ def test_a_damaged_last_checkpoint_is_reported_and_the_previous_one_is_used(
     assert same(outcome(whole), outcome(again))
 
 
-def test_damaged_best_weights_are_reported_and_do_not_stop_the_run(build_trainer, tmp_path):
-    build_trainer(every=OFTEN, folder=tmp_path / "run").fit(8)
-    (tmp_path / "run" / "best.pt").write_bytes(b"nothing")
-    display = Listens()
-    again = build_trainer(every=OFTEN, folder=tmp_path / "run", display=display)
-    again.resume()
-    assert "best.pt" in display.messages[0]
-    again.fit(10)
-    assert again.folder.load_best()
+def test_the_best_weights_are_those_of_the_run_and_not_of_the_file(build_trainer, tmp_path):
+    # Killed after the validation of step 9, the file is ahead of the checkpoint of step 8.
+    killed = build_trainer(every=OFTEN, folder=tmp_path / "run")
+    advance(killed, 8, 20)
+    at_eight = killed.best.checkpoints
+    for content in (b"nothing", None):
+        if content is None:
+            (tmp_path / "run" / "best.pt").unlink()
+        else:
+            (tmp_path / "run" / "best.pt").write_bytes(content)
+        again = build_trainer(every=OFTEN, folder=tmp_path / "run")
+        again.resume()
+        assert [c.step for c in again.best.checkpoints] == [c.step for c in at_eight]
+        assert [c.step for c in again.folder.load_best()] == [c.step for c in at_eight]
 
 
 def test_a_folder_that_is_taken_is_refused(build_trainer, tmp_path):

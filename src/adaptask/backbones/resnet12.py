@@ -65,7 +65,7 @@ class ResNet12(Backbone):
         drop_rate: Share that is dropped after every block in training.
         drop_block_size: Side of the squares that are dropped after the last two blocks; by default
             5 for images of at least 80 pixels and 2 below, as MetaOptNet has it.
-        drop_block_ramp: Training steps over which DropBlock grows to `drop_rate`.
+        drop_block_ramp: Passes in training over which DropBlock grows to `drop_rate`.
 
     Raises:
         ArgumentError: If an argument cannot be used, or the images are too small.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import warnings
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Literal
@@ -185,34 +187,42 @@ class EpisodeSource:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Draw on from where `state_dict` was taken.
 
+        Random numbers do not carry over to another kind of device or storage: there the source
+        goes on in streams that follow from the saved ones, with a warning.
+
         Raises:
-            StateError: If it was taken from a source on another kind of device or storage, or is
-                damaged; the source is then as it was.
+            StateError: If it is damaged; the source is then as it was.
         """
         here = self.state_dict()
         for key, expected in here.items():
             found = state_dict.get(key)
-            if isinstance(expected, str) and found != expected:
-                raise StateError(
-                    f"the episode source's state must come from {key} {expected!r}; got {found!r}. "
-                    "Random numbers do not carry over: build the source as it was, or start anew."
-                )
-            if isinstance(expected, Tensor) and not (
-                isinstance(found, Tensor)
-                and found.dtype == torch.uint8
-                and found.shape == expected.shape
+            if type(found) is not type(expected) or (
+                isinstance(found, Tensor) and (found.dtype != torch.uint8 or found.ndim != 1)
             ):
-                raise StateError(
-                    f"the episode source's state is damaged: {key!r} must hold "
-                    f"{expected.numel()} bytes of generator state. Load another checkpoint."
-                )
+                raise StateError(f"the episode source's state is damaged: {key!r} is {found!r}.")
+        places = ("device", "storage")
+        if any(state_dict[key] != here[key] for key in places):
+            self._follow(state_dict)
+            return
         try:
             self._set_generators(state_dict)
         except RuntimeError as error:
             self._set_generators(here)
-            raise StateError(
-                f"the episode source's state is damaged: {error}. Load another checkpoint."
-            ) from error
+            raise StateError(f"the episode source's state is damaged: {error}.") from error
+
+    def _follow(self, state_dict: Mapping[str, Any]) -> None:
+        """Start streams of one's own that follow from those of another kind of device."""
+        for name in ("choice", "augmentation"):
+            digest = hashlib.sha256(bytes(state_dict[name].cpu().numpy())).digest()
+            generator: torch.Generator = getattr(self, f"{name}_generator")
+            generator.manual_seed(int.from_bytes(digest[:7], "big"))
+        warnings.warn(
+            f"The episodes were drawn on {state_dict['device']} from {state_dict['storage']} "
+            f"memory and go on on {self.device.type} from {self.storage} memory, whose random "
+            "numbers differ: images are chosen from here on in streams that follow from the "
+            "saved ones.",
+            stacklevel=2,
+        )
 
     def _set_generators(self, state_dict: Mapping[str, Any]) -> None:
         self.choice_generator.set_state(state_dict["choice"].cpu())

@@ -78,6 +78,12 @@ def has_head(learner: str) -> bool:
     return "n_way" in inspect.signature(LEARNERS[learner]).parameters
 
 
+def depends_on_steps(config: RunConfig) -> bool:
+    """Return whether the number of steps already matters at the first one."""
+    anneals = LEARNERS[config.model.learner].begin_step is not Learner.begin_step
+    return anneals or config.optimiser.schedule == "cosine"
+
+
 def build_trainer(
     config: RunConfig, device: torch.device, *, folder: RunFolder | None, display: Display | None
 ) -> Trainer:
@@ -175,7 +181,7 @@ def build_evaluator(
         raise ArgumentError(
             f"n_way of evaluation must be between 2 and {source.n_classes}, the number of classes "
             f"in {source.image_set.dataset!r} ({split}); got {n_way}. Training tasks may have "
-            "more: choose another number for evaluation alone, --evaluation.n-way."
+            "more: give evaluation a number of its own."
         )
     return Evaluator(
         source,
@@ -192,13 +198,9 @@ def build_schedule(config: RunConfig) -> Schedule:
     """Build the schedule of the learning rate.
 
     Raises:
-        ArgumentError: If milestones or factors do not fit, or play no part.
+        ArgumentError: If milestones and factors do not fit each other.
     """
     optimiser = config.optimiser
     if optimiser.schedule == "step":
         return StepSchedule(optimiser.milestones, optimiser.factors)
-    if optimiser.milestones or optimiser.factors:
-        raise ArgumentError(
-            f"milestones and factors belong to the step schedule; got {optimiser.schedule!r}."
-        )
     return {"constant": constant, "cosine": cosine}[optimiser.schedule]

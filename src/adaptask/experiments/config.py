@@ -6,6 +6,7 @@ Each algorithm has a section of its own options; only those of the chosen ones m
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
@@ -106,8 +107,8 @@ class OptimiserConfig:
     momentum: float = 0.9
     """Nesterov momentum of sgd; 0 is plain SGD."""
     schedule: Literal["constant", "step", "cosine"] = "constant"
-    """How the learning rate goes on: cosine falls to 0 at the last step; step takes `factors`
-    from `milestones` on."""
+    """How the learning rate goes on: cosine falls towards 0 at the end; step takes `factors` from
+    `milestones` on."""
     milestones: tuple[int, ...] = ()
     """For step: at which steps the learning rate changes."""
     factors: tuple[float, ...] = ()
@@ -141,7 +142,7 @@ class EvaluationConfig:
 
 @dataclass(frozen=True)
 class EveryConfig:
-    """Steps between things that happen now and then; 0 is never."""
+    """Steps between things that happen now and then; 0 is not before the end."""
 
     log: int = 50
     """Steps between lines of metrics."""
@@ -237,6 +238,23 @@ SAMPLER_OPTIONS: dict[str, tuple[str, ...]] = {
 }
 """Which options of `SamplerConfig` each sampler takes."""
 
+_CONDITIONAL: dict[str, tuple[Callable[[RunConfig], bool], str]] = {
+    "optimiser.momentum": (lambda c: c.optimiser.name == "sgd", "the optimiser sgd"),
+    "optimiser.milestones": (lambda c: c.optimiser.schedule == "step", "the step schedule"),
+    "optimiser.factors": (lambda c: c.optimiser.schedule == "step", "the step schedule"),
+    "sampler.n_sweeps": (lambda c: c.sampler.method in ("auto", "gibbs"), "the method gibbs"),
+    "matchingnet.n_reads": (lambda c: c.matchingnet.full_context, "matchingnet.full_context"),
+    "maml_plus_plus.multi_step_share": (
+        lambda c: c.maml_plus_plus.multi_step_loss,
+        "maml_plus_plus.multi_step_loss",
+    ),
+    "maml_plus_plus.first_order_share": (
+        lambda c: c.maml_plus_plus.anneal_order,
+        "maml_plus_plus.anneal_order",
+    ),
+}
+"""Options that play a part only with others, and what they need."""
+
 LEARNERS: tuple[str, ...] = get_args(get_type_hints(ModelConfig)["learner"])
 BACKBONES: tuple[str, ...] = get_args(get_type_hints(ModelConfig)["backbone"])
 
@@ -249,6 +267,9 @@ def check_config(config: RunConfig) -> None:
     """
     check_integer("steps", config.steps, low=1)
     check_integer("seed", config.seed, low=0)
+    check_integer("evaluation.seed", config.evaluation.seed, low=0)
+    check_integer("evaluation.n_episodes", config.evaluation.n_episodes, low=2)
+    check_integer("evaluation.n_validation", config.evaluation.n_validation, low=2)
     _refuse_idle_options(config)
 
 
@@ -261,6 +282,10 @@ def _refuse_idle_options(config: RunConfig) -> None:
                 f"it takes {', '.join(taken) or 'no options'}."
             )
     chosen = (config.model.learner, config.model.backbone)
+    for option, (plays_a_part, needed) in _CONDITIONAL.items():
+        section, name = option.split(".")
+        if name in _changed(getattr(config, section)) and not plays_a_part(config):
+            raise ArgumentError(f"{option} was set, but plays no part without {needed}.")
     for name in (*LEARNERS, *BACKBONES):
         section = section_name(name)
         changed = _changed(getattr(config, section))

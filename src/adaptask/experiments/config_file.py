@@ -128,9 +128,14 @@ def _nearest(name: str) -> str:
             dotted = f"{field.name}.{inner.name}"
             known[dotted] = dotted
             known.setdefault(inner.name, dotted)
-    last = name.rpartition(".")[2]
-    near = [last] if last in known else difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"did you mean {known[near[0]]}?" if near else f"there are {', '.join(vars(config))}."
+    section, _, last = name.rpartition(".")
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
+    if last in known and last != section:
+        near = [last]
+    if near:
+        return f"did you mean {known[near[0]]}?"
+    here = getattr(config, section) if section else config
+    return f"there are {', '.join(vars(here))}."
 
 
 def _converted(name: str, value: object, hint: Any) -> Any:

@@ -11,7 +11,7 @@ from torch import nn
 
 from adaptask.data import EpisodeSource, load, load_statistics
 from adaptask.data.refitting import refit
-from adaptask.errors import ArgumentError, StateError
+from adaptask.errors import ArgumentError, StateError, TrainingError
 from adaptask.experiments.building import build_evaluator, build_model, with_weights
 from adaptask.experiments.config import RunConfig
 from adaptask.experiments.config_file import load_config
@@ -79,8 +79,10 @@ def _trained(
     """Return the learner of a run with its weights, and after which steps they are."""
     learner = build_model(config, image_shape, device)
     if weights == "last":
-        step, state = folder.load_weights(_complain)
-        return with_weights(learner, [state]), [step]
+        saved = folder.load(_complain)
+        if saved is None:
+            raise StateError(f"{folder.path} has no checkpoint yet.")
+        return with_weights(learner, [saved.trainer["learner"]]), [saved.trainer["step"]]
     best = folder.load_best()
     if not best:
         raise StateError(
@@ -120,8 +122,11 @@ def _say(
         f"Weights after step {', '.join(map(str, steps))} of {folder.path}\n"
     )
     tasks = {name: getattr(evaluation, name) for name in _DECIDE_EPISODES}
-    log = MetricsLog(folder.path / "evaluations.jsonl")
-    log.log(steps[0], f"{image_set.dataset}/{image_set.split}", {**tasks, **result.summary()})
+    try:
+        log = MetricsLog(folder.path / "evaluations.jsonl")
+        log.log(steps[0], f"{image_set.dataset}/{image_set.split}", {**tasks, **result.summary()})
+    except TrainingError as error:  # the result is not worth less for it
+        _complain(str(error))
 
 
 def _complain(text: str) -> None:

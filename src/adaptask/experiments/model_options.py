@@ -43,7 +43,7 @@ class ResNet12Options:
     drop_block_size: _OptionalInt = None
     """Side of the squares that are dropped; None: 5 for images of 80 pixels and more, else 2."""
     drop_block_ramp: int = 20_000
-    """Training steps over which DropBlock grows to its full rate."""
+    """Passes in training over which DropBlock grows to its full rate."""
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,17 @@ from dataclasses import asdict, fields
 from pathlib import Path
 
 from adaptask.errors import ArgumentError
-from adaptask.experiments.building import build_evaluator, build_trainer, with_weights
+from adaptask.experiments.building import (
+    build_evaluator,
+    build_trainer,
+    depends_on_steps,
+    with_weights,
+)
 from adaptask.experiments.config import RunConfig, check_config
-from adaptask.experiments.config_file import dump_config, load_config
+from adaptask.experiments.config_file import dump_config, parse_config
 from adaptask.training.atomic_file import replace_file
 from adaptask.training.best import Checkpoint
-from adaptask.training.displays import Display, choose_display
+from adaptask.training.displays import choose_display
 from adaptask.training.evaluation import Evaluator
 from adaptask.training.loggers import Logger, TensorBoardLogger, WandbLogger, check_installed
 from adaptask.training.machine import choose_device, set_up_process
@@ -58,9 +63,9 @@ def train(
     check_config(config)
     for name in log:
         check_installed(name)
-    folder = RunFolder(output or default_output(config))
+    folder = RunFolder(output or default_output(config), dump_config(config))
     if resume:
-        _check_same_run(config, load_config(folder.config), folder.path)
+        _check_same_run(config, folder)
     else:
         folder.check_is_free()
     device = choose_device(config.machine.device)
@@ -70,50 +75,65 @@ def train(
     trainer = build_trainer(config, device, folder=folder, display=display)
     # Before training, to learn now rather than then that the test classes are too few.
     tester = build_evaluator(config, "test", device)
-    if resume:
-        trainer.resume()
-        replace_file(folder.config, dump_config(config).encode())
-    else:
-        folder.create(dump_config(config))
-    folder.note_environment(trainer.step)
-    for name in log:
-        trainer.loggers.append(_open_logger(name, config, folder.path, trainer.step))
-    _fit(trainer, config, folder, display)
-    _test(trainer, tester, folder)
+    with folder.locked():
+        if resume:
+            trainer.resume()
+        else:
+            folder.create(device)
+        for name in log:
+            trainer.loggers.append(_open_logger(name, config, folder.path, trainer.step, resume))
+        try:
+            _fit(trainer, config, folder)
+            _test(trainer, tester, folder)
+        except (KeyboardInterrupt, SystemExit):
+            display.message(f"To go on: adaptask train --resume {folder.path}")
+            raise
+        finally:
+            for logger in trainer.loggers:
+                logger.close()
 
 
-def _open_logger(name: str, config: RunConfig, path: Path, step: int) -> Logger:
+def _open_logger(name: str, config: RunConfig, path: Path, step: int, resume: bool) -> Logger:
     if name == "tensorboard":
-        return TensorBoardLogger(path, purge_step=step + 1 if step else None)
+        return TensorBoardLogger(path, purge_step=step + 1 if resume else None)
     return WandbLogger(path, config=asdict(config))
 
 
-def _check_same_run(config: RunConfig, before: RunConfig, path: Path) -> None:
+def _check_same_run(config: RunConfig, folder: RunFolder) -> None:
+    """Check that a run goes on as it was begun, according to its last checkpoint."""
+    saved = folder.load(lambda damage: None)  # the trainer reports it
+    if saved is None:
+        return
+    before = config if saved.config_text is None else parse_config(saved.config_text)
+    step = saved.trainer.get("step", 0)
+    if config.steps < step:
+        raise ArgumentError(
+            f"the run in {folder.path} has made {step} steps already; steps must be at least "
+            f"that, got {config.steps}."
+        )
+    again = f"start a new run with --config {folder.config} --output FOLDER"
     for field in fields(config):
         new, old = getattr(config, field.name), getattr(before, field.name)
         if new != old and field.name not in _MAY_CHANGE:
             raise ArgumentError(
-                f"{field.name} of the run in {path} cannot change while it goes on; it was "
-                f"{old}, now {new}. Only steps, machine and every can: start a new run with "
-                f"--config {path / 'config.toml'} --output FOLDER."
+                f"{field.name} of the run in {folder.path} cannot change while it goes on; it was "
+                f"{old}, now {new}. Only steps, machine and every can: {again}."
             )
+    if config.steps != before.steps and depends_on_steps(config):
+        raise ArgumentError(
+            f"the run in {folder.path} was planned for {before.steps} steps, on which its "
+            f"learning rate or its learner depends from the first one on: {again}."
+        )
 
 
-def _fit(trainer: Trainer, config: RunConfig, folder: RunFolder, display: Display) -> None:
-    begun_at = trainer.step
-    if begun_at >= config.steps:
-        display.message(
-            f"The run in {folder.path} has made its {begun_at} steps. To train on, give more: "
+def _fit(trainer: Trainer, config: RunConfig, folder: RunFolder) -> None:
+    if trainer.step < config.steps:
+        trainer.fit(config.steps)
+    else:
+        trainer.display.message(
+            f"The run in {folder.path} has made its {trainer.step} steps. To train on, give more: "
             f"--resume {folder.path} --steps N."
         )
-        return
-    try:
-        trainer.fit(config.steps)
-    except (KeyboardInterrupt, SystemExit):
-        for logger in trainer.loggers:
-            logger.close()
-        display.message(f"To go on: adaptask train --resume {folder.path}")
-        raise
 
 
 def _test(trainer: Trainer, tester: Evaluator, folder: RunFolder) -> None:
@@ -126,7 +146,6 @@ def _test(trainer: Trainer, tester: Evaluator, folder: RunFolder) -> None:
     replace_file(folder.path / "test.json", json.dumps(record).encode())
     for logger in trainer.loggers:
         logger.log(trainer.step, "test", result.summary())
-        logger.close()
     n_way, n_shot = tester.plan.class_ids.shape[1], tester.plan.n_shot
     trainer.display.message(
         f"Test accuracy {result} ({result.n_episodes} episodes, {n_way}-way {n_shot}-shot), of "
@@ -141,4 +160,6 @@ def _described(best: Sequence[Checkpoint]) -> str:
     steps = ", ".join(str(checkpoint.step) for checkpoint in best)
     if len(best) == 1:
         return f"the weights after step {steps}, best in validation ({accuracies})"
-    return f"the mean of the weights after steps {steps}, best in validation ({accuracies})"
+    return (
+        f"the mean prediction of the weights after steps {steps}, best in validation ({accuracies})"
+    )

@@ -45,13 +45,11 @@ def replace_file(path: Path, content: bytes | memoryview, *, keep_as: Path | Non
 def not_written(path: Path, error: OSError) -> TrainingError:
     """Return the error that says why `path` was not written, and what to do."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        remedy = "make room there, then resume the run"
+        remedy = "make room there and go on"
     else:
-        remedy = "see that the folder is there and can be written, then resume the run"
+        remedy = "see that the folder is there and can be written"
     why = error.strerror or error
-    return TrainingError(
-        f"could not write {path}: {why}. What was written before is kept; {remedy}."
-    )
+    return TrainingError(f"could not write {path}: {why}. What was there before is kept; {remedy}.")
 
 
 def _rotate(temporary: Path, path: Path, keep_as: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -21,10 +21,6 @@ class Checkpoint:
     interval: float
     learner: dict[str, Any]
     """Its `state_dict`, on the CPU."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what a file can hold."""
-        return asdict(self)
 
 
 class BestCheckpoints:

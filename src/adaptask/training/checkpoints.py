@@ -90,7 +90,9 @@ def load_latest(folder: Path, on_damage: Callable[[str], None]) -> tuple[dict[st
         try:
             content = _read(previous)
         except StateError as second:
-            raise StateError(f"{damage} The one before does not help: {second}") from damage
+            raise StateError(
+                f"{damage} The one before does not help: {second} Start the run anew."
+            ) from damage
         state = _open(previous, content)
         on_damage(f"{damage} Going on from {previous}.")
         return state, previous
@@ -98,7 +100,7 @@ def load_latest(folder: Path, on_damage: Callable[[str], None]) -> tuple[dict[st
 
 
 def _serialise(state: Mapping[str, Any]) -> memoryview:
-    _check_state("state", state)
+    check_savable("state", state)
     buffer = io.BytesIO()
     torch.save({"format": FORMAT, "adaptask": __version__, "state": dict(state)}, buffer)
     seal = _SEAL + hashlib.sha256(buffer.getbuffer()).hexdigest().encode()
@@ -108,8 +110,12 @@ def _serialise(state: Mapping[str, Any]) -> memoryview:
     return buffer.getbuffer()
 
 
-def _check_state(name: str, value: object) -> None:
-    """Refuse what `torch.load` would not load without executing what the file says."""
+def check_savable(name: str, value: object) -> None:
+    """Refuse what `torch.load` would not load without executing what the file says.
+
+    Raises:
+        StateError: If there is such a thing; names where.
+    """
     kind = type(value)
     if kind in (dict, OrderedDict):
         assert isinstance(value, dict)
@@ -119,11 +125,11 @@ def _check_state(name: str, value: object) -> None:
                     f"the keys of {name} must be plain values to be saved in a checkpoint; got "
                     f"{key!r}, a {type(key).__name__}."
                 )
-            _check_state(f"{name}[{key!r}]", item)
+            check_savable(f"{name}[{key!r}]", item)
     elif kind in (list, tuple):
         assert isinstance(value, (list, tuple))
         for i, item in enumerate(value):
-            _check_state(f"{name}[{i}]", item)
+            check_savable(f"{name}[{i}]", item)
     # Of exactly these types: NumPy's float64, for one, is a float that is saved as code to run.
     elif kind not in _PLAIN and kind not in _TENSORS:
         raise StateError(
@@ -172,6 +178,4 @@ def _open(path: Path, saved: dict[str, Any]) -> dict[str, Any]:
 
 
 def _damaged(path: Path, what: str) -> StateError:
-    return StateError(
-        f"the checkpoint {path} is damaged: {what}. Use another one of the run, or start it anew."
-    )
+    return StateError(f"the checkpoint {path} is damaged: {what}.")

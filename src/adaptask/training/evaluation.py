@@ -65,7 +65,7 @@ class Evaluator:
 
     The learner is put into `eval()` for the while, and computes without gradients, which leaves
     those that it takes itself by `torch.func` or `torch.enable_grad()`. Everything random in it
-    starts from `seed` each time; the random state of the process is left as it was.
+    starts from `seed` each time; PyTorch's random state is left as it was.
 
     Args:
         source: Where the episodes come from; its augmentation is not applied.
@@ -130,7 +130,7 @@ class Evaluator:
                 episodes = self.source.cut(self.plan, start, stop)
                 with mixed:
                     query_logits = learner(episodes)
-                _check_shape(query_logits, episodes)
+                check_logits(query_logits, episodes)
                 correct.append((query_logits.argmax(-1) == episodes.query_labels).sum(-1))
                 losses.append(_episode_losses(query_logits, episodes.query_labels))
             scores = torch.stack((torch.cat(correct).double(), torch.cat(losses).double())).cpu()
@@ -200,7 +200,12 @@ def _check_device(learner: EpisodeLearner, device: torch.device) -> None:
             )
 
 
-def _check_shape(query_logits: object, episodes: Episodes) -> None:
+def check_logits(query_logits: object, episodes: Episodes) -> None:
+    """Check that a learner gave query logits of the right shape.
+
+    Raises:
+        ArgumentError: If it did not.
+    """
     shape = (*episodes.query_labels.shape, episodes.class_ids.shape[1])
     if not isinstance(query_logits, Tensor) or tuple(query_logits.shape) != shape:
         came = (

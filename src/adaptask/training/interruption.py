@@ -22,7 +22,10 @@ class StopSignals:
         """Take over the signals."""
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                self._handlers[number] = signal.signal(number, self._take)
+                # What the parent process has told to ignore stays ignored; a handler that was not
+                # installed from Python, None, could not be given back.
+                if signal.getsignal(number) not in (signal.SIG_IGN, None):
+                    self._handlers[number] = signal.signal(number, self._take)
         return self
 
     def __exit__(

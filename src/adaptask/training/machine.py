@@ -19,9 +19,11 @@ def choose_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        # An empty tensor shows that the device can be used, and knows its index.
-        return torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError) as error:
+        # A tensor there knows the index of the device, and shows that it can be used.
+        device = torch.empty(0, device=name).device
+        torch.zeros(1, device=device).tolist()
+        return device
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
         here = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
         raise ArgumentError(
             f"device must be auto or one of those here, {', '.join(here)}; got {name!r}."

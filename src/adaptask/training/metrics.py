@@ -82,8 +82,12 @@ class DivergenceWatch:
         if self._waits:
             self.check()
 
+    def reset(self) -> None:
+        """Forget what was found."""
+        self._step.fill_(-1)
+
     def check(self) -> None:
-        """Raise what was found.
+        """Raise what was found, and start again.
 
         Raises:
             TrainingError: If a loss was no finite number; says at which step, for which classes.
@@ -91,10 +95,11 @@ class DivergenceWatch:
         step = int(self._step)
         if step < 0:
             return
+        self.reset()
         ids = self._class_ids.tolist()
         names = ids if self._class_names is None else [self._class_names[i] for i in ids]
         raise TrainingError(
             f"the loss of step {step + 1} is no finite number; its task has the classes "
-            f"{', '.join(map(str, names))}. Try a lower learning rate, a clipped gradient, or "
-            "float32 in place of bfloat16."
+            f"{', '.join(map(str, names))}. Start anew with a lower learning rate, a clipped "
+            "gradient or, instead of bfloat16, float32."
         )

@@ -47,7 +47,11 @@ def build_optimizer(
     if check_number("lr", lr, low=0, high=math.inf) == 0:
         raise ArgumentError("lr must be above 0; got 0.")
     check_number("weight_decay", weight_decay, low=0, high=math.inf)
-    check_number("momentum", momentum, low=0, high=1)
+    if check_number("momentum", momentum, low=0, high=1) == 1:
+        raise ArgumentError("momentum must be below 1, or steps never stop growing; got 1.")
+    parameters = list(parameters)
+    if not parameters:
+        raise ArgumentError("there is nothing to learn: the learner has no parameters.")
     if name == "adam":
         return optim.Adam(parameters, lr=lr, weight_decay=weight_decay, fused=True)
     return optim.SGD(

@@ -135,19 +135,22 @@ def environment() -> dict[str, Any]:
     """Return what a run is made in: versions, devices, revision of the code; never fails.
 
     `git` is the revision of the project that the working directory belongs to, if any, and
-    whether tracked files differ from it. Nothing names the machine or its user.
+    whether tracked files differ from it; `adaptask_git` the same of this package, where it runs
+    from a checkout. Nothing names the machine or its user.
     """
     return {
         "adaptask": __version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpu_count": os.cpu_count(),
+        "threads": torch.get_num_threads(),
         "torch": str(torch.__version__),
         "numpy": np.__version__,
         "cuda": torch.version.cuda,
         "cudnn": _or_none(torch.backends.cudnn.version),
         "devices": _or_none(_device_names) or [],
-        "git": _or_none(_git_revision),
+        "git": _or_none(lambda: _git_revision(Path.cwd())),
+        "adaptask_git": _or_none(lambda: _git_revision(Path(__file__).parent)),
     }
 
 
@@ -163,10 +166,10 @@ def _device_names() -> list[str]:
     return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
 
 
-def _git_revision() -> dict[str, Any]:
+def _git_revision(folder: Path) -> dict[str, Any]:
     def git(*arguments: str) -> str:
         return subprocess.run(
-            ["git", "--no-optional-locks", *arguments],
+            ["git", "--no-optional-locks", "-C", str(folder), *arguments],
             capture_output=True,
             text=True,
             check=True,
@@ -177,7 +180,7 @@ def _git_revision() -> dict[str, Any]:
     return {"revision": git("rev-parse", "HEAD"), "dirty": bool(changes)}
 
 
-def record_environment(path: Path, *, step: int = 0) -> None:
+def record_environment(path: Path, *, step: int = 0, device: str | None = None) -> None:
     """Write down the environment from a step on, after those that the file has already.
 
     The file is a list; an environment equal to the last one is not repeated.
@@ -189,7 +192,7 @@ def record_environment(path: Path, *, step: int = 0) -> None:
     with suppress(OSError, ValueError):
         content = json.loads(path.read_text(encoding="utf-8"))
         known = content if isinstance(content, list) else []
-    here = environment()
+    here = environment() | {"device": device}
     if known and known[-1] == {"step": known[-1].get("step")} | here:
         return
     known.append({"step": step} | here)

@@ -11,9 +11,13 @@ best.pt             the best weights by validation
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from adaptask.errors import ArgumentError, StateError
 from adaptask.training.atomic_file import not_written, replace_file
@@ -27,19 +31,40 @@ from adaptask.training.checkpoints import (
     save_checkpoint,
     save_latest,
 )
+from adaptask.training.folder_lock import FolderLock
 from adaptask.training.records import MetricsLog, PotentialSnapshots, record_environment
 
 Report = Callable[[str], None]
+LOCK = "lock"
+
+
+@dataclass(frozen=True)
+class SavedRun:
+    """What a checkpoint of a run holds."""
+
+    trainer: dict[str, Any]
+    """The trainer's `state_dict`."""
+    metrics_size: int
+    """Length of the records by then, in bytes."""
+    config_text: str | None
+    """What decided the run."""
 
 
 class RunFolder:
-    """Reads and writes the folder of a run."""
+    """Reads and writes the folder of a run.
 
-    def __init__(self, path: Path | str) -> None:
+    Args:
+        path: The folder.
+        config_text: What decides the run; it is part of every checkpoint.
+    """
+
+    def __init__(self, path: Path | str, config_text: str | None = None) -> None:
         self.path = Path(path)
+        self.config_text = config_text
         self.snapshots = PotentialSnapshots(self.path / "snapshots")
         self.is_open = False
         """Whether a run has begun here, or goes on."""
+        self._lock = FolderLock(self.path / LOCK)
 
     @cached_property
     def metrics(self) -> MetricsLog:
@@ -56,13 +81,31 @@ class RunFolder:
         found = (self.path / name for name in (LAST, PREVIOUS))
         return next((path for path in found if path.exists()), None)
 
-    def check_is_free(self) -> None:
-        """Raise if the folder is taken.
+    def locked(self) -> AbstractContextManager[None]:
+        """Keep other processes from training in this folder for the while; make it if need be.
 
         Raises:
-            ArgumentError: If it exists and is no empty folder.
+            TrainingError: If one does, or the folder cannot be made.
         """
-        if not self.path.exists() or (self.path.is_dir() and not any(self.path.iterdir())):
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise not_written(self.path, error) from error
+        return self._lock.held()
+
+    def check_is_free(self) -> None:
+        """Raise if the folder is taken; what a kill left that had not yet begun does not count.
+
+        Raises:
+            ArgumentError: If it exists and is no empty folder, or there can be no such folder.
+        """
+        try:
+            if not self.path.exists():
+                return
+            files = list(self.path.iterdir()) if self.path.is_dir() else [self.path]
+        except OSError as error:
+            raise ArgumentError(f"{self.path} cannot be used as a folder: {error}.") from error
+        if all(file.name == LOCK or file.suffix == ".tmp" for file in files):
             return
         if self.config.exists() or self.last_checkpoint():
             raise ArgumentError(
@@ -71,25 +114,32 @@ class RunFolder:
             )
         raise ArgumentError(f"{self.path} exists and is not an empty folder; choose another one.")
 
-    def create(self, config_text: str | None = None) -> None:
-        """Begin a run in a folder that is free.
+    def create(self, device: torch.device) -> None:
+        """Begin a run in a folder that is free; hold the lock.
 
         Raises:
             ArgumentError: If it is taken.
             TrainingError: If it cannot be written.
         """
         self.check_is_free()
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise not_written(self.path, error) from error
-        if config_text is not None:
-            replace_file(self.config, config_text.encode())
-        self.is_open = True
+        self._open(device, step=0)
 
-    def note_environment(self, step: int) -> None:
-        """Write down on what the run goes on after so many steps."""
-        record_environment(self.path / "environment.json", step=step)
+    def rewind(self, device: torch.device, *, step: int, metrics_size: int) -> int:
+        """Drop what was recorded after a step, and go on from there.
+
+        Returns:
+            How many bytes of records are missing: 0, unless somebody removed some.
+        """
+        missing = self.metrics.truncate(metrics_size)
+        self.snapshots.discard_after(step)
+        self._open(device, step=step)
+        return missing
+
+    def _open(self, device: torch.device, *, step: int) -> None:
+        if self.config_text is not None:
+            replace_file(self.config, self.config_text.encode())
+        record_environment(self.path / "environment.json", step=step, device=str(device))
+        self.is_open = True
 
     def save(self, state: Mapping[str, Any]) -> None:
         """Write a checkpoint, keeping the one before.
@@ -97,12 +147,11 @@ class RunFolder:
         Raises:
             TrainingError: If it cannot be written; the one before is kept.
         """
-        save_latest(self.path, {"trainer": state, "metrics_size": self.metrics.size})
+        saved = {"trainer": state, "metrics_size": self.metrics.size, "config": self.config_text}
+        save_latest(self.path, saved)
 
-    def load(self, report: Report) -> tuple[dict[str, Any], int] | None:
-        """Return the last state that is whole, and how long the records were then.
-
-        None where no checkpoint was written yet; nothing is changed.
+    def load(self, report: Report) -> SavedRun | None:
+        """Return the last checkpoint that is whole; None where none was written yet.
 
         Args:
             report: Told of damage.
@@ -114,36 +163,21 @@ class RunFolder:
             return None
         saved, path = load_latest(self.path, report)
         try:
-            return dict(saved["trainer"]), int(saved["metrics_size"])
+            return SavedRun(dict(saved["trainer"]), int(saved["metrics_size"]), saved["config"])
         except (KeyError, TypeError, ValueError) as error:
             raise StateError(f"{path} is no checkpoint of a training run.") from error
 
-    def rewind(self, *, step: int, metrics_size: int) -> None:
-        """Drop what was recorded after a step, and go on from there."""
-        self.is_open = True
-        self.metrics.truncate(metrics_size)
-        self.snapshots.discard_after(step)
-
-    def load_weights(self, report: Report) -> tuple[int, dict[str, Any]]:
-        """Return the last weights and after which step they are; nothing is changed.
-
-        Raises:
-            StateError: If no checkpoint is whole.
-        """
-        saved, path = load_latest(self.path, report)
-        try:
-            return saved["trainer"]["step"], saved["trainer"]["learner"]
-        except (KeyError, TypeError) as error:
-            raise StateError(f"{path} is no checkpoint of a training run.") from error
-
     def save_best(self, checkpoints: Iterable[Checkpoint]) -> None:
-        """Write the best weights.
+        """Write the best weights; remove the file where there are none.
 
         Raises:
             TrainingError: If they cannot be written; those before are kept.
         """
-        states = [checkpoint.state_dict() for checkpoint in checkpoints]
-        save_checkpoint(self.path / BEST, {"checkpoints": states})
+        states = [vars(checkpoint) for checkpoint in checkpoints]
+        if states:
+            save_checkpoint(self.path / BEST, {"checkpoints": states})
+        else:
+            (self.path / BEST).unlink(missing_ok=True)
 
     def load_best(self) -> list[Checkpoint]:
         """Return the best weights, best first; empty where none were written.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from math import inf
 from typing import Protocol
 
 import torch
@@ -13,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from adaptask.arguments import check_choice, check_integer, check_number
 from adaptask.errors import ArgumentError
 from adaptask.interfaces import EpisodeLearner, Episodes, Outcome, TaskSampler
-from adaptask.training.evaluation import PRECISIONS
+from adaptask.training.evaluation import PRECISIONS, check_logits
 from adaptask.training.metrics import DivergenceWatch, RunningMetrics
 
 
@@ -73,8 +74,8 @@ class TrainingStep:
                 f"step are equal; got {n_tasks}."
             )
         self.clip_norm = clip_norm
-        if clip_norm is not None:
-            check_number("clip_norm", clip_norm, low=0, high=float("inf"))
+        if clip_norm is not None and check_number("clip_norm", clip_norm, low=0, high=inf) == 0:
+            raise ArgumentError("clip_norm must be above 0, or nothing is learned; got 0.")
         self.precision = check_choice("precision", precision, PRECISIONS)
         self.metrics = RunningMetrics(source.device)
         self.divergence = DivergenceWatch(source.device, sampler.n_way, _class_names(source))
@@ -110,8 +111,10 @@ def training_outcome(learner: EpisodeLearner, episodes: Episodes) -> Outcome:
     """Return what the learner makes of the episodes; cross-entropy where it says nothing else."""
     if hasattr(learner, "training_step"):
         outcome: Outcome = learner.training_step(episodes)
+        check_logits(outcome.query_logits, episodes)
         return outcome
     query_logits = learner(episodes)
+    check_logits(query_logits, episodes)
     loss = cross_entropy(query_logits.flatten(0, 1).float(), episodes.query_labels.flatten())
     return Outcome(loss=loss, query_logits=query_logits.detach())
 

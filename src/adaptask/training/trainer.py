@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import nn, optim
+import torch
+from torch import Tensor, nn, optim
 
 from adaptask.arguments import check_integer
-from adaptask.errors import AdaptaskError, ArgumentError, StateError, TrainingError
+from adaptask.errors import ArgumentError, StateError, TrainingError
 from adaptask.interfaces import TaskSampler
 from adaptask.training.best import BestCheckpoints, Checkpoint
+from adaptask.training.checkpoints import check_savable
 from adaptask.training.displays import Display, Silent
 from adaptask.training.evaluation import Evaluator
 from adaptask.training.interruption import StopSignals
@@ -94,6 +96,8 @@ class Trainer:
         display: Display | None = None,
         loggers: Sequence[Logger] = (),
     ) -> None:
+        _require("sampler", sampler, "n_way", "sample", "update", "state_dict", "load_state_dict")
+        _require("source", source, "device", "draw")
         self.learner, self.sampler, self.source = learner, sampler, source
         self.optimizer = optimizer or build_optimizer("adam", learner.parameters())
         self.schedule = schedule
@@ -131,23 +135,32 @@ class Trainer:
             KeyboardInterrupt: After Ctrl-C.
         """
         check_integer("n_steps", n_steps, low=1)
-        if self.folder is not None and not self.folder.is_open:
-            self.folder.create()
-        self.display.begin(self.step, n_steps)
-        try:
-            with StopSignals() as stop:
-                while self.step < n_steps:
-                    self._advance(n_steps)
-                    if stop.received and self.step < n_steps:
-                        self._stop()
-                        stop.raise_if_received()
-        finally:
-            self.display.end(self.step)
+        if self.folder is None:
+            self._fit(n_steps)
+            return self.best.first
+        if not self.folder.is_open:
+            self.folder.check_is_free()
+        # Now rather than at the first checkpoint.
+        check_savable("the trainer's state", self.state_dict())
+        if not hasattr(self.source, "state_dict"):
+            self.display.warn(
+                "The source has no state_dict(): a resumed run will go on with other images."
+            )
+        with self.folder.locked():
+            if not self.folder.is_open:
+                self.folder.create(self.source.device)
+            self._fit(n_steps)
         return self.best.first
 
     def save(self) -> None:
-        """Write a checkpoint into the run's folder, if there is one."""
+        """Write a checkpoint into the run's folder, if there is one.
+
+        Raises:
+            TrainingError: If it cannot be written, or the weights are no numbers; the one before
+                is kept.
+        """
         if self.folder is not None:
+            self._check_weights()
             self.folder.save(self.state_dict())
 
     def resume(self) -> None:
@@ -156,20 +169,28 @@ class Trainer:
         Raises:
             StateError: If no checkpoint is whole, or it belongs to another run; the trainer is
                 then as it was.
+            TrainingError: If another process is training there.
         """
         if self.folder is None:
             raise ArgumentError("resume needs the folder of a run: Trainer(..., folder=...).")
-        state, metrics_size = self.folder.load(self.display.warn) or (None, 0)
-        if state is not None:
-            self.load_state_dict(state)
-        self.folder.rewind(step=self.step, metrics_size=metrics_size)
-        try:
-            self.best.merge(self.folder.load_best())
-        except StateError as error:
-            self.display.warn(f"{error} The best weights are found anew from here on.")
+        if not self.folder.path.exists():
+            return
+        with self.folder.locked():
+            saved = self.folder.load(self.display.warn)
+            if saved is not None:
+                self.load_state_dict(saved.trainer)
+            size = 0 if saved is None else saved.metrics_size
+            missing = self.folder.rewind(self.source.device, step=self.step, metrics_size=size)
+            if missing > 0:
+                self.display.warn(
+                    f"{missing} bytes of records from before step {self.step} are missing in "
+                    f"{self.folder.metrics.path}; the run itself has lost nothing."
+                )
+            # Of a run that was killed after a validation, the file may be ahead of the run.
+            self.folder.save_best(self.best.checkpoints)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything needed to go on exactly, but for the best weights."""
+        """Return everything needed to go on exactly."""
         return {
             "step": self.step,
             "seconds": self._seconds,
@@ -178,6 +199,7 @@ class Trainer:
             "sampler": self.sampler.state_dict(),
             "source": self.source.state_dict() if hasattr(self.source, "state_dict") else {},
             "metrics": self._train_step.metrics.state_dict(),
+            "best": [vars(checkpoint) for checkpoint in self.best.checkpoints],
             "random": random_state(),
         }
 
@@ -190,7 +212,7 @@ class Trainer:
         before = copy.deepcopy(self.state_dict())
         try:
             self._load(state)
-        except (AdaptaskError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        except Exception as error:  # whatever a state from elsewhere brings about
             self._load(before)
             if isinstance(error, StateError):
                 raise
@@ -201,12 +223,28 @@ class Trainer:
     def _load(self, state: Mapping[str, Any]) -> None:
         self.learner.load_state_dict(state["learner"])
         self.optimizer.load_state_dict(state["optimizer"])
+        _lay_out_as_parameters(self.optimizer)
         self.sampler.load_state_dict(state["sampler"])
         if hasattr(self.source, "load_state_dict"):
             self.source.load_state_dict(state["source"])
         self._train_step.metrics.load_state_dict(state["metrics"])
+        self._train_step.divergence.reset()
+        self.best.checkpoints = tuple(Checkpoint(**kept) for kept in state["best"])
         self.step, self._seconds = int(state["step"]), float(state["seconds"])
         set_random_state(state["random"])
+
+    def _fit(self, n_steps: int) -> None:
+        self.display.begin(self.step, n_steps)
+        try:
+            with StopSignals() as stop:
+                while self.step < n_steps and not stop.received:
+                    self._advance(n_steps)
+                if stop.received:
+                    self.save()
+                    self.display.message(f"Stopped after step {self.step}.")
+                    stop.raise_if_received()
+        finally:
+            self.display.end(self.step)
 
     def _advance(self, n_steps: int) -> None:
         """Make a step and what is due after it."""
@@ -223,7 +261,9 @@ class Trainer:
         due = {name for name in vars(self.every) if self.every.is_due(name, self.step)}
         if last:
             due |= {"validate", "checkpoint", "log"}
-        if due:
+        if due & {"validate", "checkpoint"}:
+            self._check_weights()
+        elif due:
             self._watched(self._train_step.divergence.check)
         shown: dict[str, float] = {}
         if "log" in due:
@@ -248,7 +288,9 @@ class Trainer:
             act()
         except TrainingError as error:
             kept = None if self.folder is None else self.folder.last_checkpoint()
-            where = "There is no checkpoint yet." if kept is None else f"The last is {kept}."
+            where = (
+                "There is no checkpoint yet." if kept is None else f"The last checkpoint is {kept}."
+            )
             raise TrainingError(f"{error} {where}") from error
 
     def _log(self) -> dict[str, float]:
@@ -272,8 +314,37 @@ class Trainer:
         for logger in self.loggers:
             logger.log(self.step, split, metrics)
 
-    def _stop(self) -> None:
-        """Leave everything so that the run can go on."""
+    def _check_weights(self) -> None:
+        """Raise if what was learned is no longer numbers."""
         self._watched(self._train_step.divergence.check)
-        self.save()
-        self.display.message(f"Stopped after step {self.step}.")
+        state = [value for value in self.learner.state_dict().values() if isinstance(value, Tensor)]
+        finite = [value.isfinite().all() for value in state if value.is_floating_point()]
+        if finite and not bool(torch.stack(finite).all()):
+            self._watched(self._refuse_weights)
+
+    def _refuse_weights(self) -> None:
+        raise TrainingError(
+            f"some weights are no finite numbers after step {self.step}. Start anew with a lower "
+            "learning rate, a clipped gradient or, instead of bfloat16, float32."
+        )
+
+
+def _require(name: str, part: object, *members: str) -> None:
+    """Check that a part has what the trainer asks of it."""
+    missing = [member for member in members if not hasattr(part, member)]
+    if missing:
+        raise ArgumentError(
+            f"the {name} must have {', '.join(members)}; {type(part).__name__} has no "
+            f"{', '.join(missing)}."
+        )
+
+
+def _lay_out_as_parameters(optimizer: optim.Optimizer) -> None:
+    """Bring loaded moments into the memory layout of their weights.
+
+    Fused kernels go through both in the order in which they lie; a run may go on channels-last.
+    """
+    for parameter, moments in optimizer.state.items():
+        for name, value in moments.items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape:
+                moments[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
