@@ -9,7 +9,20 @@ first. `higher` and `torchopt` take part when they are installed; both, and the 
 `torch.autograd.grad`, treat one task after the other. Contestants take turns; the ratio is the
 median over rounds of theirs over ours in the same round.
 
-FIGURES
+On a machine with two shared cores (AMD EPYC), torch 2.13, higher 0.2.1, torchopt 0.7.3:
+
+    threads                 median ms  least ms  ratio to ours
+          1    ours             391.7     358.1          1.00x
+          1    plain loop       702.7     613.8          1.76x
+          1    higher           731.7     648.6          1.79x
+          1    torchopt         676.5     635.2          1.73x
+          2    ours             245.0     213.7          1.00x
+          2    plain loop       490.2     466.6          2.07x
+          2    higher           529.8     461.9          2.04x
+          2    torchopt         509.5     408.6          1.99x
+
+The bar was 1.3x. With other programs on both cores times grow several-fold and the ratios to the
+fastest of the others were 1.79x with one thread and 1.50x with two.
 """
 
 from __future__ import annotations
