@@ -12,17 +12,17 @@ median over rounds of theirs over ours in the same round.
 On a machine with two shared cores (AMD EPYC), torch 2.13, higher 0.2.1, torchopt 0.7.3:
 
     threads                 median ms  least ms  ratio to ours
-          1    ours             391.7     358.1          1.00x
-          1    plain loop       702.7     613.8          1.76x
-          1    higher           731.7     648.6          1.79x
-          1    torchopt         676.5     635.2          1.73x
-          2    ours             245.0     213.7          1.00x
-          2    plain loop       490.2     466.6          2.07x
-          2    higher           529.8     461.9          2.04x
-          2    torchopt         509.5     408.6          1.99x
+          1    ours             340.8     335.2          1.00x
+          1    plain loop       620.7     603.2          1.81x
+          1    higher           641.4     632.7          1.90x
+          1    torchopt         614.4     606.8          1.79x
+          2    ours             262.2     242.9          1.00x
+          2    plain loop       481.1     449.9          1.92x
+          2    higher           508.2     465.8          2.00x
+          2    torchopt         492.2     448.6          1.93x
 
-The bar was 1.3x. With other programs on both cores times grow several-fold and the ratios to the
-fastest of the others were 1.79x with one thread and 1.50x with two.
+The bar was 1.3x over the fastest of them. Three runs gave 1.73x to 1.79x with one thread, and with
+two 1.99x, 1.92x and, with other programs on both cores, 1.50x.
 """
 
 from __future__ import annotations
