@@ -9,7 +9,20 @@ first. `higher` and `torchopt` take part when they are installed; both, and the 
 `torch.autograd.grad`, treat one task after the other. Contestants take turns; the ratio is the
 median over rounds of theirs over ours in the same round.
 
-FIGURES
+On a machine with two shared cores (AMD EPYC), torch 2.13, higher 0.2.1, torchopt 0.7.3:
+
+    threads                 median ms  least ms  ratio to ours
+          1    ours             340.8     335.2          1.00x
+          1    plain loop       620.7     603.2          1.81x
+          1    higher           641.4     632.7          1.90x
+          1    torchopt         614.4     606.8          1.79x
+          2    ours             262.2     242.9          1.00x
+          2    plain loop       481.1     449.9          1.92x
+          2    higher           508.2     465.8          2.00x
+          2    torchopt         492.2     448.6          1.93x
+
+The bar was 1.3x over the fastest of them. Three runs gave 1.73x to 1.79x with one thread, and with
+two 1.99x, 1.92x and, with other programs on both cores, 1.50x.
 """
 
 from __future__ import annotations

@@ -46,6 +46,14 @@ def make_episodes(n_tasks=3, n_shot=2, n_query=3, image_shape=(2, 8, 8), seed=0)
     )
 
 
+def in_float32(episodes):
+    return replace(
+        episodes,
+        support_images=episodes.support_images.float(),
+        query_images=episodes.query_images.float(),
+    )
+
+
 def build(backbone="conv4", name="maml", image_shape=(2, 8, 8), norm="batch", seed=0, **settings):
     torch.manual_seed(seed)
     if backbone == "conv4":
@@ -271,16 +279,24 @@ def test_inference_mode_adapts_all_the_same(name):
         assert torch.equal(learner(make_episodes()), expected)
 
 
+@pytest.mark.parametrize("name", ["maml", "reptile"])
+def test_mixed_precision_trains_in_the_same_direction(name):
+    learner, episodes = build(name=name).float(), in_float32(make_episodes())
+    directions = []
+    for mixed in (False, True):
+        torch.manual_seed(0)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=mixed):
+            gradients = gradient_of(learner, episodes)
+        assert {gradient.dtype for gradient in gradients} == {torch.float32}
+        directions.append(torch.cat([gradient.flatten() for gradient in gradients]))
+    assert torch.cosine_similarity(*directions, dim=0) > 0.8
+
+
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads Linux's memory counter")
 def test_memory_stays_flat_over_a_thousand_steps():
     learner = build(inner_steps=1).float()
     optimizer = torch.optim.Adam(learner.parameters(), lr=1e-3)
-    episodes = make_episodes(n_tasks=1)
-    episodes = replace(
-        episodes,
-        support_images=episodes.support_images.float(),
-        query_images=episodes.query_images.float(),
-    )
+    episodes = in_float32(make_episodes(n_tasks=1))
     pages = []
     for _ in range(1000):
         optimizer.zero_grad()

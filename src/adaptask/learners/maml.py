@@ -99,7 +99,7 @@ class MAML(AdaptingLearner):
         """Return loss, query logits and gradient of some tasks that are a share of all."""
         trajectory = self._trajectory(episodes, self.inner_steps, differentiable=True)
         queries, labels = episodes.query_images, episodes.query_labels
-        reached: list[tuple[Tensor, Tensor]] = []
+        reached: list[tuple[Tensor, Tensor | None]] = []
         losses: list[Tensor] = []
         for n_updates, importance in self._importances().items():
             logits = []
@@ -107,19 +107,28 @@ class MAML(AdaptingLearner):
                 weights, images = select(trajectory[n_updates], group), queries[group]
                 # The queries are differentiated once only, and their graph is gone before the
                 # inner steps are differentiated for the second time.
-                leaves = {name: w.detach().requires_grad_() for name, w in weights.items()}
-                logits.append(self._logits(leaves, images, n_updates))
+                leaves = {
+                    name: weight.detach().requires_grad_(weight.requires_grad)
+                    for name, weight in weights.items()
+                }
+                group_logits = self._logits(leaves, images, n_updates)
                 part = importance * (share * len(images) / len(queries))
-                loss = self.loss(logits[-1], labels[group]) * part
-                inputs = [*leaves.values(), *parameters]
-                onto = torch.autograd.grad(loss, inputs, allow_unused=True)
-                reached += _pairs([*weights.values(), *parameters], onto)
+                loss = self.loss(group_logits, labels[group]) * part
+                inputs = [leaf for leaf in leaves.values() if leaf.requires_grad]
+                onto = torch.autograd.grad(loss, [*inputs, *parameters], allow_unused=True)
+                ends = [weight for weight in weights.values() if weight.requires_grad]
+                reached += zip([*ends, *parameters], onto, strict=True)
+                logits.append(group_logits.detach())
                 losses.append(loss.detach())
-        ends, onto_ends = zip(*reached, strict=True)
+        arrived = [(end, gradient) for end, gradient in reached if gradient is not None]
         gradients = torch.autograd.grad(
-            ends, parameters, onto_ends, allow_unused=True, materialize_grads=True
+            [end for end, _ in arrived],
+            parameters,
+            [gradient for _, gradient in arrived],
+            allow_unused=True,
+            materialize_grads=True,
         )
-        return torch.stack(losses).sum(), torch.cat(logits).detach(), list(gradients)
+        return torch.stack(losses).sum(), torch.cat(logits), list(gradients)
 
     def _importances(self) -> dict[int, float | Tensor]:
         """Return the weights of the query losses by the number of updates, the last one last."""
@@ -163,11 +172,3 @@ class MAML(AdaptingLearner):
 
     def _adapt(self, episodes: Episodes, *, differentiable: bool) -> Weights:
         return self._trajectory(episodes, self._n_updates(), differentiable=differentiable)[-1]
-
-
-def _pairs(ends: list[Tensor], gradients: tuple[Tensor | None, ...]) -> list[tuple[Tensor, Tensor]]:
-    """Return the tensors that a gradient goes on from, each with its gradient."""
-    pairs = zip(ends, gradients, strict=True)
-    return [
-        (end, gradient) for end, gradient in pairs if gradient is not None and end.requires_grad
-    ]

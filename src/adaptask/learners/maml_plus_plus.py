@@ -103,7 +103,9 @@ class MAMLPlusPlus(MAML):
         for place, module in self.backbone.named_modules():
             if isinstance(module, nn.BatchNorm2d | TaskNorm):
                 for kind in ("weight", "bias"):
-                    parameter: nn.Parameter = getattr(module, kind)
+                    parameter: nn.Parameter | None = getattr(module, kind)
+                    if parameter is None:
+                        continue
                     parameter.requires_grad_(False)  # replaced: it takes no part any more
                     rows = parameter.detach().repeat(self.inner_steps + 1, 1)
                     self.step_norms[f"backbone.{place}.{kind}".replace(".", "/")] = rows

@@ -131,18 +131,19 @@ class _Unpool(torch.autograd.Function):
         maps: Tensor,
         places: Tensor | None,
     ) -> Tensor:
-        slope = slope.to(maps.dtype)
         ctx.save_for_backward(slope, maps, places)
         window, none, one = [2, 2], [0, 0], [1, 1]
-        spread = (
+        spread: Tensor = (
             d_pooled.clone()
             if places is None
             else _aten.max_pool2d_with_indices_backward(
                 d_pooled, maps, window, window, none, one, False, places
             )
         )
-        result: Tensor = spread.addcmul_(maps, slope).add_(offset.to(maps.dtype))
-        return result
+        if slope.dtype == maps.dtype:
+            return spread.addcmul_(maps, slope).add_(offset)
+        # slope * maps and offset nearly cancel: not in half precision.
+        return spread.add_(torch.addcmul(offset, maps.to(slope.dtype), slope))
 
     @staticmethod
     @once_differentiable
@@ -157,9 +158,9 @@ class _Unpool(torch.autograd.Function):
         wide = _wide(outer.dtype)
         return (
             onto_pooled,
-            (outer * maps).sum((0, 2, 3), keepdim=True, dtype=wide),
+            (outer.to(wide) * maps).sum((0, 2, 3), keepdim=True),
             outer.sum((0, 2, 3), keepdim=True, dtype=wide),
-            outer * slope,
+            (outer * slope).to(outer.dtype),
             None,
         )
 
