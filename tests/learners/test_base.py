@@ -1,3 +1,4 @@
+import re
 from dataclasses import replace
 
 import pytest
@@ -52,7 +53,7 @@ def test_support_and_queries_must_be_of_one_size(backbone, episodes):
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("prototype", {}, f"learner must be one of {', '.join(LEARNERS)}; got 'prototype'"),
+        ("prototype", {}, f"one of {re.escape(', '.join(LEARNERS))}; got 'prototype'"),
         ("protonet", {"scale": 2}, "The learner 'protonet' takes no scale; it takes backbone, tem"),
         ("protonet", {"backbone": None}, r"backbone must be a torch\.nn\.Module.*got None"),
     ],

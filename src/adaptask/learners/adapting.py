@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.functional import cross_entropy
 
 from adaptask.arguments import check_integer
 from adaptask.backbones import Backbone, Conv4, TaskNorm
@@ -102,11 +101,6 @@ class AdaptingLearner(Learner):
                 with torch.set_grad_enabled(differentiable):
                     query_logits.append(self._predict(weights, chunk))
             return torch.cat(query_logits)
-
-    def loss(self, query_logits: Tensor, query_labels: Tensor) -> Tensor:
-        """Return the cross-entropy, the mean over all queries, in at least float32."""
-        wide = query_logits.to(torch.promote_types(query_logits.dtype, torch.float32))
-        return cross_entropy(wide.flatten(0, 1), query_labels.flatten())
 
     def _start(self, n_tasks: int, *, differentiable: bool) -> Weights:
         """Return the shared weights, once for each task."""
