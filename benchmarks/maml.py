@@ -23,6 +23,10 @@ On a machine with two shared cores (AMD EPYC), torch 2.13, higher 0.2.1, torchop
 
 The bar was 1.3x over the fastest of them. Three runs gave 1.73x to 1.79x with one thread, and with
 two 1.99x, 1.92x and, with other programs on both cores, 1.50x.
+
+On one H200, torch 2.11, with 8 tasks and 64 filters, ours as one CUDA graph: 13.3 ms, 601 episodes
+a second; the plain loop, eager, 478 ms, 35.8 times as long. The gradients differed by 1.9e-2 at
+most, in torch's default arithmetic for convolutions there, TensorFloat-32.
 """
 
 from __future__ import annotations
