@@ -9,7 +9,7 @@ demo: $(READY)
 	@$(BIN)/adaptask demo
 
 test: $(READY)
-	@$(BIN)/python -m pytest -q
+	@$(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4
 
 lint: $(READY)
 	@$(BIN)/ruff check .

@@ -1,14 +1,13 @@
 """`adaptask train`: what it leaves, what it refuses, and how a run goes on."""
 
 import json
-import shutil
 
 import pytest
 import torch
 
 from adaptask.cli import main
 from adaptask.experiments.config_file import load_config
-from adaptask.training.checkpoints import load_checkpoint
+from adaptask.training.checkpoints import load_checkpoint, save_checkpoint
 from adaptask.training.records import read_metrics
 
 
@@ -41,6 +40,7 @@ def test_a_run_leaves_everything_in_its_folder(tiny_run, tmp_path, capsys):
         "previous.pt",
         "best.pt",
         "test.json",
+        "lock",
     }
     test = json.loads((folder / "test.json").read_text())
     assert f"Test accuracy {100 * test['accuracy']:.2f}" in said
@@ -148,9 +148,21 @@ def test_quiet_says_nothing(tiny_run, tmp_path, capsys):
         ("--sampler uniform --alpha 2", "takes no alpha"),
         ("--resnet12.drop-rate 0.5", "choose resnet12"),
         ("--data.augmentation blur", "none, crop-flip"),
-        ("--optimiser.milestones 3 4", "belong to the step schedule"),
+        (
+            "--optimiser.milestones 3 4",
+            "optimiser.milestones was set, but plays no part without the step schedule",
+        ),
         ("--optimiser.schedule step", "needs milestones"),
         ("--evaluation.keep-best 0", "keep_best"),
+        ("--optimiser.momentum 0.5", "plays no part without the optimiser sgd"),
+        ("--learner matchingnet --matchingnet.n-reads 7", "without matchingnet.full_context"),
+        ("--sampler cp --sampler.method reject --sampler.n-sweeps 5", "without the method gibbs"),
+        ("--evaluation.n-validation 1", "evaluation.n_validation must be at least 2"),
+        ("--evaluation.seed -1", "evaluation.seed must be at least 0"),
+        ("--lr inf", "lr must be a number"),
+        ("--optimiser.clip-norm 0", "clip_norm must be above 0"),
+        ("--optimiser.name sgd --optimiser.momentum 1", "momentum must be below 1"),
+        ("--device meta", "device must be auto"),
         ("--learner relationnet --conv4.n-pooled 4", "feature maps of at least"),
         ("--learner maml --evaluation.n-way 4", "evaluation must have as many, got 4"),
         ("--log tensorboard", "tensorboard"),
@@ -159,7 +171,7 @@ def test_quiet_says_nothing(tiny_run, tmp_path, capsys):
 def test_what_cannot_be_is_refused_and_leaves_no_folder(tiny_run, tmp_path, capsys, flags, message):
     output = tmp_path / "run"
     assert main([*tiny_run, *flags.split(), "--output", str(output)]) == 1
-    said = capsys.readouterr().err
+    said = " ".join(capsys.readouterr().err.split())
     assert message in said
     assert "Traceback" not in said
     assert not output.exists()
@@ -168,20 +180,55 @@ def test_what_cannot_be_is_refused_and_leaves_no_folder(tiny_run, tmp_path, caps
 def test_a_checkpoint_of_another_architecture_is_refused(tiny_run, tmp_path, finished, capsys):
     other = tmp_path / "other"
     assert main([*tiny_run, "--conv4.filters", "6", "--output", str(other)]) == 0
-    shutil.copy(other / "last.pt", finished / "last.pt")
     before = (finished / "metrics.jsonl").read_bytes()
-    capsys.readouterr()
+    state = load_checkpoint(other / "last.pt")
+    ours = load_checkpoint(finished / "last.pt")["config"]
+    for config, message in ((state["config"], "conv4 of the run"), (ours, "another architecture")):
+        save_checkpoint(finished / "last.pt", {**state, "config": config})
+        capsys.readouterr()
+        assert main(["train", "--resume", str(finished), "--steps", "20"]) == 1
+        assert message in capsys.readouterr().err
+        assert (finished / "metrics.jsonl").read_bytes() == before
+        assert load_config(finished / "config.toml").steps == 12
+
+
+def test_a_configuration_that_was_edited_by_hand_is_noticed(finished, capsys):
+    path = finished / "config.toml"
+    path.write_text(path.read_text().replace("lr = 0.001", "lr = 0.1"))
     assert main(["train", "--resume", str(finished), "--steps", "20"]) == 1
-    said = capsys.readouterr().err
-    assert "another architecture" in said
-    assert "convolution.weight" in said
-    assert (finished / "metrics.jsonl").read_bytes() == before
+    assert "optimiser of the run" in capsys.readouterr().err
+
+
+def test_steps_that_were_made_cannot_be_unmade(finished, capsys):
+    assert main(["train", "--resume", str(finished), "--steps", "5"]) == 1
+    assert "has made 12 steps already" in capsys.readouterr().err
     assert load_config(finished / "config.toml").steps == 12
 
 
-def test_a_folder_without_a_run_cannot_be_resumed(tmp_path, capsys):
-    assert main(["train", "--resume", str(tmp_path)]) == 1
-    assert "config.toml" in capsys.readouterr().err
+@pytest.mark.parametrize("flags", ["--optimiser.schedule cosine", "--learner maml++"])
+def test_a_run_that_was_planned_for_its_steps_gets_no_more(tiny_run, tmp_path, capsys, flags):
+    output = tmp_path / "run"
+    assert main([*tiny_run, *flags.split(), "--steps", "3", "--output", str(output)]) == 0
+    capsys.readouterr()
+    assert main(["train", "--resume", str(output), "--steps", "5"]) == 1
+    assert "was planned for 3 steps" in capsys.readouterr().err
+    assert main(["train", "--resume", str(output)]) == 0
+
+
+def test_a_folder_that_was_killed_before_it_began_is_free(tiny_run, tmp_path):
+    output = tmp_path / "half"
+    output.mkdir()
+    (output / "config.toml.tmp").touch()
+    (output / "lock").touch()
+    assert main([*tiny_run, "--steps", "2", "--output", str(output)]) == 0
+
+
+def test_a_folder_without_a_run_cannot_be_resumed(tiny_run, tmp_path, capsys):
+    for folder in (tmp_path, tmp_path / "none"):
+        assert main(["train", "--resume", str(folder)]) == 1
+        assert f"{folder} holds no run" in capsys.readouterr().err
+    assert main([*tiny_run, "--output", str(tmp_path / ("x" * 300))]) == 1
+    assert "cannot be used as a folder" in capsys.readouterr().err
 
 
 def test_a_configuration_of_a_newer_version_is_refused(finished, capsys):
