@@ -27,6 +27,9 @@ VARIANTS = {
         ({"loss": "cross-entropy", "shots": "mean"}, {}),
         ({"norm": "task"}, {"norm": "task"}),
     ],
+    "metaoptnet-ridge": [({"regularisation": 1.0, "label_smoothing": 0.1}, {"norm": "task"})],
+    "metaoptnet-svm": [({"penalty": 10.0, "label_smoothing": 0.1}, {"norm": "task"})],
+    "r2d2": [({"scale": 1.0, "learn_regularisation": False}, {"norm": "task"})],
 }
 CASES = [(name, *case) for name in LEARNERS for case in [({}, {}), *VARIANTS.get(name, [])]]
 IMAGE_SHAPE = (1, 16, 16)

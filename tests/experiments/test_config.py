@@ -38,7 +38,7 @@ def test_every_choice_of_the_registries_is_one_of_the_configuration():
 @pytest.mark.parametrize("name", [*LEARNERS, *BACKBONES])
 def test_options_and_defaults_are_those_of_the_class(name):
     kind = {**learners.LEARNERS, **backbones.BACKBONES}[name]
-    options = getattr(RunConfig(), name)
+    options = RunConfig().options_of(name)
     ours = {field.name: field.default for field in fields(options)}
     theirs = defaults(kind)
     assert ours.keys() == theirs.keys()

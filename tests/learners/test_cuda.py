@@ -19,6 +19,10 @@ CASES = [
     ("matchingnet", {}, "conv4", {"filters": 8}),
     ("matchingnet", {"full_context": True}, "conv4", {"filters": 8}),
     ("relationnet", {}, "conv4", {"filters": 8, "n_pooled": 2}),
+    ("metaoptnet-ridge", {}, "conv4", {"filters": 8}),
+    ("metaoptnet-svm", {}, "conv4", {"filters": 8}),
+    ("metaoptnet-svm", {"label_smoothing": 0.1}, "resnet12", {"widths": (8, 8, 8, 8)}),
+    ("r2d2", {}, "conv4", {"filters": 8}),
 ]
 
 

@@ -16,7 +16,10 @@ from adaptask.errors import ArgumentError
 from adaptask.experiments.model_options import (
     Conv4Options,
     MatchingNetOptions,
+    MetaOptNetRidgeOptions,
+    MetaOptNetSVMOptions,
     ProtoNetOptions,
+    R2D2Options,
     RelationNetOptions,
     ResNet12Options,
 )
@@ -24,6 +27,14 @@ from adaptask.experiments.model_options import (
 # A flag without the name of its section.
 _SHORT = arg(prefix_name=False)
 _Sampler = Literal["uniform", "c", "cp", "gcp"]
+_Learner = Literal[
+    "protonet",
+    "matchingnet",
+    "relationnet",
+    "metaoptnet-ridge",
+    "metaoptnet-svm",
+    "r2d2",
+]
 _Optional = Annotated[int | None, arg(metavar="INT")]
 
 
@@ -44,7 +55,7 @@ class DataConfig:
 class ModelConfig:
     """What is trained; each choice has a section of options of its own."""
 
-    learner: Annotated[Literal["protonet", "matchingnet", "relationnet"], _SHORT] = "protonet"
+    learner: Annotated[_Learner, _SHORT] = "protonet"
     """The meta-learner."""
     backbone: Annotated[Literal["conv4", "resnet12"], _SHORT] = "conv4"
     """The network that maps images to features."""
@@ -183,18 +194,25 @@ class RunConfig:
     protonet: ProtoNetOptions = field(default_factory=ProtoNetOptions)
     matchingnet: MatchingNetOptions = field(default_factory=MatchingNetOptions)
     relationnet: RelationNetOptions = field(default_factory=RelationNetOptions)
+    metaoptnet_ridge: MetaOptNetRidgeOptions = field(default_factory=MetaOptNetRidgeOptions)
+    metaoptnet_svm: MetaOptNetSVMOptions = field(default_factory=MetaOptNetSVMOptions)
+    r2d2: R2D2Options = field(default_factory=R2D2Options)
     conv4: Conv4Options = field(default_factory=Conv4Options)
     resnet12: ResNet12Options = field(default_factory=ResNet12Options)
+
+    def options_of(self, name: str) -> Any:
+        """Return the options of a learner or a backbone by its name."""
+        return getattr(self, section_name(name))
 
     @property
     def learner_options(self) -> Any:
         """The options of the chosen learner."""
-        return getattr(self, self.model.learner)
+        return self.options_of(self.model.learner)
 
     @property
     def backbone_options(self) -> Any:
         """The options of the chosen backbone."""
-        return getattr(self, self.model.backbone)
+        return self.options_of(self.model.backbone)
 
     @property
     def tested_way(self) -> int:
@@ -223,6 +241,15 @@ LEARNERS: tuple[str, ...] = get_args(get_type_hints(ModelConfig)["learner"])
 BACKBONES: tuple[str, ...] = get_args(get_type_hints(ModelConfig)["backbone"])
 
 
+def section_name(name: str) -> str:
+    """Return the name of the section with the options of a learner or a backbone.
+
+    >>> section_name("metaoptnet-svm"), section_name("maml++")
+    ('metaoptnet_svm', 'maml_plus_plus')
+    """
+    return name.replace("-", "_").replace("+", "_plus")
+
+
 def check_config(config: RunConfig) -> None:
     """Check what can be told without the data: nothing is computed from a bad configuration.
 
@@ -243,13 +270,13 @@ def _refuse_idle_options(config: RunConfig) -> None:
                 f"it takes {', '.join(taken) or 'no options'}."
             )
     chosen = (config.model.learner, config.model.backbone)
-    for section in (*LEARNERS, *BACKBONES):
-        changed = _changed(getattr(config, section))
-        if changed and section not in chosen:
+    for name in (*LEARNERS, *BACKBONES):
+        changed = _changed(config.options_of(name))
+        if changed and name not in chosen:
             raise ArgumentError(
-                f"{section}.{changed[0]} was set, but this run has the learner "
+                f"{section_name(name)}.{changed[0]} was set, but this run has the learner "
                 f"{config.model.learner!r} on the backbone {config.model.backbone!r}. Leave it "
-                f"out, or choose {section}."
+                f"out, or choose {name}."
             )
 
 

@@ -12,7 +12,13 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from adaptask import __version__
 from adaptask.errors import ArgumentError
-from adaptask.experiments.config import BACKBONES, LEARNERS, SAMPLER_OPTIONS, RunConfig
+from adaptask.experiments.config import (
+    BACKBONES,
+    LEARNERS,
+    SAMPLER_OPTIONS,
+    RunConfig,
+    section_name,
+)
 
 FORMAT = 1
 """Version of the layout; raised when older versions would misread it."""
@@ -76,7 +82,8 @@ def parse_config(text: str, base: RunConfig | None = None) -> RunConfig:
 
 def _shown(config: RunConfig) -> dict[str, Any]:
     """Return what decides the run, as plain values."""
-    idle = {*LEARNERS, *BACKBONES} - {config.model.learner, config.model.backbone}
+    names = {*LEARNERS, *BACKBONES} - {config.model.learner, config.model.backbone}
+    idle = {section_name(name) for name in names}
     shown: dict[str, Any] = {}
     for field in fields(config):
         value = getattr(config, field.name)

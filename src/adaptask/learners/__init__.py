@@ -16,12 +16,18 @@ from adaptask.learners.base import Learner
 from adaptask.learners.embedding import EmbeddingLearner, check_shapes
 from adaptask.learners.matchingnet import MatchingNet
 from adaptask.learners.protonet import ProtoNet
+from adaptask.learners.r2d2 import R2D2
 from adaptask.learners.relationnet import RelationNet
+from adaptask.learners.ridge import MetaOptNetRidge
+from adaptask.learners.svm import MetaOptNetSVM
 
 LEARNERS: dict[str, type[Learner]] = {
     "protonet": ProtoNet,
     "matchingnet": MatchingNet,
     "relationnet": RelationNet,
+    "metaoptnet-ridge": MetaOptNetRidge,
+    "metaoptnet-svm": MetaOptNetSVM,
+    "r2d2": R2D2,
 }
 """Every learner by its name."""
 
@@ -42,9 +48,12 @@ def build_learner(name: str, *, backbone: Backbone, **settings: Any) -> Learner:
 
 __all__ = [
     "LEARNERS",
+    "R2D2",
     "EmbeddingLearner",
     "Learner",
     "MatchingNet",
+    "MetaOptNetRidge",
+    "MetaOptNetSVM",
     "ProtoNet",
     "RelationNet",
     "build_learner",
