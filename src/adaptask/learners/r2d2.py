@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 from adaptask.arguments import check_number
 from adaptask.backbones import Backbone
 from adaptask.learners.embedding import EmbeddingLearner
-from adaptask.learners.ridge import ridge_scores
+from adaptask.learners.ridge import ridge_weights
 
 
 class R2D2(EmbeddingLearner):
@@ -57,9 +57,7 @@ class R2D2(EmbeddingLearner):
 
     def _classify(self, support: Tensor, query: Tensor) -> Tensor:
         n_support = support.shape[1] * support.shape[2]
-        scores = ridge_scores(
-            pad(support.double(), (0, 1), value=1.0),
-            pad(query.double(), (0, 1), value=1.0),
-            n_support * self.log_regularisation.double().exp(),
-        )
-        return self.scale * scores.to(query.dtype) + self.bias
+        regularisation = n_support * self.log_regularisation.double().exp()
+        weights = ridge_weights(pad(support.double(), (0, 1), value=1.0), regularisation)
+        weights = weights.to(query.dtype)
+        return self.scale * (query @ weights[:, :-1] + weights[:, -1:]) + self.bias

@@ -44,19 +44,18 @@ class MetaOptNetRidge(EmbeddingLearner):
         self.scale = nn.Parameter(torch.tensor(check_number("scale", scale, low=1e-6, high=1e6)))
 
     def _classify(self, support: Tensor, query: Tensor) -> Tensor:
-        scores = ridge_scores(support.double(), query.double(), self.regularisation)
-        return 2 * self.scale * scores.to(query.dtype)
+        weights = ridge_weights(support.double(), self.regularisation).to(query.dtype)
+        return 2 * self.scale * (query @ weights)
 
 
-def ridge_scores(support: Tensor, query: Tensor, regularisation: float | Tensor) -> Tensor:
-    """Return what ridge regression to class indicators says of queries, `tasks x queries x way`.
+def ridge_weights(support: Tensor, regularisation: float | Tensor) -> Tensor:
+    """Return the weights of ridge regression to class indicators, `tasks x features x way`.
 
     By the matrix of inner products (Woodbury), which is `support x support` however many features
     there are.
 
     Args:
         support: `tasks x way x shot x features`, float64: products of large features need it.
-        query: `tasks x queries x features`.
         regularisation: Weight of the squared norm.
     """
     n_way, n_shot = support.shape[1:3]
@@ -69,4 +68,4 @@ def ridge_scores(support: Tensor, query: Tensor, regularisation: float | Tensor)
     coefficients = torch.cholesky_solve(
         targets.expand(len(gram), -1, -1), torch.linalg.cholesky_ex(gram).L
     )
-    return query @ (support.transpose(1, 2) @ coefficients)
+    return support.transpose(1, 2) @ coefficients

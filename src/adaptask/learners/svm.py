@@ -58,9 +58,8 @@ class MetaOptNetSVM(EmbeddingLearner):
         self.n_unsolved += (~solved).sum()
         if points.device.type == "cpu":
             self.check()
-        scores = query.double() @ (alpha @ points).transpose(1, 2)
-        scores = scores.masked_fill(~solved.view(-1, 1, 1), torch.nan)
-        return self.scale * scores.to(query.dtype)
+        weights = (alpha @ points).masked_fill(~solved.view(-1, 1, 1), torch.nan)
+        return self.scale * (query @ weights.to(query.dtype).transpose(1, 2))
 
     def check(self) -> None:
         """Raise if a machine could not be fitted since it was last asked.
