@@ -12,7 +12,7 @@ not one of `(way support) x (way support)`.
 
 - An interior-point method. Its number of steps is fixed and it reads no value, so that a GPU
   never waits and the whole can be captured in a graph.
-- On the CPU, where values are at hand, an active-set method first. It ends after 1 to 5 steps
+- On the CPU, where values are at hand, an active-set method first. It ends after 1 to 10 steps
   where features are in general position; tasks where it does not are left to the other.
 
 Crammer and Singer, *On the Algorithmic Implementation of Multiclass Kernel-based Vector Machines*
@@ -31,7 +31,7 @@ from torch.autograd.function import once_differentiable
 
 N_STEPS = 20
 """Interior-point steps: 8 to 12 where features are in general position, the rest for hard ones."""
-N_SWITCHES = 8
+N_SWITCHES = 12
 """Active-set steps at most."""
 TOLERANCE = 1e-4
 """Largest bound on the error of the weights that counts as solved."""
@@ -40,9 +40,10 @@ TOLERANCE = 1e-4
 _STEP = 0.999
 # Largest complementarity product that a variable starts with.
 _START = 1e4
-# Added to the diagonal, as a share of its mean: with it the solution is unique also where points
-# are linearly dependent.
+# Added to the diagonal, as a share of its mean, to keep systems regular where points depend on
+# each other: in the search, which ends at the same optimum, and in its derivative.
 _RIDGE = 1e-13
+_SMOOTHING = 1e-10
 # Mean product of slack and multiplier at which nothing is left to gain.
 _ENOUGH = 1e-13
 _ROUNDING = 1e-10
@@ -102,7 +103,8 @@ class _Solve(torch.autograd.Function):
         u, free, error = _solve(program)
         alpha = u * (penalty / program.unit)
         ctx.penalty = penalty
-        ctx.save_for_backward(program.hessian, program.unit, free, alpha)
+        hessian = program.hessian + torch.diag_embed(_ridge(program, _SMOOTHING))
+        ctx.save_for_backward(hessian, program.unit, free, alpha)
         ctx.mark_non_differentiable(error)
         return alpha, error
 
@@ -204,9 +206,9 @@ def _active_set(program: Program) -> tuple[Tensor, Tensor, Tensor]:
     return u, free, error.masked_fill(~settled, torch.inf)
 
 
-def _ridge(program: Program) -> Tensor:
-    """Return what keeps systems regular where points depend on each other, `tasks x support`."""
-    return (_RIDGE * program.size.squeeze(-1)).expand(-1, program.hessian.shape[-1])
+def _ridge(program: Program, share: float = _RIDGE) -> Tensor:
+    """Return what is added to the diagonal, `tasks x support`."""
+    return (share * program.size.squeeze(-1)).expand(-1, program.hessian.shape[-1])
 
 
 def _interior_point(program: Program) -> tuple[Tensor, Tensor, Tensor]:
