@@ -45,8 +45,8 @@ class DataConfig:
     dataset: Annotated[str, _SHORT] = "glyphs"
     """A dataset of `adaptask data list`."""
     augmentation: str = "default"
-    """Augmentation of the training images: none, crop-flip, resized-crop-jitter-flip, or default:
-    what is usual for the dataset."""
+    """Augmentation of the training images: none, crop-flip, crop-jitter-flip,
+    resized-crop-jitter-flip, or default: what is usual for the dataset."""
     storage: Literal["auto", "device", "host"] = "auto"
     """Where the images are held; auto takes the device where they fill at most half of it."""
 
