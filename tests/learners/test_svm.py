@@ -31,7 +31,7 @@ def test_logits_are_those_of_the_best_weights(flat, feature_episodes):
     learner = MetaOptNetSVM(backbone=flat, penalty=0.2, scale=3.0).double()
     # Unit vectors as queries read the weights off.
     queries = torch.eye(5, dtype=torch.float64)[None]
-    weights = learner(feature_episodes(support, queries))[0].T / 3
+    weights = learner(feature_episodes(support, queries))[0].T.detach() / 3
     least = hinge_objective(weights, support[0], 0.2)
     random = torch.Generator().manual_seed(0)
     for size in (1e-1, 1e-3, 1e-5):
