@@ -81,6 +81,16 @@ def test_options_of_what_was_not_chosen_are_refused():
     check_config(replace(config, model=replace(config.model, backbone="resnet12")))
 
 
+def test_a_section_is_named_after_its_learner_as_far_as_a_field_can_be():
+    config = RunConfig()
+    config = replace(config, metaoptnet_svm=replace(config.metaoptnet_svm, penalty=1.0))
+    with pytest.raises(ArgumentError, match=r"metaoptnet_svm\.penalty .* choose metaoptnet-svm"):
+        check_config(config)
+    chosen = replace(config, model=replace(config.model, learner="metaoptnet-svm"))
+    check_config(chosen)
+    assert chosen.learner_options.penalty == 1.0
+
+
 @pytest.mark.parametrize("bad", [{"steps": 0}, {"steps": -3}, {"seed": -1}])
 def test_numbers_out_of_range_are_refused(bad):
     with pytest.raises(ArgumentError, match=next(iter(bad))):
