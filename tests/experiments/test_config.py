@@ -16,7 +16,6 @@ from adaptask.experiments.config import (
     RunConfig,
     SamplerConfig,
     check_config,
-    section_name,
 )
 
 # What the run itself decides, not the user's options.
@@ -39,7 +38,7 @@ def test_every_choice_of_the_registries_is_one_of_the_configuration():
 @pytest.mark.parametrize("name", [*LEARNERS, *BACKBONES])
 def test_options_and_defaults_are_those_of_the_class(name):
     kind = {**learners.LEARNERS, **backbones.BACKBONES}[name]
-    options = getattr(RunConfig(), section_name(name))
+    options = RunConfig().options_of(name)
     ours = {field.name: field.default for field in fields(options)}
     theirs = defaults(kind)
     assert ours.keys() == theirs.keys()
@@ -80,6 +79,16 @@ def test_options_of_what_was_not_chosen_are_refused():
     with pytest.raises(ArgumentError, match=r"resnet12\.drop_rate .* choose resnet12"):
         check_config(config)
     check_config(replace(config, model=replace(config.model, backbone="resnet12")))
+
+
+def test_a_section_is_named_after_its_learner_as_far_as_a_field_can_be():
+    config = RunConfig()
+    config = replace(config, metaoptnet_svm=replace(config.metaoptnet_svm, penalty=1.0))
+    with pytest.raises(ArgumentError, match=r"metaoptnet_svm\.penalty .* choose metaoptnet-svm"):
+        check_config(config)
+    chosen = replace(config, model=replace(config.model, learner="metaoptnet-svm"))
+    check_config(chosen)
+    assert chosen.learner_options.penalty == 1.0
 
 
 @pytest.mark.parametrize("bad", [{"steps": 0}, {"steps": -3}, {"seed": -1}])

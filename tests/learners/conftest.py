@@ -39,3 +39,33 @@ def random_norms():
         return module
 
     return randomise
+
+
+class Flat(torch.nn.Module):
+    """Takes the pixels as features: what a head is given is then known."""
+
+    def forward(self, images):
+        return images.flatten(2)
+
+
+@pytest.fixture
+def flat():
+    """Return a backbone that changes nothing."""
+    return Flat()
+
+
+@pytest.fixture
+def feature_episodes():
+    """Return a maker of episodes whose images are given features."""
+
+    def make(support, query):
+        n_tasks, n_way, n_shot, n_features = support.shape
+        return Episodes(
+            class_ids=torch.arange(n_way).repeat(n_tasks, 1),
+            support_images=support.reshape(n_tasks, n_way * n_shot, 1, 1, n_features),
+            support_labels=torch.arange(n_way).repeat_interleave(n_shot).repeat(n_tasks, 1),
+            query_images=query.reshape(n_tasks, -1, 1, 1, n_features),
+            query_labels=torch.zeros(query.shape[:2], dtype=torch.int64),
+        )
+
+    return make

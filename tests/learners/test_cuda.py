@@ -24,6 +24,10 @@ CASES = [
     ("maml++", {"n_way": 4, "inner_steps": 2}, "conv4", {"filters": 8}),
     ("anil", {"n_way": 4}, "conv4", {"filters": 8, "norm": "task"}),
     ("reptile", {"n_way": 4, "inner_steps": 3, "evaluation_steps": 4}, "conv4", {"filters": 8}),
+    ("metaoptnet-ridge", {}, "conv4", {"filters": 8}),
+    ("metaoptnet-svm", {}, "conv4", {"filters": 8}),
+    ("metaoptnet-svm", {"label_smoothing": 0.1}, "resnet12", {"widths": (8, 8, 8, 8)}),
+    ("r2d2", {}, "conv4", {"filters": 8}),
 ]
 # By how much bfloat16 may change a probability: cosines are multiplied by 100, and inner steps
 # amplify what is rounded off.

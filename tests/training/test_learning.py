@@ -42,6 +42,9 @@ CASES = {
         tasks=FOUR,
         lr=0.01,
     ),
+    "metaoptnet-ridge": Case(0.45, 150, tasks=FOUR),
+    "metaoptnet-svm": Case(0.42, 150, tasks=FOUR),
+    "r2d2": Case(0.45, 150, {"scale": 1.0, "regularisation": 1.0}, tasks=FOUR),
     "reptile": Case(
         0.46,
         200,

@@ -1,6 +1,7 @@
 """The loop: what it keeps, that it goes on exactly, and how it stops."""
 
 import copy
+import inspect
 import json
 import os
 import signal
@@ -12,8 +13,10 @@ import pytest
 import torch
 from torch import nn
 
+from adaptask.backbones import build_backbone
 from adaptask.errors import ArgumentError, StateError, TrainingError
 from adaptask.interfaces import Outcome
+from adaptask.learners import LEARNERS, build_learner
 from adaptask.samplers import SAMPLERS
 from adaptask.training import Every, Trainer, build_optimizer, cosine
 from adaptask.training.records import read_metrics, read_snapshots
@@ -66,15 +69,37 @@ def test_a_run_that_is_resumed_ends_as_one_that_was_not(build_trainer, sampler, 
     whole.fit(10)
     first = build_trainer(sampler=sampler)
     first.fit(stop)
+    state = copy.deepcopy(first.state_dict())
     second = build_trainer(sampler=sampler, seed=5)  # other weights, tasks and images
-    second.load_state_dict(first.state_dict())
-    torch.manual_seed(99)
-    second.load_state_dict(first.state_dict())
+    second.load_state_dict(state)
     second.fit(10)
     ends = [outcome(whole), outcome(second)]
     for end in ends:
         end.pop("best")  # a run validates where it ends, here after `stop` steps too
     assert same(*ends)
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_every_learner_goes_on_exactly(build_trainer, name):
+    def build(seed):
+        torch.manual_seed(seed)
+        n_pooled = 2 if name == "relationnet" else 4
+        backbone = build_backbone("conv4", image_shape=(1, 16, 16), filters=4, n_pooled=n_pooled)
+        takes_way = "n_way" in inspect.signature(LEARNERS[name]).parameters
+        learner = build_learner(name, backbone=backbone, **({"n_way": 3} if takes_way else {}))
+        return build_trainer(learner=learner, seed=seed, n_tasks=2, validate=False)
+
+    whole, first, second = build(0), build(0), build(1)
+    torch.manual_seed(5)
+    whole.fit(6)
+    torch.manual_seed(5)
+    for _ in range(2):
+        first._advance(6)
+    state = copy.deepcopy(first.state_dict())
+    torch.manual_seed(99)
+    second.load_state_dict(state)
+    second.fit(6)
+    assert same(outcome(whole), outcome(second))
 
 
 def test_validation_leaves_training_alone(build_trainer):

@@ -184,6 +184,7 @@ def _uniform(
 AUGMENTATIONS: dict[str, Augmentation] = {
     "none": Compose(),
     "crop-flip": Compose((RandomCrop(), HorizontalFlip())),
+    "crop-jitter-flip": Compose((RandomCrop(), ColourJitter(), HorizontalFlip())),
     "resized-crop-jitter-flip": Compose((RandomResizedCrop(), ColourJitter(), HorizontalFlip())),
 }
 """Augmentations by name; Omniglot and glyphs take `none`."""

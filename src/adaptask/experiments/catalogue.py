@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from adaptask.experiments.config import BACKBONES, LEARNERS, RunConfig, section_name
+from adaptask.experiments.config import BACKBONES, LEARNERS, RunConfig
 
 _WIDTH = 17
 
@@ -21,8 +21,8 @@ def catalogue() -> dict[str, dict[str, str]]:
     config = RunConfig()
     return {
         "samplers": SAMPLERS,
-        "learners": {name: _first_line(getattr(config, section_name(name))) for name in LEARNERS},
-        "backbones": {name: _first_line(getattr(config, section_name(name))) for name in BACKBONES},
+        "learners": {name: _first_line(config.options_of(name)) for name in LEARNERS},
+        "backbones": {name: _first_line(config.options_of(name)) for name in BACKBONES},
         "datasets": {entry.name: entry.description for entry in status()},
     }
 

@@ -20,7 +20,10 @@ from adaptask.experiments.model_options import (
     MAMLOptions,
     MAMLPlusPlusOptions,
     MatchingNetOptions,
+    MetaOptNetRidgeOptions,
+    MetaOptNetSVMOptions,
     ProtoNetOptions,
+    R2D2Options,
     RelationNetOptions,
     ReptileOptions,
     ResNet12Options,
@@ -28,8 +31,19 @@ from adaptask.experiments.model_options import (
 
 # A flag without the name of its section.
 _SHORT = arg(prefix_name=False)
-_Learner = Literal["protonet", "matchingnet", "relationnet", "maml", "maml++", "anil", "reptile"]
 _Sampler = Literal["uniform", "c", "cp", "gcp"]
+_Learner = Literal[
+    "protonet",
+    "matchingnet",
+    "relationnet",
+    "maml",
+    "maml++",
+    "anil",
+    "reptile",
+    "metaoptnet-ridge",
+    "metaoptnet-svm",
+    "r2d2",
+]
 _Optional = Annotated[int | None, arg(metavar="INT")]
 
 
@@ -40,8 +54,8 @@ class DataConfig:
     dataset: Annotated[str, _SHORT] = "glyphs"
     """A dataset of `adaptask data list`."""
     augmentation: str = "default"
-    """Augmentation of the training images: none, crop-flip, resized-crop-jitter-flip, or default:
-    what is usual for the dataset."""
+    """Augmentation of the training images: none, crop-flip, crop-jitter-flip,
+    resized-crop-jitter-flip, or default: what is usual for the dataset."""
     storage: Literal["auto", "device", "host"] = "auto"
     """Where the images are held; auto takes the device where they fill at most half of it."""
 
@@ -170,15 +184,6 @@ class MachineConfig:
     """CPU threads; None: as PyTorch chooses."""
 
 
-def section_name(name: str) -> str:
-    """Return the section with the options of a learner or a backbone.
-
-    >>> section_name("maml++")
-    'maml_plus_plus'
-    """
-    return name.replace("-", "_").replace("+", "_plus")
-
-
 @dataclass(frozen=True)
 class RunConfig:
     """Everything that decides a run."""
@@ -202,18 +207,25 @@ class RunConfig:
     maml_plus_plus: MAMLPlusPlusOptions = field(default_factory=MAMLPlusPlusOptions)
     anil: ANILOptions = field(default_factory=ANILOptions)
     reptile: ReptileOptions = field(default_factory=ReptileOptions)
+    metaoptnet_ridge: MetaOptNetRidgeOptions = field(default_factory=MetaOptNetRidgeOptions)
+    metaoptnet_svm: MetaOptNetSVMOptions = field(default_factory=MetaOptNetSVMOptions)
+    r2d2: R2D2Options = field(default_factory=R2D2Options)
     conv4: Conv4Options = field(default_factory=Conv4Options)
     resnet12: ResNet12Options = field(default_factory=ResNet12Options)
+
+    def options_of(self, name: str) -> Any:
+        """Return the options of a learner or a backbone by its name."""
+        return getattr(self, section_name(name))
 
     @property
     def learner_options(self) -> Any:
         """The options of the chosen learner."""
-        return getattr(self, section_name(self.model.learner))
+        return self.options_of(self.model.learner)
 
     @property
     def backbone_options(self) -> Any:
         """The options of the chosen backbone."""
-        return getattr(self, section_name(self.model.backbone))
+        return self.options_of(self.model.backbone)
 
     @property
     def tested_way(self) -> int:
@@ -259,6 +271,15 @@ LEARNERS: tuple[str, ...] = get_args(get_type_hints(ModelConfig)["learner"])
 BACKBONES: tuple[str, ...] = get_args(get_type_hints(ModelConfig)["backbone"])
 
 
+def section_name(name: str) -> str:
+    """Return the name of the section with the options of a learner or a backbone.
+
+    >>> section_name("metaoptnet-svm"), section_name("maml++")
+    ('metaoptnet_svm', 'maml_plus_plus')
+    """
+    return name.replace("-", "_").replace("+", "_plus")
+
+
 def check_config(config: RunConfig) -> None:
     """Check what can be told without the data: nothing is computed from a bad configuration.
 
@@ -287,11 +308,10 @@ def _refuse_idle_options(config: RunConfig) -> None:
         if name in _changed(getattr(config, section)) and not plays_a_part(config):
             raise ArgumentError(f"{option} was set, but plays no part without {needed}.")
     for name in (*LEARNERS, *BACKBONES):
-        section = section_name(name)
-        changed = _changed(getattr(config, section))
+        changed = _changed(config.options_of(name))
         if changed and name not in chosen:
             raise ArgumentError(
-                f"{section}.{changed[0]} was set, but this run has the learner "
+                f"{section_name(name)}.{changed[0]} was set, but this run has the learner "
                 f"{config.model.learner!r} on the backbone {config.model.backbone!r}. Leave it "
                 f"out, or choose {name}."
             )

@@ -82,8 +82,8 @@ def parse_config(text: str, base: RunConfig | None = None) -> RunConfig:
 
 def _shown(config: RunConfig) -> dict[str, Any]:
     """Return what decides the run, as plain values."""
-    chosen = {section_name(config.model.learner), section_name(config.model.backbone)}
-    idle = set(map(section_name, (*LEARNERS, *BACKBONES))) - chosen
+    names = {*LEARNERS, *BACKBONES} - {config.model.learner, config.model.backbone}
+    idle = {section_name(name) for name in names}
     shown: dict[str, Any] = {}
     for field in fields(config):
         value = getattr(config, field.name)

@@ -56,6 +56,8 @@ class ProtoNetOptions:
     """Whether the temperature is learnt."""
     scale_by_dimension: bool = False
     """Whether distances are also divided by the number of features, as MetaOptNet does."""
+    label_smoothing: float = 0.0
+    """Share of the right answer that training gives to the other classes."""
 
 
 @dataclass(frozen=True)
@@ -174,3 +176,41 @@ class ReptileOptions:
     """Whether queries are normalised together in evaluation, or each with the support set alone."""
     task_chunk: _OptionalInt = None
     """How many tasks are treated at once, which bounds memory; None: all."""
+
+
+@dataclass(frozen=True)
+class MetaOptNetRidgeOptions:
+    """MetaOptNet-RR (Lee et al. 2019): ridge regression on the support features."""
+
+    regularisation: float = 50.0
+    """Weight of the squared norm."""
+    scale: float = 1.0
+    """Where the learnt factor of the logits starts."""
+    label_smoothing: float = 0.0
+    """Share of the right answer that training gives to the other classes."""
+
+
+@dataclass(frozen=True)
+class MetaOptNetSVMOptions:
+    """MetaOptNet-SVM (Lee et al. 2019): a support vector machine on the support features."""
+
+    penalty: float = 0.1
+    """Weight of the hinge losses, C."""
+    scale: float = 1.0
+    """Where the learnt factor of the logits starts."""
+    label_smoothing: float = 0.0
+    """Share of the right answer that training gives to the other classes."""
+
+
+@dataclass(frozen=True)
+class R2D2Options:
+    """R2-D2 (Bertinetto et al. 2019): ridge regression with learnt hyperparameters."""
+
+    regularisation: float = 50.0
+    """Weight of the squared norm a support image; where it starts, if it is learnt."""
+    learn_regularisation: bool = True
+    """Whether it is learnt."""
+    scale: float = 1e-4
+    """Where the learnt factor of the logits starts."""
+    label_smoothing: float = 0.0
+    """Share of the right answer that training gives to the other classes."""

@@ -21,8 +21,11 @@ from adaptask.learners.maml import MAML
 from adaptask.learners.maml_plus_plus import MAMLPlusPlus
 from adaptask.learners.matchingnet import MatchingNet
 from adaptask.learners.protonet import ProtoNet
+from adaptask.learners.r2d2 import R2D2
 from adaptask.learners.relationnet import RelationNet
 from adaptask.learners.reptile import Reptile
+from adaptask.learners.ridge import MetaOptNetRidge
+from adaptask.learners.svm import MetaOptNetSVM
 
 LEARNERS: dict[str, type[Learner]] = {
     "protonet": ProtoNet,
@@ -32,6 +35,9 @@ LEARNERS: dict[str, type[Learner]] = {
     "maml++": MAMLPlusPlus,
     "anil": ANIL,
     "reptile": Reptile,
+    "metaoptnet-ridge": MetaOptNetRidge,
+    "metaoptnet-svm": MetaOptNetSVM,
+    "r2d2": R2D2,
 }
 """Every learner by its name."""
 
@@ -54,12 +60,15 @@ __all__ = [
     "ANIL",
     "LEARNERS",
     "MAML",
+    "R2D2",
     "AdaptingLearner",
     "EmbeddingLearner",
     "Ensemble",
     "Learner",
     "MAMLPlusPlus",
     "MatchingNet",
+    "MetaOptNetRidge",
+    "MetaOptNetSVM",
     "ProtoNet",
     "RelationNet",
     "Reptile",

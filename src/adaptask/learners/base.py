@@ -21,6 +21,8 @@ class Learner(nn.Module, ABC):
     order_free: bool = True
     """Whether the order of classes and of support images is free: another order of the classes
     puts the logits into that order and changes nothing else."""
+    label_smoothing: float = 0.0
+    """Share of the right answer that the loss spreads over the other classes."""
 
     @abstractmethod
     def forward(self, episodes: Episodes) -> Tensor:
@@ -29,13 +31,19 @@ class Learner(nn.Module, ABC):
     def loss(self, query_logits: Tensor, query_labels: Tensor) -> Tensor:
         """Return the training loss of query logits, the mean over all queries.
 
+        It is the cross-entropy from 1 - `label_smoothing` for the right class and equal shares of
+        the rest for the others.
+
         Args:
             query_logits: `tasks x queries x way`.
             query_labels: `tasks x queries`, positions in the task.
         """
         # Half precision is too coarse for a mean of logarithms.
         wide = query_logits.to(torch.promote_types(query_logits.dtype, torch.float32))
-        return cross_entropy(wide.flatten(0, 1), query_labels.flatten())
+        n_way = query_logits.shape[-1]
+        # torch spreads its smoothing over all classes, the right one included.
+        smoothing = self.label_smoothing * n_way / (n_way - 1) if self.label_smoothing else 0.0
+        return cross_entropy(wide.flatten(0, 1), query_labels.flatten(), label_smoothing=smoothing)
 
     def training_step(self, episodes: Episodes) -> Outcome:
         """Return the loss to differentiate and the logits that feed the sampler."""

@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from adaptask.arguments import check_number
 from adaptask.backbones import Backbone
 from adaptask.errors import ArgumentError
 from adaptask.interfaces import Episodes
@@ -23,16 +24,18 @@ class EmbeddingLearner(Learner):
 
     Args:
         backbone: Maps images to features.
+        label_smoothing: Share of the right answer that the loss gives to the other classes.
 
     Raises:
-        ArgumentError: If the backbone is no module.
+        ArgumentError: If the backbone is no module, or the share not from 0 to 0.5.
     """
 
     _mixed_precision: ClassVar[bool] = False
     """Whether `_classify` is left to autocast."""
 
-    def __init__(self, *, backbone: Backbone) -> None:
+    def __init__(self, *, backbone: Backbone, label_smoothing: float = 0.0) -> None:
         super().__init__()
+        self.label_smoothing = check_number("label_smoothing", label_smoothing, low=0, high=0.5)
         if not isinstance(backbone, nn.Module):
             raise ArgumentError(
                 "backbone must be a torch.nn.Module, such as build_backbone returns; "

@@ -27,9 +27,11 @@ class ProtoNet(EmbeddingLearner):
         learn_temperature: Whether the temperature is a parameter, learnt as its logarithm.
         scale_by_dimension: Whether distances are also divided by the number of features, as the
             code of MetaOptNet does.
+        label_smoothing: Share of the right answer that training gives to the other classes.
 
     Raises:
-        ArgumentError: If the temperature is not between 1e-6 and 1e6.
+        ArgumentError: If the temperature is not between 1e-6 and 1e6, or the share not from 0 to
+            0.5.
     """
 
     def __init__(
@@ -39,8 +41,9 @@ class ProtoNet(EmbeddingLearner):
         temperature: float = 1.0,
         learn_temperature: bool = False,
         scale_by_dimension: bool = False,
+        label_smoothing: float = 0.0,
     ) -> None:
-        super().__init__(backbone=backbone)
+        super().__init__(backbone=backbone, label_smoothing=label_smoothing)
         check_number("temperature", temperature, low=1e-6, high=1e6)
         log_temperature = torch.tensor(math.log(temperature))
         if learn_temperature:

@@ -1,0 +1,222 @@
+"""Forward and backward pass of the heads that fit a linear machine, and of qpth on the same task.
+
+Run: python benchmarks/heads.py                 (one CPU core, a minute)
+     python benchmarks/heads.py --device cuda
+
+8 tasks of 5 ways at once, 6 queries a class, 512 features; from features to logits and back to
+the gradients of the features. Milliseconds of processor time of one thread, the least of several
+rounds, all in alternation in one run. `svm` is MetaOptNet-SVM as it comes: on the CPU by active
+sets. `ip` is the same by the interior-point method alone, `ip, 20` with all its steps, as on a
+GPU. `qpth 32` and `qpth 64` pose the program to qpth 0.0.18 as MetaOptNet's code does, in float32
+as it has it by default and in float64; the columns are there where qpth is installed, which wants
+numpy below 2. On a machine with two shared cores (AMD EPYC), torch 2.13, numpy 1.26:
+
+    made_up
+     shots     ridge      r2d2       svm        ip    ip, 20   qpth 32   qpth 64   qpth 32 / svm
+         1      1.85      1.99      2.53      5.00     11.34     14.80     12.96            5.9x
+         5      4.30      3.67      6.04     13.75     22.65     70.42     94.39           11.7x
+        15     20.89     12.81     44.27     94.63    154.19    657.11   1074.93           14.8x
+    largest difference of a logit from that of `svm`:
+         1  ip 0e+00, ip, 20 0e+00, qpth 32 2e-07, qpth 64 2e-07
+         5  ip 0e+00, ip, 20 0e+00, qpth 32 2e-04, qpth 64 3e-07
+        15  ip 6e-08, ip, 20 0e+00, qpth 32 8e-03, qpth 64 5e-07
+    of_glyphs
+     shots     ridge      r2d2       svm        ip    ip, 20   qpth 32   qpth 64   qpth 32 / svm
+         1      1.85      2.04      2.74      6.45     10.99     19.38     18.15            7.1x
+         5      4.31      3.42      7.19     15.87     20.93     70.74     88.35            9.8x
+        15     19.99     12.82     52.51    124.17    156.67    640.17   1023.20           12.2x
+    largest difference of a logit from that of `svm`:
+         1  ip 0e+00, ip, 20 0e+00, qpth 32 2e-04, qpth 64 7e-07
+         5  ip 3e-08, ip, 20 0e+00, qpth 32 3e-03, qpth 64 2e-06
+        15  ip 0e+00, ip, 20 0e+00, qpth 32 2e-03, qpth 64 3e-06
+
+The bar was 5x. Five runs on made-up features gave 5.9x to 7.1x, 11.3x to 12.4x and 13.6x to
+16.1x. In float32 qpth stops short of the optimum. On the 128 features that a Conv-4 of 32 filters
+makes of glyphs, 15 shots, active sets run in circles: `svm` then takes 217 to 250 ms and `ip` 118
+to 126, and qpth refuses the program in float32 ("Q is not SPD"). What else was tried stands in
+docs/learners/metaoptnet-svm.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import math
+import time
+from collections.abc import Callable
+from unittest import mock
+
+import torch
+from torch import Tensor, nn
+
+from adaptask.backbones import build_backbone
+from adaptask.data import open_episodes
+from adaptask.learners import R2D2, MetaOptNetRidge, MetaOptNetSVM, crammer_singer
+from adaptask.samplers import build_sampler
+
+N_TASKS, N_WAY, N_QUERY, N_FEATURES = 8, 5, 6, 512
+PENALTY = 0.1
+
+Head = Callable[[Tensor, Tensor], Tensor]
+"""Support, `tasks x way x shot x features`, and queries to logits, `tasks x queries x way`."""
+
+
+def made_up(n_shot: int) -> Tensor:
+    """Return features around a centre a class, after a ReLU, `tasks x way x images x features`."""
+    random = torch.Generator().manual_seed(n_shot)
+    centres = 0.5 * torch.randn(N_TASKS, N_WAY, 1, N_FEATURES, generator=random)
+    noise = torch.randn(N_TASKS, N_WAY, n_shot + N_QUERY, N_FEATURES, generator=random)
+    return (centres + noise).clamp(min=0)
+
+
+@torch.no_grad()
+def of_glyphs(n_shot: int) -> Tensor:
+    """Return what an untrained ResNet-12 makes of glyphs, `tasks x way x images x features`."""
+    source = open_episodes("glyphs", "train", seed=0)
+    sampler = build_sampler("uniform", n_classes=source.n_classes, n_way=N_WAY, seed=0)
+    episodes = source.draw(sampler.sample(N_TASKS), n_shot=n_shot, n_query=N_QUERY)
+    torch.manual_seed(0)
+    backbone = build_backbone("resnet12", image_shape=source.image_set.image_shape)
+    parts = [
+        backbone(images).view(N_TASKS, N_WAY, -1, N_FEATURES)
+        for images in (episodes.support_images, episodes.query_images)
+    ]
+    return torch.cat(parts, dim=2)
+
+
+def by_qpth(dtype: torch.dtype) -> Head:
+    """Return the head as MetaOptNet's code poses it to qpth, with all its settings as they are."""
+    solve = importlib.import_module("qpth.qp").QPFunction
+
+    def head(support: Tensor, query: Tensor) -> Tensor:
+        n_tasks, n_way, n_shot = support.shape[:3]
+        points = support.flatten(1, 2)
+        kernel = (points @ points.transpose(1, 2)).to(dtype)
+        n_points = n_way * n_shot
+        ones = kernel.new_ones(n_tasks, n_points * n_way)
+        eye = torch.diag_embed(ones)
+        same_class = torch.diag_embed(ones[:, :n_way])
+        same_point = torch.diag_embed(ones[:, :n_points])
+        targets = same_class.repeat_interleave(n_shot, dim=1).flatten(1)
+        blocks = torch.einsum("tij,tkl->tikjl", kernel, same_class)
+        alpha: Tensor = solve(verbose=False)(
+            blocks.reshape(eye.shape),
+            -targets,
+            eye,
+            PENALTY * targets,
+            same_point.repeat_interleave(n_way, dim=2),
+            torch.zeros_like(ones[:, :n_points]),
+        )
+        weights = points.transpose(1, 2) @ alpha.view(n_tasks, n_points, n_way).to(points)
+        return query @ weights
+
+    return head
+
+
+def went_astray(program: crammer_singer.Program) -> tuple[Tensor, Tensor, Tensor]:
+    """Stand in for the active-set method, which then solves nothing."""
+    nothing = torch.zeros_like(program.unit * program.targets)
+    return nothing, nothing.bool(), nothing.new_full((len(nothing),), torch.inf)
+
+
+def interior_point(head: Head, *, every_step: bool) -> Head:
+    """Return the head with the interior-point method alone; all its steps, as on a GPU, or not."""
+
+    def alone(support: Tensor, query: Tensor) -> Tensor:
+        with mock.patch.object(crammer_singer, "_active_set", went_astray):
+            if not every_step:
+                return head(support, query)
+            with mock.patch.object(crammer_singer, "_reached", return_value=False):
+                return head(support, query)
+
+    return alone
+
+
+def heads(device: str) -> dict[str, Head]:
+    """Return every head by what it is called in the table."""
+    identity = nn.Identity()
+    learners = [
+        kind(backbone=identity).to(device)  # type: ignore[arg-type]
+        for kind in (MetaOptNetRidge, R2D2, MetaOptNetSVM)
+    ]
+    ridge, r2d2, svm = (learner._classify for learner in learners)
+    found: dict[str, Head] = {"ridge": ridge, "r2d2": r2d2, "svm": svm}
+    if device == "cpu":
+        found["ip"] = interior_point(svm, every_step=False)
+        found["ip, 20"] = interior_point(svm, every_step=True)
+    if importlib.util.find_spec("qpth"):
+        found["qpth 32"] = by_qpth(torch.float32)
+        found["qpth 64"] = by_qpth(torch.float64)
+    return found
+
+
+def milliseconds(actions: list[Callable[[], object]], device: str, rounds: int) -> list[float]:
+    """Return the least time of each action, in alternation; processor time on the CPU."""
+
+    def now() -> float:
+        if device == "cpu":
+            return time.process_time()
+        torch.cuda.synchronize()
+        return time.perf_counter()
+
+    best = [math.inf] * len(actions)
+    for _ in range(rounds):
+        for at, action in enumerate(actions):
+            start = now()
+            action()
+            best[at] = min(best[at], now() - start)
+    return [1e3 * seconds for seconds in best]
+
+
+def measure(
+    features: Tensor, n_shot: int, rounds: int
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return milliseconds of each head, and how far logits are from those of `svm`."""
+    support, query = features[:, :, :n_shot].contiguous(), features[:, :, n_shot:].flatten(1, 2)
+    device = features.device.type
+    found = heads(device)
+
+    def step(head: Head) -> Callable[[], object]:
+        def act() -> None:
+            inputs = (support.clone().requires_grad_(), query.clone().requires_grad_())
+            head(*inputs).square().sum().backward()  # type: ignore[no-untyped-call]
+
+        return act
+
+    times = milliseconds([step(head) for head in found.values()], device, rounds)
+    with torch.no_grad():
+        logits = {name: head(support, query) for name, head in found.items()}
+    off = {
+        name: float((logits[name] - logits["svm"]).abs().max())
+        for name in logits
+        if name.startswith(("qpth", "ip"))
+    }
+    return dict(zip(found, times, strict=True)), off
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--rounds", type=int, default=12)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    names = list(heads(arguments.device))
+    for kind in (made_up, of_glyphs):
+        print(
+            f"    {kind.__name__}\n     shots", *(f"{name:>9}" for name in names), "  qpth 32 / svm"
+        )
+        notes = []
+        for n_shot in (1, 5, 15):
+            features = kind(n_shot).to(arguments.device)
+            times, off = measure(features, n_shot, arguments.rounds)
+            ratio = times.get("qpth 32", math.nan) / times["svm"]
+            row = "".join(f"{times[name]:10.2f}" for name in names)
+            print(f"    {n_shot:6d}{row}{ratio:15.1f}x", flush=True)
+            notes.append(f"    {n_shot:6d}  " + ", ".join(f"{n} {g:.0e}" for n, g in off.items()))
+        print("    largest difference of a logit from that of `svm`:", *notes, sep="\n")
+
+
+if __name__ == "__main__":
+    main()
