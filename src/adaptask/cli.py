@@ -42,6 +42,7 @@ def train(
     *,
     output: Annotated[Path | None, arg(metavar="FOLDER")] = None,
     resume: Annotated[Path | None, arg(metavar="RUN")] = None,
+    preset: Annotated[str | None, arg(metavar="NAME")] = None,
     config: Annotated[Path | None, arg(metavar="FILE")] = None,
     quiet: bool = False,
     log: tuple[Literal["tensorboard", "wandb"], ...] = (),
@@ -54,6 +55,7 @@ def train(
         run: Everything that decides the run.
         output: Where the run is kept; a folder under runs/ named after it where none is given.
         resume: Go on with the run in this folder; nothing else need be said.
+        preset: Start from a published recipe; `adaptask list` shows them.
         config: A TOML file that sets any of the options below, such as a run's config.toml; flags
             win over it.
         quiet: Say only what goes wrong.
@@ -211,23 +213,28 @@ def data_sheet(
     draw_sheet(name=name, split=split, out=out, n_classes=n_classes, n_images=n_images)
 
 
-def _preset(arguments: list[str]) -> RunConfig:
-    """Return what the flags of `train` start from: the file of --config, or the run to resume."""
+def _starting_point(arguments: list[str]) -> RunConfig:
+    """Return what the flags of `train` start from: a preset, a file over it, or a run to resume."""
     from adaptask.experiments.config_file import load_config
+    from adaptask.experiments.presets import preset_config
 
-    found = {}
+    found: dict[str, str] = {}
     for i, argument in enumerate(arguments):
         flag, equals, value = argument.partition("=")
-        if flag in ("--config", "--resume"):
+        if flag in ("--preset", "--config", "--resume"):
+            if flag in found:
+                raise ArgumentError(f"{flag} can be given once only.")
             found[flag] = value if equals else "".join(arguments[i + 1 : i + 2])
-    if len(found) == 2:
-        raise ArgumentError("--resume has the run's own configuration; leave out --config.")
+    for flag in ("--preset", "--config"):
+        if flag in found and "--resume" in found:
+            raise ArgumentError(f"--resume has the run's own configuration; leave out {flag}.")
     if resumed := found.get("--resume"):
         path = Path(resumed) / "config.toml"
         if not path.exists():
             raise ArgumentError(f"{resumed} holds no run: there is no config.toml in it.")
         return load_config(path)
-    return load_config(Path(found["--config"])) if found.get("--config") else RunConfig()
+    base = preset_config(found["--preset"]) if "--preset" in found else RunConfig()
+    return load_config(Path(found["--config"]), base) if found.get("--config") else base
 
 
 def main(args: list[str] | None = None) -> int:
@@ -236,7 +243,7 @@ def main(args: list[str] | None = None) -> int:
     try:
         if arguments[:1] == ["train"]:
             # The parser shows and takes as defaults what the file says.
-            train.__defaults__ = (_preset(arguments),)
+            train.__defaults__ = (_starting_point(arguments),)
         app.cli(prog="adaptask", description=_DESCRIPTION, args=arguments)
     except AdaptaskError as error:
         sys.stderr.write(f"adaptask: {error}\n")

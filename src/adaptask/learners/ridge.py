@@ -64,8 +64,9 @@ def ridge_weights(support: Tensor, regularisation: float | Tensor) -> Tensor:
     targets = torch.eye(n_way, dtype=support.dtype, device=support.device)
     targets = targets.repeat_interleave(n_shot, dim=0)
     gram = support @ support.transpose(1, 2) + regularisation * identity
-    # Positive definite by construction; the plain `cholesky` would ask the device whether it is.
-    coefficients = torch.cholesky_solve(
-        targets.expand(len(gram), -1, -1), torch.linalg.cholesky_ex(gram).L
-    )
+    # Positive definite by construction; the plain `cholesky` would ask the device whether it is,
+    # and `cholesky_solve` does not fit into a CUDA graph.
+    factor = torch.linalg.cholesky_ex(gram).L
+    half = torch.linalg.solve_triangular(factor, targets, upper=False)
+    coefficients: Tensor = torch.linalg.solve_triangular(factor.mT, half, upper=True)
     return support.transpose(1, 2) @ coefficients
