@@ -132,37 +132,22 @@ class _Newton:
     """
 
     def __init__(self, blocks: Tensor, mask: Tensor | None = None) -> None:
-        halves = _half_inverse(blocks)
+        identity = torch.eye(blocks.shape[-1], dtype=blocks.dtype, device=blocks.device)
+        factors = torch.linalg.cholesky_ex(blocks).L
+        halves = torch.linalg.solve_triangular(factors, identity, upper=False)
         self.inverses = halves.mT @ halves
         if mask is not None:
             self.inverses = self.inverses * mask
-        self.schur = self.inverses.sum(1)
-        self.schur_half = _half_inverse(self.schur)
+        self.schur_factor = torch.linalg.cholesky_ex(self.inverses.sum(1)).L
 
     def solve(self, right: Tensor, sums: Tensor | float = 0.0) -> tuple[Tensor, Tensor]:
         """Return x, `tasks x way x support`, and nu, `tasks x 1 x support`."""
         # Sums of products: for single columns faster than products of matrices.
         x = (self.inverses * right.unsqueeze(-2)).sum(-1)
-        total = (x.sum(1) - sums).unsqueeze(-2)
-        nu = self._solve_schur(total)
-        # Once more for what is left: the explicit inverse loses digits where points coincide.
-        nu = nu + self._solve_schur(total - (self.schur * nu).sum(-1).unsqueeze(-2))
+        factor, total = self.schur_factor, (x.sum(1) - sums).unsqueeze(-1)
+        half = torch.linalg.solve_triangular(factor, total, upper=False)
+        nu = torch.linalg.solve_triangular(factor.mT, half, upper=True).mT
         return x - (self.inverses * nu.unsqueeze(1)).sum(-1), nu
-
-    def _solve_schur(self, right: Tensor) -> Tensor:
-        half = (self.schur_half * right).sum(-1, keepdim=True)
-        return (self.schur_half * half).sum(-2, keepdim=True)
-
-
-def _half_inverse(matrices: Tensor) -> Tensor:
-    """Return R with R'R the inverse of symmetric positive definite matrices, of the same shape.
-
-    Products with it take one kernel where solving a system takes several: a GPU waits for each.
-    """
-    identity = torch.eye(matrices.shape[-1], dtype=matrices.dtype, device=matrices.device)
-    factors = torch.linalg.cholesky_ex(matrices).L
-    halves: Tensor = torch.linalg.solve_triangular(factors, identity, upper=False)
-    return halves
 
 
 def _program(gram: Tensor, n_way: int, penalty: float) -> Program:
