@@ -154,7 +154,10 @@ def interior_point(head: Head, *, every_step: bool) -> Head:
         with mock.patch.object(crammer_singer, "_active_set", went_astray):
             if not every_step:
                 return head(support, query)
-            with mock.patch.object(crammer_singer, "_reached", return_value=False):
+            with (
+                mock.patch.object(crammer_singer, "_reached", return_value=False),
+                mock.patch.object(crammer_singer, "_n_steps", crammer_singer._fixed_steps),
+            ):
                 return head(support, query)
 
     return alone

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
@@ -248,6 +249,10 @@ def main(args: list[str] | None = None) -> int:
     except AdaptaskError as error:
         sys.stderr.write(f"adaptask: {error}\n")
         return 1
+    except BrokenPipeError:
+        # Whoever read the output has seen enough; nothing is left to flush to them.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except KeyboardInterrupt:
         sys.stderr.write("adaptask: interrupted\n")
         return 130

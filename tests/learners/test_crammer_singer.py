@@ -34,6 +34,7 @@ def method(request, monkeypatch):
         monkeypatch.setattr(crammer_singer, "_active_set", went_astray)
     if request.param.endswith("every step"):
         monkeypatch.setattr(crammer_singer, "_reached", lambda *_: False)
+        monkeypatch.setattr(crammer_singer, "_n_steps", crammer_singer._fixed_steps)
     return request.param
 
 
@@ -162,6 +163,7 @@ def test_hard_cases_are_right(name, path, penalty, monkeypatch):
     if path == "as on a GPU":
         monkeypatch.setattr(crammer_singer, "_active_set", went_astray)
         monkeypatch.setattr(crammer_singer, "_reached", lambda *_: False)
+        monkeypatch.setattr(crammer_singer, "_n_steps", crammer_singer._fixed_steps)
     n_way, n_shot, change = HARD[name]
     features = change(clustered(n_way, n_shot), n_way)
     points = features.clone().requires_grad_()
@@ -185,7 +187,7 @@ def test_the_bound_covers_the_error_of_a_solution_that_is_not_reached(monkeypatc
     monkeypatch.setattr(crammer_singer, "_active_set", went_astray)
     bounds = []
     for n_steps in (1, 2, 4, 6):
-        monkeypatch.setattr(crammer_singer, "N_STEPS", n_steps)
+        monkeypatch.setattr(crammer_singer, "MOST_STEPS", n_steps)
         alpha, bound = solve_crammer_singer(gram(features), n_way=5, penalty=0.1)
         distance = ((alpha - best) @ features).square().sum((1, 2)).sqrt()
         terms = (alpha.square().sum(1) * features.square().sum(-1)).sum(-1).sqrt()
@@ -231,3 +233,17 @@ def test_nothing_warns(method):
         warnings.simplefilter("error")
         kernel = gram(clustered(5, 5)).requires_grad_()
         solve_crammer_singer(kernel, n_way=5, penalty=0.1)[0].sum().backward()
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("path", ["as it comes", "as on a GPU"])
+def test_many_ways_with_few_features_are_solved(seed, path, monkeypatch):
+    # Twenty steps were not enough for some of these.
+    if path == "as on a GPU":
+        monkeypatch.setattr(crammer_singer, "_active_set", went_astray)
+        monkeypatch.setattr(crammer_singer, "_reached", lambda *_: False)
+        monkeypatch.setattr(crammer_singer, "_n_steps", crammer_singer._fixed_steps)
+    random = torch.Generator().manual_seed(seed)
+    features = torch.randn(2, 100, 8, generator=random, dtype=torch.float64).relu()
+    _, error = solve_crammer_singer(features @ features.mT, n_way=20, penalty=0.1)
+    assert (error <= crammer_singer.TOLERANCE).all()

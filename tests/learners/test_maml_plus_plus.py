@@ -236,3 +236,16 @@ def test_bad_settings_are_refused():
     backbone = build_backbone("resnet12", image_shape=(1, 16, 16), widths=(2, 2, 2, 2))
     with pytest.raises(ArgumentError, match="per_step_statistics needs a Conv-4"):
         build_learner("maml++", backbone=backbone, n_way=3, per_step_statistics=True)
+
+
+def test_running_statistics_do_not_depend_on_chunks():
+    statistics = []
+    for task_chunk in (None, 1, 2):
+        learner, episodes = build(per_step_statistics=True, task_chunk=task_chunk), make_episodes()
+        learner.train()
+        learner.training_step(episodes)
+        statistics.append({n: b.clone() for n, b in learner.named_buffers() if "step_" in n})
+    for other in statistics[1:]:
+        for name, rows in statistics[0].items():
+            torch.testing.assert_close(other[name], rows)
+    assert any(rows.abs().max() > 0 for name, rows in statistics[0].items() if "means" in name)

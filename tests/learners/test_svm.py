@@ -69,7 +69,7 @@ def test_a_machine_that_is_not_solved_raises(monkeypatch, flat, feature_episodes
     learner = MetaOptNetSVM(backbone=flat)
     expected = learner(episodes)
     monkeypatch.setattr(crammer_singer, "N_SWITCHES", 1)
-    monkeypatch.setattr(crammer_singer, "N_STEPS", 2)
+    monkeypatch.setattr(crammer_singer, "MOST_STEPS", 2)
     with pytest.raises(TrainingError, match=r"machines of 3 tasks were not solved to 0\.0001"):
         learner(episodes)
     monkeypatch.undo()

@@ -80,8 +80,12 @@ def has_head(learner: str) -> bool:
 
 def depends_on_steps(config: RunConfig) -> bool:
     """Return whether the number of steps already matters at the first one."""
-    anneals = LEARNERS[config.model.learner].begin_step is not Learner.begin_step
-    return anneals or config.optimiser.schedule == "cosine"
+    plus_plus = config.maml_plus_plus
+    anneals = {
+        "maml++": plus_plus.multi_step_loss or plus_plus.anneal_order,
+        "reptile": config.reptile.anneal,
+    }
+    return anneals.get(config.model.learner, False) or config.optimiser.schedule == "cosine"
 
 
 def build_trainer(

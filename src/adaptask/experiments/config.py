@@ -261,8 +261,8 @@ _CONDITIONAL: dict[str, tuple[Callable[[RunConfig], bool], str]] = {
         "maml_plus_plus.multi_step_loss",
     ),
     "maml_plus_plus.first_order_share": (
-        lambda c: c.maml_plus_plus.anneal_order,
-        "maml_plus_plus.anneal_order",
+        lambda c: c.maml_plus_plus.anneal_order and not c.maml_plus_plus.first_order,
+        "maml_plus_plus.anneal_order and second order",
     ),
 }
 """Options that play a part only with others, and what they need."""

@@ -75,6 +75,12 @@ def train(
     trainer = build_trainer(config, device, folder=folder, display=display)
     # Before training, to learn now rather than then that the test classes are too few.
     tester = build_evaluator(config, "test", device)
+    optimiser = config.optimiser
+    if config.model.learner == "reptile" and (optimiser.name, optimiser.momentum) != ("sgd", 0):
+        display.warn(
+            "Reptile interpolates weights only with plain SGD; as published: --optimiser.name sgd "
+            "--optimiser.momentum 0 --lr 1."
+        )
     with folder.locked():
         if resume:
             trainer.resume()

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from adaptask.arguments import check_number
 from adaptask.backbones import Backbone, TaskNorm
 from adaptask.errors import ArgumentError
+from adaptask.interfaces import Episodes, Outcome
 from adaptask.learners.adapting import Moments, Weights, conv4_features, runs_at_once
 from adaptask.learners.maml import MAML
 
@@ -93,6 +94,7 @@ class MAMLPlusPlus(MAML):
         if per_step_norm:
             self._own_norms()
         self.per_step_statistics = bool(per_step_statistics)
+        self._found: dict[int, list[list[Moments]]] = {}
         if per_step_statistics:
             self._own_statistics()
 
@@ -106,9 +108,10 @@ class MAMLPlusPlus(MAML):
                     parameter: nn.Parameter | None = getattr(module, kind)
                     if parameter is None:
                         continue
-                    parameter.requires_grad_(False)  # replaced: it takes no part any more
                     rows = parameter.detach().repeat(self.inner_steps + 1, 1)
-                    self.step_norms[f"backbone.{place}.{kind}".replace(".", "/")] = rows
+                    own = nn.Parameter(rows, requires_grad=parameter.requires_grad)
+                    self.step_norms[f"backbone.{place}.{kind}".replace(".", "/")] = own
+                    parameter.requires_grad_(False)  # replaced: it takes no part any more
 
     def _own_statistics(self) -> None:
         if not runs_at_once(self.backbone):
@@ -179,12 +182,34 @@ class MAMLPlusPlus(MAML):
         pairs = zip(self._statistics("means"), self._statistics("variances"), strict=True)
         return [(mean[at].expand(n_tasks, -1), var[at].expand(n_tasks, -1)) for mean, var in pairs]
 
+    def training_step(self, episodes: Episodes) -> Outcome:
+        """Return what `MAML.training_step` does; running statistics move once."""
+        outcome = super().training_step(episodes)
+        self._settle()
+        return outcome
+
+    def forward(self, episodes: Episodes) -> Tensor:
+        """Return the query logits of the adapted networks, `tasks x queries x way`."""
+        query_logits = super().forward(episodes)
+        self._settle()
+        return query_logits
+
+    def _remember(self, at: int, found: list[Moments]) -> None:
+        """Keep the moments of some tasks: those of all of them move the statistics together."""
+        detached = [(mean.detach(), variance.detach()) for mean, variance in found]
+        self._found.setdefault(at, []).append(detached)
+
     @torch.no_grad()
-    def _remember(self, at: int, found: list[Moments], momentum: float = 0.1) -> None:
-        pairs = zip(self._statistics("means"), self._statistics("variances"), strict=True)
-        for running, new in zip(pairs, found, strict=True):
-            for rows, moment in zip(running, new, strict=True):
-                rows[at].lerp_(moment.detach().mean(0), momentum)
+    def _settle(self, momentum: float = 0.1) -> None:
+        """Move the running statistics towards the means over all tasks and passes of a step."""
+        for at, passes in self._found.items():
+            for block, new in enumerate(zip(*passes, strict=True)):
+                for kind, moments in zip(
+                    ("means", "variances"), zip(*new, strict=True), strict=True
+                ):
+                    rows = self._statistics(kind)[block]
+                    rows[at].lerp_(torch.cat(moments).mean(0), momentum)
+        self._found.clear()
 
     def _statistics(self, kind: str) -> list[Tensor]:
         n_blocks = len(self.backbone.blocks)  # type: ignore[arg-type]

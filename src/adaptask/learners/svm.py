@@ -73,5 +73,5 @@ class MetaOptNetSVM(EmbeddingLearner):
             raise TrainingError(
                 f"the support vector machines of {n_unsolved} tasks were not solved to "
                 f"{TOLERANCE:g}: their features are no numbers, or far too large or too alike for "
-                f"the penalty {self.penalty:g}. Look at the features, or lower the penalty."
+                f"the penalty {self.penalty:g}. Look at the features."
             )
