@@ -54,6 +54,10 @@ On one H200, torch 2.11, forward and backward of a whole step on ResNet-12 (64-1
 The bar of 25 % is missed by the machine: its 20 steps are some 1,700 small kernels, two thirds of
 them elementwise, and of the time potrf and trsm take a quarter. Products with explicit inverses
 and a step of refinement in place of triangular solves made it no faster.
+
+All figures are from before another step was added for every hundred variables: with 1, 5 and 15
+shots the interior-point method now makes 20, 21 and 23 steps where nobody looks whether it is done,
+and on a CPU up to 60.
 """
 
 from __future__ import annotations

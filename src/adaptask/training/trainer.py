@@ -272,8 +272,8 @@ class Trainer:
             self.folder.snapshots.save(self.step, self.sampler)
         if "validate" in due and self.validation is not None:
             shown["val_accuracy"] = self._validate(self.validation)
-        if "checkpoint" in due:
-            self.save()
+        if "checkpoint" in due and self.folder is not None:
+            self.folder.save(self.state_dict())  # the weights were checked above
         self.display.advance(self.step, shown or None)
 
     def _set_learning_rate(self, n_steps: int) -> None:
@@ -287,11 +287,12 @@ class Trainer:
         try:
             act()
         except TrainingError as error:
-            kept = None if self.folder is None else self.folder.last_checkpoint()
-            where = (
-                "There is no checkpoint yet." if kept is None else f"The last checkpoint is {kept}."
-            )
-            raise TrainingError(f"{error} {where}") from error
+            raise self._with_checkpoint(str(error)) from error
+
+    def _with_checkpoint(self, message: str) -> TrainingError:
+        kept = None if self.folder is None else self.folder.last_checkpoint()
+        where = "There is no checkpoint yet." if kept is None else f"The last checkpoint is {kept}."
+        return TrainingError(f"{message} {where}")
 
     def _log(self) -> dict[str, float]:
         """Record the means since the last record."""
@@ -320,13 +321,10 @@ class Trainer:
         state = [value for value in self.learner.state_dict().values() if isinstance(value, Tensor)]
         finite = [value.isfinite().all() for value in state if value.is_floating_point()]
         if finite and not bool(torch.stack(finite).all()):
-            self._watched(self._refuse_weights)
-
-    def _refuse_weights(self) -> None:
-        raise TrainingError(
-            f"some weights are no finite numbers after step {self.step}. Start anew with a lower "
-            "learning rate, a clipped gradient or, instead of bfloat16, float32."
-        )
+            raise self._with_checkpoint(
+                f"some weights are no finite numbers after step {self.step}. Start anew with a "
+                "lower learning rate, a clipped gradient or, instead of bfloat16, float32."
+            )
 
 
 def _require(name: str, part: object, *members: str) -> None:
