@@ -9,7 +9,7 @@ from adaptask.cli import main
 from adaptask.data.cache import write_cache
 from adaptask.data.images import ImageSet
 from adaptask.experiments.evaluate_command import evaluate_run
-from adaptask.training.records import read_metrics
+from adaptask.report.records import read_metrics
 
 
 @pytest.fixture

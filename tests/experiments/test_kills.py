@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from adaptask.cli import main
+from adaptask.report.records import read_metrics, read_snapshots
 from adaptask.training.checkpoints import load_checkpoint
-from adaptask.training.records import read_metrics, read_snapshots
 
 N_STEPS = 40
 
@@ -28,7 +28,13 @@ def ending(folder):
         "best": load_checkpoint(folder / "best.pt"),
         "records": [{k: v for k, v in r.items() if k != "seconds"} for r in records],
         "snapshots": [
-            (s, torch.from_numpy(a.copy())) for s, a in read_snapshots(folder / "snapshots")
+            {
+                name: torch.from_numpy(part.copy())
+                for name, part in vars(snapshot).items()
+                if part is not None and name != "step"
+            }
+            | {"step": snapshot.step}
+            for snapshot in read_snapshots(folder / "snapshots")
         ],
         "test": json.loads((folder / "test.json").read_text()),
     }

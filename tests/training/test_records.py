@@ -14,16 +14,10 @@ import pytest
 import torch
 
 from adaptask.errors import ArgumentError, StateError, TrainingError
+from adaptask.report.records import read_metrics, read_snapshots
 from adaptask.samplers import build_sampler
 from adaptask.training import records
-from adaptask.training.records import (
-    MetricsLog,
-    PotentialSnapshots,
-    environment,
-    read_metrics,
-    read_snapshots,
-    record_environment,
-)
+from adaptask.training.records import MetricsLog, Snapshots, environment, record_environment
 
 
 @pytest.fixture
@@ -210,44 +204,52 @@ def test_environments_are_listed_as_they_change(tmp_path, monkeypatch):
 )
 def test_snapshots_are_read_as_they_were_taken(tmp_path, name, attribute):
     sampler = build_sampler(name, n_classes=6, n_way=3, dtype=torch.float64)
-    snapshots, truth = PotentialSnapshots(tmp_path / "potentials"), []
+    snapshots, truth = Snapshots(tmp_path / "potentials"), []
+    counts = torch.zeros(6, dtype=torch.int64)
     labels = torch.arange(3).repeat_interleave(2)
     for step in (0, 500, 12_000_000):
-        path = snapshots.save(step, sampler)
-        assert path.name == f"step-{step:07d}.npy"
-        truth.append((step, getattr(sampler, attribute).float().numpy().copy()))
+        snapshots.save(step, sampler, counts)
+        assert (snapshots.folder / f"step-{step:07d}.npz").exists()
+        truth.append((getattr(sampler, attribute).float().numpy().copy(), counts.numpy().copy()))
+        counts += torch.arange(6)
         sampler.update(sampler.sample(2), torch.rand(2, 6, 3).softmax(-1), labels)
     found = read_snapshots(tmp_path / "potentials")
-    assert [step for step, _ in found] == [0, 500, 12_000_000]
-    for (_, array), (_, expected) in zip(found, truth, strict=True):
-        assert array.dtype == np.float32
-        np.testing.assert_array_equal(array, expected)
-    assert not np.array_equal(found[0][1], found[1][1])
+    assert [snapshot.step for snapshot in found] == [0, 500, 12_000_000]
+    for snapshot, (distribution, class_counts) in zip(found, truth, strict=True):
+        assert snapshot.distribution.dtype == np.float32
+        np.testing.assert_array_equal(snapshot.distribution, distribution)
+        np.testing.assert_array_equal(snapshot.class_counts, class_counts)
+    assert not np.array_equal(found[0].distribution, found[1].distribution)
 
 
-def test_a_sampler_that_learns_nothing_leaves_no_snapshot(tmp_path):
-    sampler = build_sampler("uniform", n_classes=6, n_way=3)
-    assert PotentialSnapshots(tmp_path / "potentials").save(5, sampler) is None
+def test_of_a_sampler_that_learns_nothing_only_the_counts_are_kept(tmp_path):
+    sampler, snapshots = build_sampler("uniform", n_classes=6, n_way=3), Snapshots(tmp_path / "s")
+    snapshots.save(5, sampler)
     assert list(tmp_path.iterdir()) == []
-    assert read_snapshots(tmp_path / "potentials") == []
+    assert read_snapshots(snapshots.folder) == []
+    snapshots.save(5, sampler, torch.arange(6))
+    (snapshot,) = read_snapshots(snapshots.folder)
+    assert snapshot.distribution is None
+    assert snapshot.class_counts.tolist() == [0, 1, 2, 3, 4, 5]
 
 
 def test_snapshots_after_the_checkpoint_are_removed_on_resume(tmp_path):
-    sampler, snapshots = build_sampler("gcp", n_classes=6, n_way=3), PotentialSnapshots(tmp_path)
+    sampler, snapshots = build_sampler("gcp", n_classes=6, n_way=3), Snapshots(tmp_path)
     for step in (0, 100, 200, 300):
         snapshots.save(step, sampler)
-    (tmp_path / "step-notes.npy").write_text("somebody else's")
+    (tmp_path / "step-notes.npz").write_text("somebody else's")
     snapshots.discard_after(200)
-    assert [step for step, _ in read_snapshots(tmp_path)] == [0, 100, 200]
-    assert (tmp_path / "step-notes.npy").exists()
-    PotentialSnapshots(tmp_path / "none").discard_after(0)
+    assert [s.step for s in read_snapshots(tmp_path)] == [0, 100, 200]
+    assert (tmp_path / "step-notes.npz").exists()
+    Snapshots(tmp_path / "none").discard_after(0)
 
 
 def test_a_damaged_snapshot_is_named(tmp_path):
-    path = PotentialSnapshots(tmp_path).save(7, build_sampler("gcp", n_classes=6, n_way=3))
+    Snapshots(tmp_path).save(7, build_sampler("gcp", n_classes=6, n_way=3))
+    path = tmp_path / "step-0000007.npz"
     for content in (path.read_bytes()[:-3], b"", b"text"):
         path.write_bytes(content)
-        with pytest.raises(StateError, match=r"step-0000007.npy is damaged"):
+        with pytest.raises(StateError, match=r"step-0000007.npz is damaged"):
             read_snapshots(tmp_path)
 
 
@@ -257,9 +259,9 @@ def test_a_snapshot_that_cannot_be_written_leaves_nothing_behind(tmp_path, monke
 
     monkeypatch.setattr(os, "fsync", fail)
     sampler = build_sampler("gcp", n_classes=6, n_way=3)
-    with pytest.raises(TrainingError, match=r"step-0000007.npy: No space left.*make room"):
-        PotentialSnapshots(tmp_path).save(7, sampler)
+    with pytest.raises(TrainingError, match=r"step-0000007.npz: No space left.*make room"):
+        Snapshots(tmp_path).save(7, sampler)
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").write_text("")
     with pytest.raises(TrainingError, match="could not write"):
-        PotentialSnapshots(tmp_path / "file").save(7, sampler)
+        Snapshots(tmp_path / "file").save(7, sampler)

@@ -3,6 +3,7 @@
 import copy
 import inspect
 import json
+import math
 import os
 import signal
 import subprocess
@@ -17,9 +18,9 @@ from adaptask.backbones import build_backbone
 from adaptask.errors import ArgumentError, StateError, TrainingError
 from adaptask.interfaces import Outcome
 from adaptask.learners import LEARNERS, build_learner
-from adaptask.samplers import SAMPLERS
+from adaptask.report.records import read_metrics, read_snapshots
+from adaptask.samplers import SAMPLERS, kl_from_uniform
 from adaptask.training import Every, Trainer, build_optimizer, cosine
-from adaptask.training.records import read_metrics, read_snapshots
 from adaptask.training.trainer import Trainer as TrainerClass
 
 TASK_SAMPLERS = [name for name in SAMPLERS if name != "instance"]
@@ -123,8 +124,19 @@ def test_the_folder_holds_what_happened(build_trainer, tmp_path):
     assert best.accuracy == max(validated.values())
     assert best.step == min(s for s, a in validated.items() if a == best.accuracy)
     snapshots = read_snapshots(folder / "snapshots")
-    assert [step for step, _ in snapshots] == [5, 10]
-    assert torch.equal(torch.from_numpy(snapshots[-1][1]), trainer.sampler.log_potentials)
+    assert [snapshot.step for snapshot in snapshots] == [5, 10]
+    last = snapshots[-1]
+    assert torch.equal(torch.from_numpy(last.distribution), trainer.sampler.log_potentials)
+    n_tasks = trainer._train_step.n_tasks
+    assert [s.class_counts.sum() for s in snapshots] == [
+        steps * n_tasks * trainer.sampler.n_way for steps in (5, 10)
+    ]
+    divergence = [r for r in records if r["split"] == "sampler"]
+    assert [r["step"] for r in divergence] == [5, 10]
+    truth = float(kl_from_uniform(trainer.sampler).value)
+    assert divergence[-1]["kl"] == pytest.approx(truth, abs=1e-6)
+    n_sets = math.comb(trainer.sampler.n_classes, trainer.sampler.n_way)
+    assert divergence[-1]["entropy"] == pytest.approx(math.log(n_sets) - truth, abs=1e-6)
     assert {p.name for p in folder.iterdir()} == {
         "last.pt",
         "previous.pt",

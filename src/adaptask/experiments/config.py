@@ -165,7 +165,7 @@ class EveryConfig:
     checkpoint: int = 500
     """Steps between checkpoints; the last step always has one."""
     snapshot: int = 500
-    """Steps between snapshots of the sampler's potentials."""
+    """Steps between snapshots of the sampler's potentials; the last step always has one."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 
+from adaptask.atomic_file import replace_file
 from adaptask.errors import ArgumentError
 from adaptask.experiments.building import (
     build_evaluator,
@@ -17,7 +18,6 @@ from adaptask.experiments.building import (
 )
 from adaptask.experiments.config import RunConfig, check_config
 from adaptask.experiments.config_file import dump_config, parse_config
-from adaptask.training.atomic_file import replace_file
 from adaptask.training.best import Checkpoint
 from adaptask.training.displays import choose_display
 from adaptask.training.evaluation import Evaluator

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from adaptask import __version__
+from adaptask.atomic_file import replace_file
 from adaptask.errors import StateError
-from adaptask.training.atomic_file import replace_file
 
 FORMAT = 1
 """Version of the layout written here; raised when older versions could not read it."""

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from adaptask.atomic_file import not_written
 from adaptask.errors import TrainingError
-from adaptask.training.atomic_file import not_written
 
 
 class FolderLock:

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from adaptask.atomic_file import replace_file
 from adaptask.errors import ArgumentError
-from adaptask.training.atomic_file import replace_file
 
 
 class Logger(Protocol):

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from adaptask import __version__
-from adaptask.errors import ArgumentError, StateError
+from adaptask.atomic_file import not_written, replace_file
+from adaptask.errors import ArgumentError
 from adaptask.interfaces import TaskSampler
-from adaptask.training.atomic_file import not_written, replace_file
 
 DISTRIBUTION_BUFFERS = ("log_potentials", "log_weights")
 """Where a sampler keeps what its distribution follows from; the first that it has is saved."""
@@ -106,31 +106,6 @@ def _number(name: str, value: object) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Return the records of a metrics file, leaving out a last line that is not complete.
-
-    Raises:
-        StateError: If there is no such file, or another line is no record.
-    """
-    try:
-        lines = path.read_bytes().split(b"\n")[:-1]
-    except OSError as error:
-        raise StateError(f"there are no metrics to read at {path}: {error.strerror}.") from error
-    records = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            record = json.loads(line)
-        except ValueError:
-            record = None
-        if not isinstance(record, dict) or not record.keys() >= {"step", "split"}:
-            raise StateError(
-                f"line {number} of {path} is no record with a step and a split: {line[:80]!r}. "
-                "Remove the line."
-            )
-        records.append(record)
-    return records
-
-
 def environment() -> dict[str, Any]:
     """Return what a run is made in: versions, devices, revision of the code; never fails.
 
@@ -199,10 +174,8 @@ def record_environment(path: Path, *, step: int = 0, device: str | None = None) 
     replace_file(path, json.dumps(known, indent=1).encode() + b"\n")
 
 
-class PotentialSnapshots:
-    """A folder of small arrays that show how the distribution of a sampler has developed.
-
-    A sampler that learns has one of `DISTRIBUTION_BUFFERS`; of one that has none, nothing is kept.
+class Snapshots:
+    """A folder of small arrays that show how a sampler has developed, one file a snapshot.
 
     Args:
         folder: Where they are; it is made with the first one.
@@ -211,48 +184,38 @@ class PotentialSnapshots:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def save(self, step: int, sampler: TaskSampler) -> Path | None:
-        """Save the sampler's buffer as `step-0000500.npy`, float32; waits for the device.
+    def save(self, step: int, sampler: TaskSampler, class_counts: Tensor | None = None) -> None:
+        """Save as `step-0000500.npz` what the sampler has learned; waits for the device.
+
+        Args:
+            step: After how many steps.
+            sampler: One that learns has one of `DISTRIBUTION_BUFFERS`.
+            class_counts: How often each class was drawn, `classes`.
 
         Raises:
             TrainingError: If it cannot be written.
         """
         found = (getattr(sampler, name, None) for name in DISTRIBUTION_BUFFERS)
         buffer = next((value for value in found if isinstance(value, Tensor)), None)
-        if buffer is None:
-            return None
-        path = self.folder / f"step-{step:07d}.npy"
+        parts = {}
+        if buffer is not None:
+            parts["distribution"] = buffer.detach().float().numpy(force=True)
+        if class_counts is not None:
+            parts["class_counts"] = class_counts.numpy(force=True)
+        if not parts:
+            return
+        path = self.folder / f"step-{step:07d}.npz"
         content = io.BytesIO()
-        np.save(content, buffer.detach().float().numpy(force=True))
+        np.savez_compressed(content, allow_pickle=False, **parts)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise not_written(path, error) from error
         replace_file(path, content.getbuffer())
-        return path
 
     def discard_after(self, step: int) -> None:
         """Remove the snapshots of later steps, which a resumed run takes anew."""
-        for taken, path in _snapshot_files(self.folder):
-            if taken > step:
+        for path in self.folder.glob("step-*.npz"):
+            match = re.fullmatch(r"step-(\d+)\.npz", path.name)
+            if match and int(match[1]) > step:
                 path.unlink()
-
-
-def read_snapshots(folder: Path) -> list[tuple[int, np.ndarray[Any, np.dtype[np.float32]]]]:
-    """Return the snapshots of a folder with their steps, in order; none where there is no folder.
-
-    Raises:
-        StateError: If a file is damaged.
-    """
-    snapshots = []
-    for step, path in _snapshot_files(folder):
-        try:
-            snapshots.append((step, np.load(path, allow_pickle=False)))
-        except (OSError, ValueError, EOFError) as error:
-            raise StateError(f"the snapshot {path} is damaged: {error}. Remove it.") from error
-    return snapshots
-
-
-def _snapshot_files(folder: Path) -> list[tuple[int, Path]]:
-    matches = ((re.fullmatch(r"step-(\d+)\.npy", p.name), p) for p in folder.glob("step-*.npy"))
-    return sorted((int(match[1]), path) for match, path in matches if match)

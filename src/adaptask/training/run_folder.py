@@ -3,7 +3,7 @@
 config.toml         everything that decides the run
 environment.json    versions, device, revision
 metrics.jsonl       one line a record
-snapshots/          the sampler's potentials now and then
+snapshots/          the sampler's potentials, and how often each class was drawn, now and then
 last.pt             where to go on; previous.pt is the one before
 best.pt             the best weights by validation
 """
@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
+from adaptask.atomic_file import not_written, replace_file
 from adaptask.errors import ArgumentError, StateError
-from adaptask.training.atomic_file import not_written, replace_file
 from adaptask.training.best import Checkpoint
 from adaptask.training.checkpoints import (
     BEST,
@@ -32,7 +32,7 @@ from adaptask.training.checkpoints import (
     save_latest,
 )
 from adaptask.training.folder_lock import FolderLock
-from adaptask.training.records import MetricsLog, PotentialSnapshots, record_environment
+from adaptask.training.records import MetricsLog, Snapshots, record_environment
 
 Report = Callable[[str], None]
 LOCK = "lock"
@@ -61,7 +61,7 @@ class RunFolder:
     def __init__(self, path: Path | str, config_text: str | None = None) -> None:
         self.path = Path(path)
         self.config_text = config_text
-        self.snapshots = PotentialSnapshots(self.path / "snapshots")
+        self.snapshots = Snapshots(self.path / "snapshots")
         self.is_open = False
         """Whether a run has begun here, or goes on."""
         self._lock = FolderLock(self.path / LOCK)

@@ -79,6 +79,9 @@ class TrainingStep:
         self.precision = check_choice("precision", precision, PRECISIONS)
         self.metrics = RunningMetrics(source.device)
         self.divergence = DivergenceWatch(source.device, sampler.n_way, _class_names(source))
+        self.class_counts = _no_counts(sampler, source.device)
+        """How often each class was drawn, `classes`; None of a sampler that does not tell how many
+        there are."""
 
     def __call__(self, step: int) -> None:
         """Train on new tasks, as step number `step`, counted from 0.
@@ -95,6 +98,9 @@ class TrainingStep:
         self.optimizer.step()
         probabilities, labels = (torch.cat(part) for part in zip(*parts, strict=True))
         self.sampler.update(class_ids, probabilities, labels)
+        if self.class_counts is not None:
+            drawn = class_ids.flatten()
+            self.class_counts.index_add_(0, drawn, torch.ones_like(drawn))
 
     def _learn(self, step: int, class_ids: Tensor) -> tuple[Tensor, Tensor]:
         """Add the gradient of some tasks; return their query probabilities and labels."""
@@ -124,6 +130,11 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[obj
     if precision == "float32":
         return nullcontext()
     return torch.autocast(device.type, dtype=torch.bfloat16)
+
+
+def _no_counts(sampler: TaskSampler, device: torch.device) -> Tensor | None:
+    n_classes = getattr(sampler, "n_classes", None)
+    return None if n_classes is None else torch.zeros(n_classes, dtype=torch.int64, device=device)
 
 
 def _class_names(source: TaskSource) -> Sequence[str] | None:

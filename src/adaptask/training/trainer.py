@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from torch import Tensor, nn, optim
 from adaptask.arguments import check_integer
 from adaptask.errors import ArgumentError, StateError, TrainingError
 from adaptask.interfaces import TaskSampler
+from adaptask.samplers import Sampler, kl_from_uniform
 from adaptask.training.best import BestCheckpoints, Checkpoint
 from adaptask.training.checkpoints import check_savable
 from adaptask.training.displays import Display, Silent
@@ -26,12 +28,16 @@ from adaptask.training.random_state import random_state, set_random_state
 from adaptask.training.run_folder import RunFolder
 from adaptask.training.step import TaskSource, TrainingStep
 
+# Tasks from which the divergence of a sampler is estimated where it cannot be summed: by number
+# of ways, since the probability of a set is a sum over the orders in which it can be drawn.
+_MANY_WAYS, _DRAWS, _FEW_DRAWS = 9, 1000, 100
+
 
 @dataclass(frozen=True)
 class Every:
     """Steps between things that happen now and then; 0 is never.
 
-    Validation and checkpoint also happen after the last step.
+    All of it also happens after the last step.
     """
 
     log: int = 50
@@ -199,6 +205,7 @@ class Trainer:
             "sampler": self.sampler.state_dict(),
             "source": self.source.state_dict() if hasattr(self.source, "state_dict") else {},
             "metrics": self._train_step.metrics.state_dict(),
+            "class_counts": self._train_step.class_counts,
             "best": [vars(checkpoint) for checkpoint in self.best.checkpoints],
             "random": random_state(),
         }
@@ -228,6 +235,8 @@ class Trainer:
         if hasattr(self.source, "load_state_dict"):
             self.source.load_state_dict(state["source"])
         self._train_step.metrics.load_state_dict(state["metrics"])
+        if self._train_step.class_counts is not None:
+            self._train_step.class_counts.copy_(state["class_counts"])
         self._train_step.divergence.reset()
         self.best.checkpoints = tuple(Checkpoint(**kept) for kept in state["best"])
         self.step, self._seconds = int(state["step"]), float(state["seconds"])
@@ -260,7 +269,7 @@ class Trainer:
         last = self.step == n_steps
         due = {name for name in vars(self.every) if self.every.is_due(name, self.step)}
         if last:
-            due |= {"validate", "checkpoint", "log"}
+            due |= set(vars(self.every))
         if due & {"validate", "checkpoint"}:
             self._check_weights()
         elif due:
@@ -269,7 +278,7 @@ class Trainer:
         if "log" in due:
             shown |= self._log()
         if "snapshot" in due and self.folder is not None:
-            self.folder.snapshots.save(self.step, self.sampler)
+            self._snapshot(self.folder)
         if "validate" in due and self.validation is not None:
             shown["val_accuracy"] = self._validate(self.validation)
         if "checkpoint" in due and self.folder is not None:
@@ -300,6 +309,16 @@ class Trainer:
         metrics["lr"] = self.optimizer.param_groups[0]["lr"]
         self._record("train", {**metrics, "seconds": self._seconds})
         return metrics
+
+    def _snapshot(self, folder: RunFolder) -> None:
+        """Keep what the sampler has learned, and how far that is from uniform."""
+        folder.snapshots.save(self.step, self.sampler, self._train_step.class_counts)
+        if isinstance(self.sampler, Sampler):
+            n_way = self.sampler.n_way
+            n_draws = _DRAWS if n_way < _MANY_WAYS else _FEW_DRAWS
+            kl = float(kl_from_uniform(self.sampler, n_draws=n_draws).value)
+            n_tasks = math.comb(self.sampler.n_classes, n_way)
+            self._record("sampler", {"kl": kl, "entropy": math.log(n_tasks) - kl})
 
     def _validate(self, validation: Evaluator) -> float:
         """Measure the learner, keep it if it is among the best, and return its accuracy."""

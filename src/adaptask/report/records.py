@@ -1,0 +1,232 @@
+"""The files of a run, read back: metrics, snapshots, test result, portrait."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+import zipfile
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptask.errors import StateError
+
+_DAMAGE = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile)
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """What a sampler had learned after a step, and how often each class had been drawn."""
+
+    step: int
+    distribution: NDArray[np.float32] | None
+    """Log potentials, `classes x classes` with -inf on the diagonal, or log weights, `classes`;
+    None of a sampler that learns nothing."""
+    class_counts: NDArray[np.int64] | None
+    """In how many tasks each class has been since the start, `classes`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Portrait:
+    """What was seen and drawn in a run, for a report that has neither the data nor the model."""
+
+    class_names: tuple[str, ...]
+    images: NDArray[np.uint8]
+    """Some of each training class, `classes x images x height x width x channels`."""
+    similarity: NDArray[np.float32]
+    """Cosines between the mean features of the classes, `classes x classes`."""
+    tasks: NDArray[np.int64]
+    """Tasks that the sampler drew after the last step, `tasks x way`."""
+
+
+@dataclass(frozen=True, eq=False)
+class TestResult:
+    """How well the best weights by validation did on the test classes."""
+
+    accuracies: NDArray[np.float64]
+    """Of each episode, 0 to 1; the same episodes in all runs with the same `evaluation`."""
+    loss: float
+    steps: tuple[int, ...]
+    """After which steps the weights were taken."""
+
+
+@dataclass(frozen=True, eq=False)
+class RunRecord:
+    """One run, finished or not.
+
+    Args:
+        folder: Where it is.
+    """
+
+    folder: Path
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """Its configuration, section by section.
+
+        Raises:
+            StateError: If it cannot be read.
+        """
+        path = self.folder / "config.toml"
+        try:
+            return tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise StateError(f"the configuration {path} cannot be read: {error}.") from error
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is anything to read."""
+        return (self.folder / "config.toml").exists()
+
+    @cached_property
+    def metrics(self) -> list[dict[str, Any]]:
+        """All records; none before the first."""
+        path = self.folder / "metrics.jsonl"
+        return read_metrics(path) if path.exists() else []
+
+    @cached_property
+    def test(self) -> TestResult | None:
+        """The test result; None of a run that has not ended.
+
+        Raises:
+            StateError: If the file is damaged.
+        """
+        path = self.folder / "test.json"
+        if not path.exists():
+            return None
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            accuracies = np.array(found["accuracies"], dtype=np.float64)
+            return TestResult(accuracies, float(found["loss"]), tuple(found["steps"]))
+        except (*_DAMAGE, TypeError) as error:
+            raise StateError(f"the test result {path} is damaged. Remove it.") from error
+
+    @cached_property
+    def failure(self) -> str | None:
+        """Why the run failed, if it did."""
+        path = self.folder / "failure.txt"
+        return path.read_text(encoding="utf-8").strip() if path.exists() else None
+
+    @cached_property
+    def environment(self) -> list[dict[str, Any]]:
+        """In what it was made, from which step on; empty where that is not known."""
+        try:
+            found = json.loads((self.folder / "environment.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return []
+        return found if isinstance(found, list) else []
+
+    @cached_property
+    def snapshots(self) -> list[Snapshot]:
+        """What the sampler had learned, step by step; read when first asked for."""
+        return read_snapshots(self.folder / "snapshots")
+
+    @cached_property
+    def portrait(self) -> Portrait | None:
+        """What it looked like at the end; None of a run that has not ended.
+
+        Raises:
+            StateError: If the file is damaged.
+        """
+        path = self.folder / "portrait.npz"
+        if not path.exists():
+            return None
+        try:
+            with np.load(path, allow_pickle=False) as found:
+                names = tuple(str(name) for name in found["class_names"])
+                return Portrait(names, found["images"], found["similarity"], found["tasks"])
+        except _DAMAGE as error:
+            raise StateError(f"the portrait {path} is damaged: {error}. Remove it.") from error
+
+    @property
+    def seed(self) -> int:
+        """The run's seed."""
+        return int(self.config.get("seed", 0))
+
+    @property
+    def n_steps(self) -> int:
+        """How many steps it is to make."""
+        return int(self.config.get("steps", 0))
+
+    @property
+    def steps_done(self) -> int:
+        """How many steps are on record."""
+        return int(self.metrics[-1]["step"]) if self.metrics else 0
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it has been tested."""
+        return (self.folder / "test.json").exists()
+
+    @property
+    def seconds_per_step(self) -> float | None:
+        """Median over the records of the time that a training step took, all else left out."""
+        records = [r for r in self.metrics if r["split"] == "train" and r.get("seconds")]
+        points = [(0, 0.0), *((r["step"], r["seconds"]) for r in records)]
+        paces = [(t1 - t0) / (s1 - s0) for (s0, t0), (s1, t1) in pairwise(points) if s1 > s0]
+        # The first has what is done once: kernels chosen, memory fetched.
+        return float(np.median(paces[1:] or paces)) if paces else None
+
+    def curve(self, split: str, name: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return the steps and values of a metric; what was no number is left out."""
+        points = [
+            (r["step"], r[name])
+            for r in self.metrics
+            if r["split"] == split and isinstance(r.get(name), int | float)
+        ]
+        steps = np.array([step for step, _ in points], dtype=np.int64)
+        return steps, np.array([value for _, value in points], dtype=np.float64)
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Return the records of a metrics file, leaving out a last line that is not complete.
+
+    Raises:
+        StateError: If there is no such file, or another line is no record.
+    """
+    try:
+        lines = path.read_bytes().split(b"\n")[:-1]
+    except OSError as error:
+        raise StateError(f"there are no metrics to read at {path}: {error.strerror}.") from error
+    records = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = json.loads(line)
+        except ValueError:
+            record = None
+        if not isinstance(record, dict) or not record.keys() >= {"step", "split"}:
+            raise StateError(
+                f"line {number} of {path} is no record with a step and a split: {line[:80]!r}. "
+                "Remove the line."
+            )
+        records.append(record)
+    return records
+
+
+def read_snapshots(folder: Path) -> list[Snapshot]:
+    """Return the snapshots of a folder in order; none where there is no folder.
+
+    Raises:
+        StateError: If a file is damaged.
+    """
+    snapshots = []
+    for step, path in snapshot_files(folder):
+        try:
+            with np.load(path, allow_pickle=False) as found:
+                parts = {name: found[name] for name in found.files}
+        except _DAMAGE as error:
+            raise StateError(f"the snapshot {path} is damaged: {error}. Remove it.") from error
+        snapshots.append(Snapshot(step, parts.get("distribution"), parts.get("class_counts")))
+    return snapshots
+
+
+def snapshot_files(folder: Path) -> list[tuple[int, Path]]:
+    """Return the steps and files of the snapshots in a folder, in order."""
+    matches = ((re.fullmatch(r"step-(\d+)\.npz", p.name), p) for p in folder.glob("step-*.npz"))
+    return sorted((int(match[1]), path) for match, path in matches if match)
