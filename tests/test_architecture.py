@@ -140,7 +140,9 @@ def test_the_constraints_pin_what_the_project_asks_for():
     import tomllib
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *(name for extra in extras.values() for name in extra)]
     for requirement in wanted:
-        assert requirement.split(">=")[0] in pinned
+        if not requirement.startswith("adaptask["):
+            assert requirement.split(">=")[0] in pinned
     assert "torch==2.13.0" in (ROOT / "constraints.txt").read_text().splitlines()

@@ -39,6 +39,7 @@ def test_a_run_leaves_everything_in_its_folder(tiny_run, tmp_path, capsys):
         "last.pt",
         "previous.pt",
         "best.pt",
+        "portrait.npz",
         "test.json",
         "lock",
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import tomllib
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from adaptask.errors import StateError
 
-_DAMAGE = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile)
+_DAMAGE = (OSError, ValueError, EOFError, KeyError, AttributeError, zipfile.BadZipFile)
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,10 +139,10 @@ class RunRecord:
         if not path.exists():
             return None
         try:
-            with np.load(path, allow_pickle=False) as found:
-                names = tuple(str(name) for name in found["class_names"])
-                return Portrait(names, found["images"], found["similarity"], found["tasks"])
-        except _DAMAGE as error:
+            found = _arrays(path)
+            names = tuple(str(name) for name in found.pop("class_names"))
+            return Portrait(class_names=names, **found)
+        except (*_DAMAGE, TypeError) as error:
             raise StateError(f"the portrait {path} is damaged: {error}. Remove it.") from error
 
     @property
@@ -218,12 +219,17 @@ def read_snapshots(folder: Path) -> list[Snapshot]:
     snapshots = []
     for step, path in snapshot_files(folder):
         try:
-            with np.load(path, allow_pickle=False) as found:
-                parts = {name: found[name] for name in found.files}
+            parts = _arrays(path)
         except _DAMAGE as error:
             raise StateError(f"the snapshot {path} is damaged: {error}. Remove it.") from error
         snapshots.append(Snapshot(step, parts.get("distribution"), parts.get("class_counts")))
     return snapshots
+
+
+def _arrays(path: Path) -> dict[str, NDArray[Any]]:
+    # From memory: of a damaged file, numpy would leave the handle open.
+    with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as found:
+        return {name: found[name] for name in found.files}
 
 
 def snapshot_files(folder: Path) -> list[tuple[int, Path]]:

@@ -1,0 +1,227 @@
+"""Many runs, one after the other or in several processes; what fails does not stop the rest."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Protocol
+
+from adaptask.atomic_file import replace_file
+from adaptask.errors import AdaptaskError
+from adaptask.experiments.config import RunConfig
+
+_SECONDS_TO_SAVE = 60.0
+_SECONDS_BETWEEN_REPORTS = 0.2
+FAILURE = "failure.txt"
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run to be made."""
+
+    name: str
+    config: RunConfig
+    path: Path
+
+
+class JobDisplay(Protocol):
+    """Shows where many runs stand."""
+
+    def begin_job(self, job: Job) -> None:
+        """Take in that a run begins, or goes on."""
+        ...
+
+    def advance_job(self, job: Job, step: int, metrics: Mapping[str, float]) -> None:
+        """Take in how far it is; what is not in `metrics` is as before."""
+        ...
+
+    def end_job(self, job: Job, failure: str | None) -> None:
+        """Take in that it ended, and why it failed, if it did."""
+        ...
+
+    def warn(self, text: str) -> None:
+        """Show what has gone wrong, though all goes on."""
+        ...
+
+
+class RunDisplay:
+    """What a single run tells, handed on to the display of all; a few times a second."""
+
+    def __init__(self, job: Job, display: JobDisplay) -> None:
+        self._job, self._display = job, display
+        self._metrics: dict[str, float] = {}
+        self._next = 0.0
+
+    def begin(self, step: int, n_steps: int) -> None:
+        """Hand on where the run stands."""
+        self._display.advance_job(self._job, step, {})
+
+    def advance(self, step: int, metrics: Mapping[str, float] | None = None) -> None:
+        """Hand on how far it is, if it is time."""
+        self._metrics.update(metrics or {})
+        if time.perf_counter() >= self._next:
+            self._hand_on(step)
+
+    def message(self, text: str) -> None:
+        """Do nothing: the result is in the table."""
+
+    def warn(self, text: str) -> None:
+        """Hand on what has gone wrong."""
+        self._display.warn(f"{self._job.name}: {text}")
+
+    def end(self, step: int) -> None:
+        """Hand on where it ended."""
+        self._hand_on(step)
+
+    def _hand_on(self, step: int) -> None:
+        self._display.advance_job(self._job, step, self._metrics)
+        self._metrics = {}
+        self._next = time.perf_counter() + _SECONDS_BETWEEN_REPORTS
+
+
+def run_jobs(jobs: Sequence[Job], display: JobDisplay, *, workers: int = 1) -> dict[str, str]:
+    """Make all runs; return why those failed that did, by their names.
+
+    A failure is also left in the run's folder, as `failure.txt`.
+
+    Args:
+        jobs: The runs; those that are finished cost next to nothing.
+        display: Shows progress.
+        workers: In how many processes; 1 is this one.
+
+    Raises:
+        KeyboardInterrupt: After Ctrl-C; runs in progress have saved where they are.
+    """
+    if workers == 1:
+        return _in_this_process(jobs, display)
+    return _Pool(jobs, display, min(workers, len(jobs))).run()
+
+
+def _in_this_process(jobs: Iterable[Job], display: JobDisplay) -> dict[str, str]:
+    failures = {}
+    for job in jobs:
+        display.begin_job(job)
+        failure = attempt(job, display)
+        if failure is not None:
+            failures[job.name] = failure
+        display.end_job(job, failure)
+    return failures
+
+
+def attempt(job: Job, display: JobDisplay) -> str | None:
+    """Make a run; return why it failed, if it did."""
+    from adaptask.experiments.running import run
+
+    try:
+        run(job.config, job.path, display=RunDisplay(job, display))
+    except AdaptaskError as error:
+        return _failed(job, str(error), str(error))
+    except Exception as error:  # of one run, whatever it is; the others are not worse for it
+        message = f"{type(error).__name__}: {error}"
+        return _failed(job, message, traceback.format_exc())
+    return None
+
+
+def _failed(job: Job, message: str, details: str) -> str:
+    try:
+        if job.path.is_dir():
+            replace_file(job.path / FAILURE, details.encode())
+    except AdaptaskError:
+        pass  # the message is returned, and a disk that is full is its reason perhaps
+    return message
+
+
+class _Pool:
+    """Processes that each make one run after the other.
+
+    They end with this one, however it ends: a run that is cut off goes on from its checkpoint.
+    """
+
+    def __init__(self, jobs: Sequence[Job], display: JobDisplay, n_workers: int) -> None:
+        self._waiting = deque(jobs)
+        self._display = display
+        self._failures: dict[str, str] = {}
+        self._busy: dict[Connection, tuple[BaseProcess, Job]] = {}
+        self._n_workers = n_workers
+
+    def run(self) -> dict[str, str]:
+        try:
+            for _ in range(self._n_workers):
+                self._hire()
+            while self._busy:
+                for connection in wait(list(self._busy)):
+                    self._hear(connection)  # type: ignore[arg-type]
+        except BaseException:
+            self._let_them_save()
+            raise
+        return self._failures
+
+    def _hire(self) -> None:
+        """Start a process, if there is something left to do."""
+        if not self._waiting:
+            return
+        from adaptask.experiments.worker import serve
+
+        context = get_context("spawn")
+        ours, theirs = context.Pipe()
+        process = context.Process(target=serve, args=(theirs,), daemon=True)
+        process.start()
+        theirs.close()  # so that the end of the process is the end of the connection
+        self._give(ours, process)
+
+    def _give(self, connection: Connection, process: BaseProcess) -> None:
+        if not self._waiting:
+            connection.close()
+            process.join()
+            return
+        job = self._waiting.popleft()
+        self._busy[connection] = process, job
+        self._display.begin_job(job)
+        connection.send(job)
+
+    def _hear(self, connection: Connection) -> None:
+        process, job = self._busy[connection]
+        try:
+            kind, *rest = connection.recv()
+        except (EOFError, OSError):
+            process.join()
+            self._end(connection, job, _failed(job, *_death(process)))
+            self._hire()
+            return
+        if kind == "advance":
+            self._display.advance_job(job, *rest)
+        elif kind == "warn":
+            self._display.warn(*rest)
+        else:
+            self._end(connection, job, *rest)
+            self._give(connection, process)
+
+    def _end(self, connection: Connection, job: Job, failure: str | None) -> None:
+        del self._busy[connection]
+        if failure is not None:
+            self._failures[job.name] = failure
+        self._display.end_job(job, failure)
+
+    def _let_them_save(self) -> None:
+        """Wait for processes that Ctrl-C has reached too; end those that it has not."""
+        deadline = time.monotonic() + _SECONDS_TO_SAVE
+        for process, _ in self._busy.values():
+            process.terminate()
+        for process, _ in self._busy.values():
+            process.join(max(0.0, deadline - time.monotonic()))
+            process.kill()
+
+
+def _death(process: BaseProcess) -> tuple[str, str]:
+    code = process.exitcode or 0
+    how = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
+    hint = ", out of memory perhaps" if code == -9 else ""
+    text = f"the process {how}{hint}. Start the same command again to go on."
+    return text, text
