@@ -13,6 +13,7 @@ from tyro.extras import SubcommandApp
 from adaptask import __version__
 from adaptask.errors import AdaptaskError, ArgumentError
 from adaptask.experiments.config import RunConfig
+from adaptask.experiments.shared_config import SharedConfig
 
 _DESCRIPTION = """Adaptive task sampling for few-shot meta-learning.
 
@@ -23,6 +24,9 @@ data = SubcommandApp()
 app.command(data, name="data", help="List, prepare, check and look at datasets.")
 
 Name = Annotated[str, arg(metavar="NAME")]
+
+_given: list[str] = []
+"""The words of the command line, for reports to repeat."""
 
 
 @app.command
@@ -114,6 +118,61 @@ def evaluate(
         weights=weights,
         device=device,
     )
+
+
+@app.command
+def compare(
+    run: Annotated[SharedConfig, arg(name="")] = SharedConfig(),  # noqa: B008, it is frozen
+    *,
+    learners: tuple[str, ...] = (),
+    samplers: tuple[str, ...] = ("uniform", "gcp"),
+    seeds: int = 3,
+    output: Annotated[Path | None, arg(metavar="FOLDER")] = None,
+    workers: Annotated[int | None, arg(metavar="INT")] = None,
+    preset: Annotated[str | None, arg(metavar="NAME")] = None,
+    config: Annotated[Path | None, arg(metavar="FILE")] = None,
+) -> int:
+    """Train every learner with every sampler, and tell which differences are real.
+
+    adaptask compare --dataset glyphs --learners protonet --samplers uniform c gcp --steps 2000
+
+    Runs of the same seed start from the same weights and are tested on the same tasks. The same
+    command goes on after a kill; more seeds or samplers are added to those that are there.
+
+    Args:
+        run: What all runs share.
+        learners: Names of learners; by default that of the preset or file, or protonet.
+        samplers: Names of samplers, with options of their own if need be:
+            gcp:strategy=easy,tau=0.7.
+        seeds: How many seeds each; 0, 1, ...
+        output: Where the runs and the report are kept; a folder under runs/ where none is given.
+        workers: How many runs at once; by default one a core on a CPU, one on a GPU.
+        preset: Start from a published recipe; `adaptask list` shows them.
+        config: A TOML file that sets any of the options below; flags win over it.
+    """
+    from adaptask.experiments.compare_command import compare as compare_samplers
+
+    return compare_samplers(
+        run.config(),
+        learners=learners or (run.model.learner,),
+        samplers=samplers,
+        seeds=seeds,
+        output=output,
+        workers=workers,
+        command=("adaptask", *_given),
+    )
+
+
+@app.command
+def report(folder: Positional[Annotated[Path, arg(metavar="FOLDER")]]) -> int:
+    """Make or remake the report of a comparison, a sweep or a single run, from its folder alone.
+
+    Args:
+        folder: The folder of a study, or of runs.
+    """
+    from adaptask.experiments.conclusion import conclude
+
+    return conclude(folder)
 
 
 @app.command(name="list")
@@ -242,10 +301,13 @@ def main(args: list[str] | None = None) -> int:
     """Run the command line; return the exit status."""
     arguments = sys.argv[1:] if args is None else args
     try:
+        # The parser shows and takes as defaults what the file says.
         if arguments[:1] == ["train"]:
-            # The parser shows and takes as defaults what the file says.
             train.__defaults__ = (_starting_point(arguments),)
-        app.cli(prog="adaptask", description=_DESCRIPTION, args=arguments)
+        if arguments[:1] == ["compare"]:
+            compare.__defaults__ = (SharedConfig.of(_starting_point(arguments)),)
+        _given[:] = arguments
+        status = app.cli(prog="adaptask", description=_DESCRIPTION, args=arguments)
     except AdaptaskError as error:
         sys.stderr.write(f"adaptask: {error}\n")
         return 1
@@ -256,7 +318,7 @@ def main(args: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("adaptask: interrupted\n")
         return 130
-    return 0
+    return status if isinstance(status, int) else 0
 
 
 if __name__ == "__main__":

@@ -80,6 +80,26 @@ def parse_config(text: str, base: RunConfig | None = None) -> RunConfig:
     return merged
 
 
+def with_option(config: RunConfig, name: str, text: str) -> RunConfig:
+    """Return the configuration with one option set from a text, as on a command line.
+
+    >>> with_option(RunConfig(), "sampler.tau", "0.7").sampler.tau
+    0.7
+
+    Raises:
+        ArgumentError: If there is no such option, or the text is no value of it.
+    """
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text  # a word that needs no quotes here
+    section, _, option = name.rpartition(".")
+    changed: RunConfig = _merged(
+        config, {section: {option: value}} if section else {option: value}, ""
+    )
+    return changed
+
+
 def _shown(config: RunConfig) -> dict[str, Any]:
     """Return what decides the run, as plain values."""
     names = {*LEARNERS, *BACKBONES} - {config.model.learner, config.model.backbone}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
@@ -20,6 +23,7 @@ from adaptask.experiments.config import RunConfig
 _SECONDS_TO_SAVE = 60.0
 _SECONDS_BETWEEN_REPORTS = 0.2
 FAILURE = "failure.txt"
+"""Why a run failed, in its folder."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +176,8 @@ class _Pool:
         context = get_context("spawn")
         ours, theirs = context.Pipe()
         process = context.Process(target=serve, args=(theirs,), daemon=True)
-        process.start()
+        with _interrupts_ignored():
+            process.start()
         theirs.close()  # so that the end of the process is the end of the connection
         self._give(ours, process)
 
@@ -210,13 +215,26 @@ class _Pool:
         self._display.end_job(job, failure)
 
     def _let_them_save(self) -> None:
-        """Wait for processes that Ctrl-C has reached too; end those that it has not."""
+        """Ask all processes to stop after their step, and wait for them."""
         deadline = time.monotonic() + _SECONDS_TO_SAVE
         for process, _ in self._busy.values():
             process.terminate()
         for process, _ in self._busy.values():
             process.join(max(0.0, deadline - time.monotonic()))
             process.kill()
+
+
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """Start processes that Ctrl-C does not reach: they are asked to stop by this one."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def _death(process: BaseProcess) -> tuple[str, str]:

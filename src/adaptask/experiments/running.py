@@ -17,6 +17,7 @@ from adaptask.experiments.building import (
 )
 from adaptask.experiments.config import RunConfig, check_config
 from adaptask.experiments.config_file import dump_config, load_config, parse_config
+from adaptask.experiments.jobs import FAILURE
 from adaptask.experiments.portrait import save_portrait
 from adaptask.learners import Ensemble
 from adaptask.training.best import Checkpoint
@@ -31,7 +32,6 @@ from adaptask.training.trainer import Trainer
 MAY_CHANGE = ("steps", "machine", "every")
 """What may be set anew when a run goes on."""
 TEST = "test.json"
-FAILURE = "failure.txt"
 
 OpenLoggers = Callable[[Trainer], Sequence[Logger]]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 from collections.abc import Mapping
 from multiprocessing import parent_process
@@ -15,13 +14,11 @@ from adaptask.experiments.jobs import Job, attempt
 def serve(connection: Connection) -> None:
     """Make the runs that come through the connection; tell through it how they go."""
     _end_with_parent()
-    # A request to stop between two runs is one that the other process has had too.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         while True:
             job: Job = connection.recv()
             connection.send(("end", attempt(job, _Reports(connection))))
-    except (EOFError, OSError, KeyboardInterrupt, SystemExit):
+    except (EOFError, OSError, SystemExit):
         return
 
 

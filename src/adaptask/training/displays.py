@@ -232,7 +232,7 @@ class _Figures:
         (then, before), (now, after) = self._points[0], self._points[-1]
         if after > before and now > then:
             pace = (after - before) / (now - then)
-            texts.append(f"{_duration((self._n_steps - step) / pace)} left")
+            texts.append(f"{duration((self._n_steps - step) / pace)} left")
             texts.append(_pace(pace))
         return texts
 
@@ -240,14 +240,15 @@ class _Figures:
         seconds, done = time.perf_counter() - self._start, step - self._first
         pace = f", {_pace(done / seconds)}" if done and seconds else ""
         steps = "1 step" if done == 1 else f"{done} steps"
-        return f"{steps} in {_duration(seconds)}{pace}"
+        return f"{steps} in {duration(seconds)}{pace}"
 
 
 def _pace(pace: float) -> str:
     return f"{pace:.3g} steps/s" if pace < 100 else f"{pace:.0f} steps/s"
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Return hours, minutes and seconds."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}"

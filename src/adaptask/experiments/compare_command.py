@@ -1,0 +1,166 @@
+"""What `adaptask compare` does: every learner with every sampler and several seeds."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Collection, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+
+from adaptask.arguments import check_choice, check_integer
+from adaptask.errors import ArgumentError
+from adaptask.experiments.config import (
+    LEARNERS,
+    SAMPLER_OPTIONS,
+    OptimiserConfig,
+    RunConfig,
+    SamplerConfig,
+    section_name,
+)
+from adaptask.experiments.config_file import with_option
+from adaptask.experiments.trials import Trial
+
+BASELINE = "uniform"
+
+
+def compare(
+    base: RunConfig,
+    *,
+    learners: Sequence[str],
+    samplers: Sequence[str],
+    seeds: int = 3,
+    output: Path | None = None,
+    workers: int | None = None,
+    command: Sequence[str] = (),
+) -> int:
+    """Train every combination, then print the table and write the report.
+
+    Args:
+        base: What all runs share.
+        learners: Names of learners.
+        samplers: Names of samplers, each with options of its own if need be, such as
+            `gcp:strategy=easy,tau=0.7`.
+        seeds: How many seeds; they are 0, 1, ...
+        output: The study's folder; one named after it where it is not given.
+        workers: How many processes; None chooses.
+        command: The words that repeat it.
+
+    Returns:
+        The exit status: 1 if a run failed.
+
+    Raises:
+        AdaptaskError: If something cannot be used or done; the message says what to do.
+    """
+    from adaptask.experiments.conclusion import conclude
+    from adaptask.experiments.studies import StudyPlan, run_study
+
+    check_integer("seeds", seeds, low=1)
+    trials = comparison(base, learners=learners, samplers=samplers)
+    folder = output or default_folder(base, learners)
+    plan = StudyPlan(
+        title=comparison_title(base, learners),
+        trials=trials,
+        seeds=range(seeds),
+        command=shlex.join(command),
+        notes=_notes(trials),
+    )
+    try:
+        failures = run_study(plan, folder, workers=workers)
+    except (KeyboardInterrupt, SystemExit):
+        if folder.exists():
+            sys.stderr.write("To go on, give the same command again; what is done is kept.\n")
+        raise
+    return conclude(folder, failures)
+
+
+def default_folder(base: RunConfig, learners: Sequence[str]) -> Path:
+    """Return a folder named after what is compared."""
+    task = f"{base.task.n_way}way-{base.task.n_shot}shot"
+    return Path("runs") / f"compare-{base.data.dataset}-{'-'.join(learners)}-{task}"
+
+
+def comparison_title(base: RunConfig, learners: Sequence[str]) -> str:
+    """Return what is compared, in words."""
+    return (
+        f"Task samplers for {', '.join(learners)} on {base.data.dataset}, "
+        f"{base.task.n_way}-way {base.task.n_shot}-shot"
+    )
+
+
+def comparison(base: RunConfig, *, learners: Sequence[str], samplers: Sequence[str]) -> list[Trial]:
+    """Return a trial for every learner with every sampler.
+
+    Options that one of them takes and another does not are set where they are taken; an option
+    that none takes is an error.
+
+    Raises:
+        ArgumentError: If a name or an option is not known, or plays no part in any trial.
+    """
+    for learner in learners:
+        check_choice("learner", learner, LEARNERS)
+    configs = {text: _sampler(text, base.sampler) for text in samplers}
+    _check_sampler_options(base.sampler, list(configs.values()))
+    _check_learner_options(base, learners)
+    return [
+        Trial(
+            name=f"{learner} {text}",
+            labels={"learner": learner, "sampler": text},
+            config=_configured(base, learner, configs[text]),
+            baseline=f"{learner} {BASELINE}" if BASELINE in samplers and text != BASELINE else None,
+        )
+        for learner in learners
+        for text in samplers
+    ]
+
+
+def _sampler(text: str, base: SamplerConfig) -> SamplerConfig:
+    """Return the sampler that a text such as `gcp:strategy=easy,tau=0.7` names."""
+    name, _, options = text.partition(":")
+    taken = SAMPLER_OPTIONS[check_choice("sampler", name, SAMPLER_OPTIONS)]
+    options_of_base = {option: getattr(base, option) for option in taken}
+    config = RunConfig(sampler=SamplerConfig(name=name, **options_of_base))  # type: ignore[arg-type]
+    for item in filter(None, options.split(",")):
+        option, equals, value = item.partition("=")
+        if not equals or option not in taken:
+            raise ArgumentError(
+                f"the sampler {name!r} takes {', '.join(taken) or 'no options'}, written as "
+                f"{name}:OPTION=VALUE; got {item!r}."
+            )
+        config = with_option(config, f"sampler.{option}", value)
+    return config.sampler
+
+
+def _check_sampler_options(base: SamplerConfig, samplers: Collection[SamplerConfig]) -> None:
+    for field in fields(base):
+        if field.name == "name" or getattr(base, field.name) == field.default:
+            continue
+        if not any(field.name in SAMPLER_OPTIONS[sampler.name] for sampler in samplers):
+            raise ArgumentError(f"none of the samplers takes {field.name}; leave it out.")
+
+
+def _check_learner_options(base: RunConfig, learners: Sequence[str]) -> None:
+    default = RunConfig()
+    for name in LEARNERS:
+        if name not in learners and base.options_of(name) != default.options_of(name):
+            raise ArgumentError(
+                f"options of {section_name(name)} were set, but {name} is not compared; leave them "
+                "out, or name it in --learners."
+            )
+
+
+def _configured(base: RunConfig, learner: str, sampler: SamplerConfig) -> RunConfig:
+    default = RunConfig()
+    others = {section_name(name): default.options_of(name) for name in LEARNERS if name != learner}
+    model = replace(base.model, learner=learner)  # type: ignore[arg-type]
+    config = replace(base, model=model, sampler=sampler, **others)
+    if learner == "reptile" and base.optimiser == OptimiserConfig():
+        # As published: it interpolates weights only so.
+        return replace(config, optimiser=OptimiserConfig(name="sgd", lr=1.0, momentum=0.0))
+    return config
+
+
+def _notes(trials: Sequence[Trial]) -> tuple[str, ...]:
+    if any(trial.config.model.learner == "reptile" for trial in trials):
+        return ("Reptile is trained with plain SGD at rate 1 unless an optimiser is named.",)
+    return ()

@@ -1,0 +1,145 @@
+"""A study from its trials to its report: train what is missing, then say what came out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from adaptask.arguments import check_integer
+from adaptask.atomic_file import not_written
+from adaptask.errors import ArgumentError
+from adaptask.experiments.config import RunConfig, check_config
+from adaptask.experiments.jobs import Job, run_jobs
+from adaptask.experiments.study_display import choose_study_display
+from adaptask.experiments.trials import Trial, check_trials
+from adaptask.report.study import FILE, Citation, Study, read_study
+from adaptask.training.folder_lock import FolderLock
+from adaptask.training.machine import choose_device
+
+_MOST_WORKERS = 8
+
+
+@dataclass(frozen=True)
+class StudyPlan:
+    """What a study consists of."""
+
+    title: str
+    trials: Sequence[Trial]
+    seeds: Sequence[int]
+    command: str
+    """What repeats it."""
+    columns: tuple[str, ...] = ()
+    """Labels that stand beside each other as columns in the main table."""
+    notes: tuple[str, ...] = ()
+    citations: tuple[Citation, ...] = ()
+
+    def study(self) -> Study:
+        """Return it as the report knows it."""
+        return Study(
+            title=self.title,
+            arms=tuple(trial.arm(self.seeds) for trial in self.trials),
+            command=self.command,
+            columns=self.columns,
+            notes=self.notes,
+            citations=self.citations,
+        )
+
+
+def run_study(plan: StudyPlan, folder: Path, *, workers: int | None = None) -> dict[str, str]:
+    """Make all runs of a study in a folder; those that are finished are kept.
+
+    The same command goes on after a kill. More seeds or other trials are added to those that the
+    folder has.
+
+    Args:
+        plan: What is to be run.
+        folder: Where.
+        workers: How many processes; None chooses: one a core on a CPU, one in all on a GPU.
+
+    Returns:
+        Why runs failed, by their names; empty where none did.
+
+    Raises:
+        ArgumentError: If something cannot be used, or the folder holds something else.
+        TrainingError: If another process is at work there.
+        KeyboardInterrupt: After Ctrl-C.
+    """
+    check_trials(plan.trials)
+    for trial in plan.trials:
+        check_config(trial.config)
+    n_runs = len(plan.trials) * len(plan.seeds)
+    device = choose_device(plan.trials[0].config.machine.device).type
+    workers = _workers(workers, n_runs, device)
+    jobs = _jobs(plan, folder, threads=_threads(workers, device))
+    _make(folder)
+    with ExitStack() as stack:
+        stack.enter_context(FolderLock(folder / "lock").held())
+        _merged(plan.study(), folder).write(folder)
+        display = choose_study_display(jobs)
+        stack.callback(display.close)
+        return run_jobs(jobs, display, workers=workers)
+
+
+def _make(folder: Path) -> None:
+    if folder.is_dir() and not (folder / FILE).exists():
+        others = [path for path in folder.iterdir() if path.name != "lock"]
+        if others:
+            raise ArgumentError(
+                f"{folder} exists, is not empty and holds no study; choose another folder."
+            )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise not_written(folder, error) from error
+
+
+def _jobs(plan: StudyPlan, folder: Path, *, threads: int | None) -> list[Job]:
+    """Return the runs: all trials of a seed before the next seed, so that pairs are there early."""
+    jobs = []
+    for seed in plan.seeds:
+        for trial in plan.trials:
+            (planned,) = trial.arm([seed]).runs
+            config = trial.seeded(seed)
+            if threads is not None and config.machine.threads is None:
+                config = _with_threads(config, threads)
+            jobs.append(Job(f"{trial.name}, seed {seed}", config, folder / planned.folder))
+    return jobs
+
+
+def _with_threads(config: RunConfig, threads: int) -> RunConfig:
+    return replace(config, machine=replace(config.machine, threads=threads))
+
+
+def _workers(workers: int | None, n_runs: int, device: str) -> int:
+    if workers is not None:
+        return check_integer("workers", workers, low=1)
+    return 1 if device != "cpu" else min(_cores(), n_runs, _MOST_WORKERS)
+
+
+def _threads(workers: int, device: str) -> int | None:
+    """Return how many CPU threads a run gets; small networks gain little from a second one."""
+    return max(1, _cores() // workers) if device == "cpu" and workers > 1 else None
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _merged(study: Study, folder: Path) -> Study:
+    """Return the study with what the folder has already and it does not name."""
+    if not (folder / FILE).exists():
+        return study
+    before = read_study(folder)
+    if study.arms[0].labels.keys() != before.arms[0].labels.keys():
+        raise ArgumentError(
+            f"{folder} holds another study, {before.title!r}; choose another folder."
+        )
+    arms = {arm.name: arm for arm in before.arms}
+    for arm in study.arms:
+        known = arms.get(arm.name)
+        runs = {run.seed: run for run in (*(known.runs if known else ()), *arm.runs)}
+        arms[arm.name] = replace(arm, runs=tuple(runs[seed] for seed in sorted(runs)))
+    return replace(study, arms=tuple(arms.values()))

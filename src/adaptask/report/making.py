@@ -1,0 +1,26 @@
+"""From the folder of a study to its report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from adaptask.report.page import write_report
+from adaptask.report.study import find_study
+from adaptask.report.summary import StudySummary, summarise, verdicts
+from adaptask.report.tables import tables_of
+
+
+def make_report(folder: Path) -> tuple[StudySummary, Path]:
+    """Make or remake the report of a study, of runs that lie together, or of a single run.
+
+    Returns:
+        What came out, and where the page is.
+
+    Raises:
+        ArgumentError: If there are no runs.
+        StateError: If a file is damaged.
+        TrainingError: If something cannot be written.
+    """
+    study = find_study(folder)
+    summary = summarise(study, folder)
+    return summary, write_report(folder, study, tables_of(summary), verdicts(summary))
