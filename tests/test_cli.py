@@ -11,20 +11,13 @@ from adaptask.cli import main
 from adaptask.data.cache import open_cache_writer
 
 
-def test_demo_prints_the_table(capsys):
-    assert main(["demo"]) == 0
-    printed = capsys.readouterr().out
-    assert "Share of confused pairs in a task" in printed
-    assert "gcp, uncertain" in printed
-
-
 def test_version(capsys):
     assert main(["version"]) == 0
     assert capsys.readouterr().out == f"adaptask {__version__}\n"
 
 
 def test_errors_are_one_line_on_standard_error(capsys):
-    assert main(["demo", "--seed", "-1"]) == 1
+    assert main(["train", "--seed", "-1"]) == 1
     printed = capsys.readouterr()
     assert printed.err == "adaptask: seed must be at least 0; got -1.\n"
 
@@ -44,7 +37,7 @@ def test_data_commands_are_wired(capsys, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["dmo"], ["data"], ["data", "prepare"], ["demo", "--sed"]]
+    "arguments", [[], ["dmo"], ["data"], ["data", "prepare"], ["demo", "--sed"], ["report"]]
 )
 def test_what_cannot_be_parsed_exits_with_2_and_help(arguments, capsys):
     with pytest.raises(SystemExit) as exit_info:
@@ -54,7 +47,8 @@ def test_what_cannot_be_parsed_exits_with_2_and_help(arguments, capsys):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["data", "--help"], ["data", "prepare", "--help"]]
+    "arguments",
+    [["--help"], ["data", "--help"], ["data", "prepare", "--help"], ["compare", "--help"]],
 )
 def test_help_needs_no_torch(arguments):
     code = (

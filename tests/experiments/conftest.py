@@ -12,3 +12,19 @@ TINY_RUN = (
 def tiny_run(tiny):
     """The arguments of a run that takes a second."""
     return ["train", *TINY_RUN.split()]
+
+
+@pytest.fixture
+def tiny_config(tiny):
+    """The configuration of that run."""
+    import tyro
+
+    from adaptask.experiments.config import RunConfig
+
+    return tyro.cli(RunConfig, args=TINY_RUN.split())
+
+
+@pytest.fixture
+def tiny_comparison(tiny):
+    """The arguments of a comparison of such runs, in this process."""
+    return ["compare", *TINY_RUN.split(), "--seeds", "2", "--workers", "1"]

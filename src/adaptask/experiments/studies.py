@@ -10,7 +10,8 @@ from pathlib import Path
 
 from adaptask.arguments import check_integer
 from adaptask.atomic_file import not_written
-from adaptask.errors import ArgumentError
+from adaptask.data import load
+from adaptask.errors import ArgumentError, DataError
 from adaptask.experiments.config import RunConfig, check_config
 from adaptask.experiments.jobs import Job, run_jobs
 from adaptask.experiments.study_display import choose_study_display
@@ -74,13 +75,21 @@ def run_study(plan: StudyPlan, folder: Path, *, workers: int | None = None) -> d
     device = choose_device(plan.trials[0].config.machine.device).type
     workers = _workers(workers, n_runs, device)
     jobs = _jobs(plan, folder, threads=_threads(workers, device))
+    missing = _missing_datasets(plan.trials)
+    possible = [job for job in jobs if job.config.data.dataset not in missing]
+    if not possible:
+        raise next(iter(missing.values()))
     _make(folder)
     with ExitStack() as stack:
         stack.enter_context(FolderLock(folder / "lock").held())
         _merged(plan.study(), folder).write(folder)
-        display = choose_study_display(jobs)
+        display = choose_study_display(possible)
         stack.callback(display.close)
-        return run_jobs(jobs, display, workers=workers)
+        for error in missing.values():
+            display.warn(f"Left out: {error}")
+        failures = run_jobs(possible, display, workers=workers)
+    left_out = {job.name: job.config.data.dataset for job in jobs if job not in possible}
+    return failures | {name: f"{missing[dataset]}" for name, dataset in left_out.items()}
 
 
 def _make(folder: Path) -> None:
@@ -94,6 +103,17 @@ def _make(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise not_written(folder, error) from error
+
+
+def _missing_datasets(trials: Sequence[Trial]) -> dict[str, DataError]:
+    """Return why datasets cannot be used; one that is made on first use is made now, once."""
+    missing = {}
+    for name in dict.fromkeys(trial.config.data.dataset for trial in trials):
+        try:
+            load(name, "train")
+        except DataError as error:
+            missing[name] = error
+    return missing
 
 
 def _jobs(plan: StudyPlan, folder: Path, *, threads: int | None) -> list[Job]:

@@ -1,0 +1,160 @@
+"""`adaptask compare`: what is compared, what is kept, what is refused."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from adaptask.cli import main
+from adaptask.errors import ArgumentError
+from adaptask.experiments.compare_command import comparison
+from adaptask.experiments.config import (
+    LEARNERS,
+    MachineConfig,
+    OptimiserConfig,
+    RunConfig,
+    SamplerConfig,
+    check_config,
+)
+from adaptask.experiments.config_file import load_config
+from adaptask.experiments.model_options import MAMLOptions
+from adaptask.report.records import RunRecord
+from adaptask.report.study import read_study
+
+
+def test_every_learner_meets_every_sampler():
+    samplers = ("uniform", "c", "cp", "gcp", "gcp:strategy=easy,tau=0.7")
+    trials = comparison(RunConfig(), learners=LEARNERS, samplers=samplers)
+    assert len({trial.name for trial in trials}) == len(LEARNERS) * 5
+    for trial in trials:
+        check_config(trial.config)
+        assert trial.config.model.learner == trial.labels["learner"]
+        assert trial.config.sampler.name == trial.labels["sampler"].partition(":")[0]
+        uniform = trial.labels["sampler"] == "uniform"
+        assert trial.baseline == (None if uniform else f"{trial.labels['learner']} uniform")
+    easy = next(t for t in trials if t.name == "protonet gcp:strategy=easy,tau=0.7")
+    assert easy.config.sampler == SamplerConfig(name="gcp", strategy="easy", tau=0.7)
+
+
+def test_options_go_to_those_that_take_them():
+    base = RunConfig(sampler=SamplerConfig(alpha=2.0), maml=MAMLOptions(inner_steps=3))
+    trials = comparison(base, learners=("protonet", "maml"), samplers=("uniform", "gcp"))
+    alphas = {trial.name: trial.config.sampler.alpha for trial in trials}
+    assert alphas == {
+        "protonet uniform": 1.0,
+        "protonet gcp": 2.0,
+        "maml uniform": 1.0,
+        "maml gcp": 2.0,
+    }
+    steps = {trial.name: trial.config.maml.inner_steps for trial in trials}
+    assert steps["maml gcp"] == 3
+    assert steps["protonet gcp"] == MAMLOptions().inner_steps
+    for trial in trials:
+        check_config(trial.config)
+
+
+def test_there_is_no_baseline_without_uniform():
+    trials = comparison(RunConfig(), learners=("protonet",), samplers=("c", "gcp"))
+    assert [trial.baseline for trial in trials] == [None, None]
+
+
+def test_reptile_gets_its_own_optimiser_unless_one_is_named():
+    trials = comparison(RunConfig(), learners=("protonet", "reptile"), samplers=("uniform",))
+    assert trials[0].config.optimiser == OptimiserConfig()
+    assert trials[1].config.optimiser == OptimiserConfig(name="sgd", lr=1.0, momentum=0.0)
+    named = RunConfig(optimiser=OptimiserConfig(lr=0.5))
+    (trial,) = comparison(named, learners=("reptile",), samplers=("uniform",))
+    assert trial.config.optimiser == OptimiserConfig(lr=0.5)
+
+
+@pytest.mark.parametrize(
+    ("base", "learners", "samplers", "message"),
+    [
+        (RunConfig(), ("protnet",), ("uniform",), "learner must be one of .*protnet"),
+        (RunConfig(), ("protonet",), ("gpc",), "sampler must be one of .*gpc"),
+        (RunConfig(), ("protonet",), ("uniform:tau=1",), "takes no options"),
+        (RunConfig(), ("protonet",), ("gcp:tau",), "gcp:OPTION=VALUE; got 'tau'"),
+        (RunConfig(), ("protonet",), ("gcp:tau=much",), "sampler.tau must be a number"),
+        (RunConfig(sampler=SamplerConfig(alpha=2)), ("protonet",), ("uniform",), "takes alpha"),
+        (RunConfig(maml=MAMLOptions(inner_steps=3)), ("protonet",), ("gcp",), "maml is not comp"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(base, learners, samplers, message):
+    with pytest.raises(ArgumentError, match=message):
+        comparison(base, learners=learners, samplers=samplers)
+
+
+def test_the_command_trains_all_and_says_what_came_out(tiny_comparison, tmp_path, capsys):
+    output = tmp_path / "study"
+    assert main([*tiny_comparison, "--output", str(output)]) == 0
+    said = capsys.readouterr()
+    assert "protonet" in said.out
+    assert "gcp" in said.out
+    assert "no significant difference" in said.out or "significant" in said.out
+    assert str(output / "report.html") in said.out.replace("\n", "")
+    assert (output / "report.html").exists()
+    study = read_study(output)
+    assert [arm.name for arm in study.arms] == ["protonet uniform", "protonet gcp"]
+    assert study.arms[1].baseline == "protonet uniform"
+    assert study.command.startswith("adaptask compare --dataset tiny")
+    for arm in study.arms:
+        assert [run.seed for run in arm.runs] == [0, 1]
+        for run in arm.runs:
+            record = RunRecord(output / run.folder)
+            assert record.is_finished
+            assert record.seed == run.seed
+            assert record.config["sampler"]["name"] == arm.labels["sampler"]
+
+
+def test_a_run_of_a_comparison_is_the_same_as_one_alone(
+    tiny_comparison, tiny_run, tmp_path, capsys
+):
+    assert main([*tiny_comparison, "--output", str(tmp_path / "study")]) == 0
+    alone = tmp_path / "alone"
+    flags = ["--sampler", "gcp", "--seed", "1", "--output", str(alone), "--quiet"]
+    assert main([*tiny_run, *flags]) == 0
+    within = tmp_path / "study" / "runs" / "protonet-gcp" / "seed-1"
+    assert json.loads((alone / "test.json").read_text()) == json.loads(
+        (within / "test.json").read_text()
+    )
+    ignored = {"machine": MachineConfig()}
+    configs = [replace(load_config(f / "config.toml"), **ignored) for f in (alone, within)]
+    assert configs[0] == configs[1]
+
+
+def test_more_seeds_and_samplers_are_added(tiny_comparison, tmp_path, capsys):
+    output = tmp_path / "study"
+    one_seed = [*tiny_comparison, "--seeds", "1", "--output", str(output)]
+    assert main(one_seed) == 0
+    first = output / "runs" / "protonet-gcp" / "seed-0" / "test.json"
+    before = first.stat().st_mtime_ns
+    more = [*tiny_comparison, "--output", str(output), "--samplers", "uniform", "c"]
+    assert main(more) == 0
+    assert first.stat().st_mtime_ns == before
+    runs = {arm.name: [run.seed for run in arm.runs] for arm in read_study(output).arms}
+    assert runs == {"protonet uniform": [0, 1], "protonet gcp": [0], "protonet c": [0, 1]}
+
+
+def test_other_settings_in_the_same_folder_are_refused(tiny_comparison, tmp_path, capsys):
+    output = tmp_path / "study"
+    assert main([*tiny_comparison, "--output", str(output)]) == 0
+    before = {path: path.read_bytes() for path in output.rglob("test.json")}
+    assert main([*tiny_comparison, "--output", str(output), "--lr", "0.5"]) == 1
+    said = capsys.readouterr()
+    assert "cannot change while it goes on" in said.out.replace("\n", " ")
+    assert {path: path.read_bytes() for path in output.rglob("test.json")} == before
+
+
+def test_a_folder_with_other_things_is_left_alone(tiny_comparison, tmp_path, capsys):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    assert main([*tiny_comparison, "--output", str(tmp_path)]) == 1
+    assert "holds no study" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_failed_run_is_named_and_the_status_says_so(tiny_comparison, tmp_path, capsys):
+    output = tmp_path / "study"
+    assert main([*tiny_comparison, "--lr", "1e30", "--output", str(output)]) == 1
+    said = capsys.readouterr().out
+    assert "protonet gcp, seed 1 failed" in said.replace("\n", " ")
+    assert (output / "report.html").exists()

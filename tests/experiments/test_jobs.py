@@ -1,0 +1,166 @@
+"""Many runs: in this process and in others, with failures, deaths and kills."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import replace
+
+import pytest
+
+from adaptask.errors import AdaptaskError
+from adaptask.experiments import jobs as jobs_module
+from adaptask.experiments.jobs import FAILURE, Job, run_jobs
+from adaptask.report.records import RunRecord
+from adaptask.training.checkpoints import load_checkpoint
+
+
+class Notes:
+    """A display that remembers."""
+
+    def __init__(self):
+        self.events, self.steps, self.warnings = [], {}, []
+
+    def begin_job(self, job):
+        self.events.append(("begin", job.name))
+
+    def advance_job(self, job, step, metrics):
+        self.steps[job.name] = step
+
+    def end_job(self, job, failure):
+        self.events.append(("end", job.name, failure))
+
+    def warn(self, text):
+        self.warnings.append(text)
+
+
+@pytest.fixture
+def three_jobs(tiny_config, tmp_path):
+    """Three runs; the second cannot be made."""
+    configs = {
+        "first": tiny_config,
+        "bad": replace(tiny_config, task=replace(tiny_config.task, n_way=99)),
+        "last": replace(tiny_config, seed=1),
+    }
+    return [Job(name, config, tmp_path / name) for name, config in configs.items()]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_fails_does_not_stop_the_rest(three_jobs, workers):
+    notes = Notes()
+    failures = run_jobs(three_jobs, notes, workers=workers)
+    assert failures.keys() == {"bad"}
+    assert "n_way must be between 2 and 12" in failures["bad"]
+    assert {event[1] for event in notes.events if event[0] == "begin"} == {"first", "bad", "last"}
+    ends = {event[1]: event[2] for event in notes.events if event[0] == "end"}
+    assert ends == {"first": None, "bad": failures["bad"], "last": None}
+    assert notes.steps == {"first": 12, "last": 12}
+    for job in (three_jobs[0], three_jobs[2]):
+        assert RunRecord(job.path).is_finished
+
+
+def test_a_failure_is_left_in_the_folder_until_the_run_succeeds(tiny_config, tmp_path, monkeypatch):
+    job = Job("job", tiny_config, tmp_path / "run")
+
+    def fail(*args, **kwargs):
+        raise ZeroDivisionError("by chance")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("adaptask.experiments.running.save_portrait", fail)
+        assert run_jobs([job], Notes()) == {"job": "ZeroDivisionError: by chance"}
+    assert "Traceback" in RunRecord(job.path).failure
+    assert run_jobs([job], Notes()) == {}
+    assert RunRecord(job.path).failure is None
+    assert not (job.path / FAILURE).exists()
+
+
+def test_finished_runs_are_left_alone(tiny_config, tmp_path):
+    job = Job("job", tiny_config, tmp_path / "run")
+    assert run_jobs([job], Notes()) == {}
+    before = {path: path.stat().st_mtime_ns for path in job.path.rglob("*")}
+    notes = Notes()
+    assert run_jobs([job], notes) == {}
+    assert {path: path.stat().st_mtime_ns for path in job.path.rglob("*")} == before
+    assert notes.steps == {}
+
+
+def test_a_process_that_dies_fails_its_run_alone(three_jobs, monkeypatch):
+    first, _, last = three_jobs
+    pools = []
+    hire = jobs_module._Pool._hire
+
+    def kill_the_first(pool):
+        hire(pool)
+        if not pools:
+            pools.append(pool)
+            (process, job) = next(iter(pool._busy.values()))
+            assert job.name == "first"
+            os.kill(process.pid, signal.SIGKILL)
+
+    monkeypatch.setattr(jobs_module._Pool, "_hire", kill_the_first)
+    failures = run_jobs([first, last], Notes(), workers=2)
+    assert failures.keys() == {"first"}
+    assert "killed by signal 9" in failures["first"]
+    assert RunRecord(last.path).is_finished
+    assert run_jobs([first, last], Notes(), workers=1) == {}
+    assert RunRecord(first.path).is_finished
+
+
+SCRIPT = """
+    import sys
+    from pathlib import Path
+    from dataclasses import replace
+    from adaptask.experiments.config_file import load_config
+    from adaptask.experiments.jobs import Job, run_jobs
+    from adaptask.experiments.study_display import StudyLines
+
+    if __name__ == "__main__":
+        folder = Path(sys.argv[1])
+        config = replace(load_config(folder / "config.toml"), steps=100_000)
+        jobs = [Job(str(i), replace(config, seed=i), folder / f"run-{i}") for i in range(2)]
+        run_jobs(jobs, StudyLines(jobs, sys.stderr), workers=2)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_its_processes_end_with_it(tiny_config, tmp_path, number):
+    from adaptask.experiments.config_file import dump_config
+
+    (tmp_path / "config.toml").write_text(dump_config(tiny_config))
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(SCRIPT))
+    process = subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path)],
+        start_new_session=True,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    checkpoints = [tmp_path / f"run-{i}" / "previous.pt" for i in range(2)]
+    while not all(path.exists() for path in checkpoints):
+        assert process.poll() is None
+        time.sleep(0.02)
+    if number is signal.SIGINT:
+        os.killpg(process.pid, number)  # as a terminal does
+    else:
+        process.send_signal(number)
+    said = process.communicate(timeout=60)[1]
+    assert "Process " not in said  # no traceback of a child
+    deadline = time.monotonic() + 30
+    while True:  # the locks of the runs come free when nobody trains there
+        try:
+            failures = run_jobs(
+                [Job("0", replace(tiny_config, steps=5), tmp_path / "run-0")], Notes()
+            )
+        except AdaptaskError:
+            failures = {"0": "held"}
+        if "another process" not in failures.get("0", ""):
+            break
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert "steps already" in failures["0"]
+    if number is signal.SIGINT:  # stopped after a step, with a checkpoint of it
+        for path in checkpoints:
+            last = load_checkpoint(path.parent / "last.pt")["trainer"]["step"]
+            assert last >= RunRecord(path.parent).steps_done

@@ -1,0 +1,105 @@
+"""One display for many runs."""
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+from adaptask.experiments import study_display
+from adaptask.experiments.config import RunConfig
+from adaptask.experiments.jobs import Job, RunDisplay
+from adaptask.experiments.study_display import StudyBars, StudyLines, choose_study_display
+
+
+@pytest.fixture
+def jobs():
+    return [Job(f"[run {i}]", RunConfig(steps=100), Path(f"run-{i}")) for i in range(3)]
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def shown(stream):
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that a test turns."""
+    now = [100.0]
+    monkeypatch.setattr(study_display.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_lines_tell_how_runs_end_and_how_long_the_rest_takes(jobs, clock):
+    stream = io.StringIO()
+    display = StudyLines(jobs, stream)
+    display.begin_job(jobs[0])
+    display.end_job(jobs[0], None)  # it was there already: it says nothing of the pace
+    assert stream.getvalue() == "[1/3] [run 0]: done\n"
+    display.begin_job(jobs[1])
+    display.advance_job(jobs[1], 0, {})
+    clock[0] += 10
+    display.advance_job(jobs[1], 50, {"loss": 1.0})
+    assert stream.getvalue().count("\n") == 1  # not yet time
+    display.end_job(jobs[1], None)
+    assert stream.getvalue().endswith("[2/3] [run 1]: done  0:00:10 left\n")
+    clock[0] += 50
+    display.advance_job(jobs[2], 20, {})
+    assert "[run 2]: step 20 of 100" in stream.getvalue()
+    display.end_job(jobs[2], "the disk is full")
+    display.warn("mind this")
+    assert "[3/3] [run 2]: failed: the disk is full" in stream.getvalue()
+    assert stream.getvalue().endswith("mind this\n")
+
+
+def test_bars_show_all_and_each(jobs):
+    stream = Terminal()
+    display = choose_study_display(jobs, stream=stream)
+    assert isinstance(display, StudyBars)
+    display.begin_job(jobs[0])
+    display.advance_job(jobs[0], 50, {"loss": 1.25, "val_accuracy": 0.612})
+    display._progress.refresh()
+    assert "0 of 3 runs" in shown(stream)
+    assert "[run 0]" in shown(stream)
+    assert "50/100  loss 1.25  val 61.2 %" in shown(stream)
+    display.end_job(jobs[0], None)
+    display.begin_job(jobs[1])
+    display.end_job(jobs[1], "no [luck]")
+    display.close()
+    assert "2 of 3 runs" in shown(stream)
+    assert "[run 1] failed: no [luck]" in shown(stream)
+
+
+def test_without_a_terminal_there_are_lines(jobs, monkeypatch):
+    assert isinstance(choose_study_display(jobs, stream=io.StringIO()), StudyLines)
+    monkeypatch.setenv("TERM", "dumb")
+    assert isinstance(choose_study_display(jobs, stream=Terminal()), StudyLines)
+
+
+def test_a_run_hands_on_what_it_says(jobs):
+    heard = []
+
+    class Notes:
+        def advance_job(self, job, step, metrics):
+            heard.append((job.name, step, dict(metrics)))
+
+        def warn(self, text):
+            heard.append(text)
+
+    run = RunDisplay(jobs[0], Notes())
+    run.begin(3, 100)
+    run.advance(4, {"loss": 1.0})
+    run.advance(5)  # too soon after the last
+    run.advance(6, {"val_accuracy": 0.5})
+    run.warn("mind this")
+    run.end(7)
+    assert heard == [
+        ("[run 0]", 3, {}),
+        ("[run 0]", 4, {"loss": 1.0}),
+        "[run 0]: mind this",
+        ("[run 0]", 7, {"val_accuracy": 0.5}),
+    ]
