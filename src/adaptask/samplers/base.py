@@ -99,6 +99,12 @@ class Sampler(FeedbackModule):
         """The precision in which the sampler draws and learns."""
         return torch.float32
 
+    def prepare(self) -> None:
+        """Bring what is derived from the buffers up to date, as `sample` does by itself.
+
+        To be called before a device graph of `sample` and `update` is replayed.
+        """
+
     @abstractmethod
     def _draw(self, n_tasks: int) -> Tensor:
         """Return the classes of new tasks, `tasks x way`, distinct within a row."""
