@@ -75,8 +75,14 @@ class GreedyClassPairSampler(PairPotentialSampler):
 
     def _draw(self, n_tasks: int) -> Tensor:
         self._follow_edits()
-        noise = self._log_noise(n_tasks)
-        class_ids = as_tensor(greedy_draw(self._potentials, self._row_weights, noise, self._xp))
+        kernels = self._kernels()
+        if kernels is None:
+            noise = self._log_noise(n_tasks)
+            class_ids = as_tensor(greedy_draw(self._potentials, self._row_weights, noise, self._xp))
+        else:
+            shape = (self.n_way, n_tasks, self.n_classes)
+            noise = self._exponential(*shape, dtype=self.dtype)
+            class_ids = kernels.greedy_draw(self._potentials, self._row_weights, noise)
         if self.exploration == 0:
             return class_ids
         uniform = self._uniform(n_tasks, self.n_classes, dtype=self.dtype)

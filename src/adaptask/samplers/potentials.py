@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -13,7 +14,7 @@ from adaptask.arguments import check_choice
 from adaptask.errors import ArgumentError, StateError
 from adaptask.samplers.arrays import Array, log_sum_exp, mean_by_key, namespace, view
 from adaptask.samplers.base import Sampler
-from adaptask.samplers.feedback import Feedback
+from adaptask.samplers.feedback import Feedback, check_ids, check_predictions, row_tolerance
 from adaptask.samplers.update_rule import UpdateRule, check_dtype
 
 
@@ -100,6 +101,37 @@ class PairPotentialSampler(Sampler):
     def prepare(self) -> None:
         """Notice potentials that were edited, loaded or moved since they were last used."""
         self._follow_edits()
+
+    def _kernels(self) -> Any:
+        """Return the kernels to draw and learn with, on a GPU where Triton is installed."""
+        if self.device.type != "cuda" or self.dtype != torch.float32:
+            return None
+        return _load_kernels()
+
+    def update(self, class_ids: Tensor, probabilities: Tensor, labels: Tensor) -> None:
+        """Take in how the queries of some tasks were classified; see `Sampler.update`."""
+        kernels = None if self.forget == "all" else self._kernels()
+        n_queries = probabilities.shape[-2] if isinstance(probabilities, Tensor) else 0
+        if kernels is None or not kernels.fits(self.n_way, n_queries):
+            super().update(class_ids, probabilities, labels)
+            return
+        check_ids("class_ids", class_ids, (None, self.n_way), self.device)
+        shape = (len(class_ids), None, self.n_way)
+        check_predictions(probabilities, labels, shape, self.device)
+        self._follow_edits()
+        kernels.update(
+            self._potentials,
+            self._row_weights,
+            self._refusals,
+            class_ids,
+            probabilities,
+            labels,
+            alpha=self.rule.alpha,
+            tau=self.rule.tau,
+            strategy=self.rule.strategy,
+            share=1.0 if self.confusion == "sum" else 0.5,
+            tolerance=row_tolerance(probabilities.dtype),
+        )
 
     def _learn(self, feedback: Feedback) -> None:
         self._follow_edits()
@@ -208,6 +240,16 @@ class PairPotentialSampler(Sampler):
             f"{super().extra_repr()}, {self.rule}, "
             f"confusion={self.confusion!r}, forget={self.forget!r}"
         )
+
+
+@functools.cache
+def _load_kernels() -> Any:
+    """Return the module of kernels; None where Triton is not installed."""
+    try:
+        from adaptask.samplers import fused
+    except ImportError:
+        return None
+    return fused
 
 
 def _version(tensor: Tensor) -> int:
