@@ -92,9 +92,9 @@ def build(setting: Setting, images: ImageSet) -> Callable[[], None]:
         setting.learner, backbone=backbone, **({"n_way": setting.n_way} if headed else {})
     ).to(DEVICE)
     if setting.channels_last and not headed:
-        learner.to(memory_format=torch.channels_last)
+        learner.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if setting.compiled:
-        learner.backbone = torch.compile(learner.backbone)
+        learner.backbone = torch.compile(learner.backbone)  # type: ignore[assignment, arg-type]
     source = EpisodeSource(images, device=DEVICE, augmentation=setting.augmentation)
     step = TrainingStep(
         learner.train(),
@@ -266,11 +266,12 @@ def sampler_alone(seconds: float) -> None:
 def matrix_peak() -> float:
     """Return the measured peak of a bfloat16 matrix product in TFLOP/s."""
     a, b = (torch.randn(8192, 8192, device=DEVICE, dtype=torch.bfloat16) for _ in range(2))
-    (ms,) = milliseconds([lambda: torch.mm(a, b)], seconds=1, per_block=20)  # type: ignore[list-item, return-value]
+    (ms,) = milliseconds([lambda: torch.mm(a, b)], seconds=1, per_block=20)  # type: ignore[list-item]
     return 2 * 8192**3 / ms / 1e9
 
 
 def main() -> None:
+    """Print one table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=2.0, help="for each comparison")
     parser.add_argument("--only", nargs="*", default=["protonet", "ratios", "large", "sampler"])

@@ -10,8 +10,8 @@ ON_GPU = torch.cuda.is_available()
 if not ON_GPU and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("needs a CUDA device, or TRITON_INTERPRET=1", allow_module_level=True)
 
-from adaptask.samplers import build_sampler, fused
-from adaptask.samplers.greedy_class_pair import greedy_draw
+from adaptask.samplers import build_sampler, fused  # noqa: E402, only where it can be
+from adaptask.samplers.greedy_class_pair import greedy_draw  # noqa: E402
 
 DEVICE = "cuda" if ON_GPU else "cpu"
 

@@ -7,12 +7,22 @@ launch, after the noise; an update is three, each of which needs all of the one 
 
 from __future__ import annotations
 
-from typing import Any
+import importlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
+
+triton: Any = importlib.import_module("triton")
+tl: Any = importlib.import_module("triton.language")
+jit: Callable[[Callable[..., Any]], Any] = triton.jit
+if TYPE_CHECKING:
+    constexpr: TypeAlias = Any
+    tensor: TypeAlias = Any
+else:
+    # Triton reads annotations too: what is constexpr is fixed when it compiles.
+    constexpr, tensor = tl.constexpr, tl.tensor
 
 # Sums over tasks are taken over integers, so that the order of tasks does not matter; see
 # `adaptask.samplers.arrays`.
@@ -20,11 +30,20 @@ _UNIT = tl.constexpr(2.0**44)
 STRATEGIES = ("hard", "easy", "uncertain")
 
 
-@triton.jit
-def _draw(potentials, row_weights, noise, drawn, n_tasks, n_classes, n_way, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, N803
+@jit
+def _draw(
+    potentials: tensor,
+    row_weights: tensor,
+    noise: tensor,
+    drawn: tensor,
+    n_tasks: tensor,
+    n_classes: tensor,
+    n_way: tensor,
+    width: constexpr,
+) -> None:
     """Draw a task: the largest of log-weight minus log-noise, one class after the other."""
     task = tl.program_id(0)
-    at = tl.arange(0, WIDTH)
+    at = tl.arange(0, width)
     inside = at < n_classes
     log_weights = tl.load(row_weights + at, mask=inside, other=-float("inf"))
     for k in range(n_way):
@@ -56,33 +75,33 @@ def greedy_draw(log_potentials: Tensor, log_row_weights: Tensor, noise: Tensor) 
         n_tasks,
         n_classes,
         n_way,
-        WIDTH=width,
+        width=width,
         num_warps=_warps(width),
     )
     return drawn
 
 
-@triton.jit
-def _condense(  # type: ignore[no-untyped-def]  # noqa: ANN202
-    class_ids,  # noqa: ANN001
-    probabilities,  # noqa: ANN001
-    labels,  # noqa: ANN001
-    label_stride,  # noqa: ANN001
-    pair_confusion,  # noqa: ANN001
-    accepted,  # noqa: ANN001
-    refusals,  # noqa: ANN001
-    n_queries,  # noqa: ANN001
-    n_way,  # noqa: ANN001
-    n_classes,  # noqa: ANN001
-    tolerance,  # noqa: ANN001
-    share,  # noqa: ANN001
-    WAYS: tl.constexpr,  # noqa: N803
-    QUERIES: tl.constexpr,  # noqa: N803
-):
+@jit
+def _condense(
+    class_ids: tensor,
+    probabilities: tensor,
+    labels: tensor,
+    label_stride: tensor,
+    pair_confusion: tensor,
+    accepted: tensor,
+    refusals: tensor,
+    n_queries: tensor,
+    n_way: tensor,
+    n_classes: tensor,
+    tolerance: tensor,
+    share: tensor,
+    ways: constexpr,
+    queries: constexpr,
+) -> None:
     """Check a task and condense what its queries got to one number a pair, Eq. 6."""
     task = tl.program_id(0)
-    way, other = tl.arange(0, WAYS), tl.arange(0, WAYS)
-    query = tl.arange(0, QUERIES)
+    way, other = tl.arange(0, ways), tl.arange(0, ways)
+    query = tl.arange(0, queries)
     is_way, is_query = way < n_way, query < n_queries
     ids = tl.load(class_ids + task * n_way + way, mask=is_way, other=-1)
     same = (ids[:, None] == ids[None, :]) & is_way[:, None] & is_way[None, :]
@@ -92,7 +111,7 @@ def _condense(  # type: ignore[no-untyped-def]  # noqa: ANN202
     )
     answers = tl.load(labels + task * label_stride + query, mask=is_query, other=-1)
     known = tl.sum(((answers >= 0) & (answers < n_way) & is_query).to(tl.int32), 0)
-    confusion = tl.zeros((WAYS, WAYS), dtype=tl.float32)
+    confusion = tl.zeros((ways, ways), dtype=tl.float32)
     for c in range(n_way):
         column = tl.load(
             probabilities + (task * n_queries + query) * n_way + c, mask=is_query, other=0.0
@@ -124,28 +143,28 @@ def _condense(  # type: ignore[no-untyped-def]  # noqa: ANN202
     tl.store(pairs, both, mask=square)
 
 
-@triton.jit
-def _learn(  # type: ignore[no-untyped-def]  # noqa: ANN202
-    potentials,  # noqa: ANN001
-    class_ids,  # noqa: ANN001
-    pair_confusion,  # noqa: ANN001
-    accepted,  # noqa: ANN001
-    n_tasks,  # noqa: ANN001
-    n_way,  # noqa: ANN001
-    n_classes,  # noqa: ANN001
-    alpha,  # noqa: ANN001
-    tau,  # noqa: ANN001
-    STRATEGY: tl.constexpr,  # noqa: N803
-    WAYS: tl.constexpr,  # noqa: N803
-):
+@jit
+def _learn(
+    potentials: tensor,
+    class_ids: tensor,
+    pair_confusion: tensor,
+    accepted: tensor,
+    n_tasks: tensor,
+    n_way: tensor,
+    n_classes: tensor,
+    alpha: tensor,
+    tau: tensor,
+    strategy: constexpr,
+    ways: constexpr,
+) -> None:
     """Update the pairs of a task by their mean over all tasks; the first that has one does it."""
     task = tl.program_id(0)
-    way = tl.arange(0, WAYS)
+    way = tl.arange(0, ways)
     is_way = way < n_way
     ids = tl.load(class_ids + task * n_way + way, mask=is_way, other=-1)
-    total = tl.zeros((WAYS, WAYS), dtype=tl.int64)
-    count = tl.zeros((WAYS, WAYS), dtype=tl.int32)
-    first = tl.full((WAYS, WAYS), 1 << 30, dtype=tl.int32)
+    total = tl.zeros((ways, ways), dtype=tl.int64)
+    count = tl.zeros((ways, ways), dtype=tl.int32)
+    first = tl.full((ways, ways), 1 << 30, dtype=tl.int32)
     for t in range(n_tasks):
         others = tl.load(class_ids + t * n_way + way, mask=is_way, other=-2)
         match = ids[:, None] == others[None, :]
@@ -162,21 +181,29 @@ def _learn(  # type: ignore[no-untyped-def]  # noqa: ANN202
     ours = (first == task) & (count > 0)
     mean = (total.to(tl.float64) / tl.maximum(count, 1).to(tl.float64) / _UNIT).to(tl.float32)
     gained = mean
-    if STRATEGY == 1:
+    if strategy == 1:
         gained = 1.0 - mean
-    if STRATEGY == 2:
+    if strategy == 2:
         gained = mean * (1.0 - mean)
     cells = potentials + ids[:, None] * n_classes + ids[None, :]
     old = tl.load(cells, mask=ours, other=0.0)
     tl.store(cells, tau * old + alpha * gained, mask=ours)
 
 
-@triton.jit
-def _refresh(potentials, row_weights, class_ids, accepted, n_way, n_classes, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, N803
+@jit
+def _refresh(
+    potentials: tensor,
+    row_weights: tensor,
+    class_ids: tensor,
+    accepted: tensor,
+    n_way: tensor,
+    n_classes: tensor,
+    width: constexpr,
+) -> None:
     """Sum the row of a class that was in a task anew."""
     entry = tl.program_id(0)
     if tl.load(accepted + entry // n_way) > 0:
-        at = tl.arange(0, WIDTH)
+        at = tl.arange(0, width)
         inside = at < n_classes
         chosen = tl.load(class_ids + entry)
         row = tl.load(potentials + chosen * n_classes + at, mask=inside, other=-float("inf"))
@@ -235,8 +262,8 @@ def update(
         n_classes,
         tolerance,
         share,
-        WAYS=ways,
-        QUERIES=queries,
+        ways=ways,
+        queries=queries,
         num_warps=_warps(ways * queries),
     )
     _learn[(n_tasks,)](
@@ -249,8 +276,8 @@ def update(
         n_classes,
         alpha,
         tau,
-        STRATEGY=STRATEGIES.index(strategy),
-        WAYS=ways,
+        strategy=STRATEGIES.index(strategy),
+        ways=ways,
         num_warps=_warps(ways * ways),
     )
     width = triton.next_power_of_2(n_classes)
@@ -261,7 +288,7 @@ def update(
         accepted,
         n_way,
         n_classes,
-        WIDTH=width,
+        width=width,
         num_warps=_warps(width),
     )
 
