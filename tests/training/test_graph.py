@@ -16,6 +16,9 @@ from adaptask.training.graph import make_capturable, plain_state, set_learning_r
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 NEVER = Every(log=0, validate=0, checkpoint=0, snapshot=0)
+# A norm follows a bias: its gradient is rounding, which Adam makes as large as any, and the running
+# mean of the norm follows the bias.
+_ROUNDING = ("convolution.bias", "norm.running_mean")
 HEADED = ("maml", "maml++", "anil", "reptile")
 
 
@@ -75,6 +78,8 @@ def assert_close(left, right, *, exact=False):
     left, right = outcome(left), outcome(right)
     assert left.keys() == right.keys()
     for name, value in left.items():
+        if name.endswith(_ROUNDING) and not exact:
+            continue
         torch.testing.assert_close(
             value, right[name], **tolerance, msg=lambda m, n=name: f"{n}: {m}"
         )

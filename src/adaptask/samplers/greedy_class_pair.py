@@ -11,6 +11,7 @@ from torch import Tensor
 from adaptask import theory
 from adaptask.arguments import check_number
 from adaptask.samplers.arrays import Array, as_columns, as_tensor
+from adaptask.samplers.feedback import check_ids, check_predictions, row_tolerance
 from adaptask.samplers.potentials import PairPotentialSampler
 
 
@@ -88,6 +89,31 @@ class GreedyClassPairSampler(PairPotentialSampler):
         uniform = self._uniform(n_tasks, self.n_classes, dtype=self.dtype)
         explores = self._uniform(n_tasks, 1, dtype=self.dtype) < self.exploration
         return torch.where(explores, uniform.topk(self.n_way).indices, class_ids)
+
+    def update(self, class_ids: Tensor, probabilities: Tensor, labels: Tensor) -> None:
+        """Take in how the queries of some tasks were classified; see `Sampler.update`."""
+        kernels = None if self.forget == "all" else self._kernels()
+        n_queries = probabilities.shape[-2] if isinstance(probabilities, Tensor) else 0
+        if kernels is None or not kernels.fits(self.n_way, n_queries):
+            super().update(class_ids, probabilities, labels)
+            return
+        check_ids("class_ids", class_ids, (None, self.n_way), self.device)
+        shape = (len(class_ids), None, self.n_way)
+        check_predictions(probabilities, labels, shape, self.device)
+        self._follow_edits()
+        kernels.update(
+            self._potentials,
+            self._row_weights,
+            self._refusals,
+            class_ids,
+            probabilities,
+            labels,
+            alpha=self.rule.alpha,
+            tau=self.rule.tau,
+            strategy=self.rule.strategy,
+            share=1.0 if self.confusion == "sum" else 0.5,
+            tolerance=row_tolerance(probabilities.dtype),
+        )
 
     def _log_prob(self, class_ids: Tensor) -> Tensor:
         return self._mix(theory.gcp_log_prob(self.log_potentials, class_ids))

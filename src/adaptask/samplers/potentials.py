@@ -14,7 +14,7 @@ from adaptask.arguments import check_choice
 from adaptask.errors import ArgumentError, StateError
 from adaptask.samplers.arrays import Array, log_sum_exp, mean_by_key, namespace, view
 from adaptask.samplers.base import Sampler
-from adaptask.samplers.feedback import Feedback, check_ids, check_predictions, row_tolerance
+from adaptask.samplers.feedback import Feedback
 from adaptask.samplers.update_rule import UpdateRule, check_dtype
 
 
@@ -107,31 +107,6 @@ class PairPotentialSampler(Sampler):
         if self.device.type != "cuda" or self.dtype != torch.float32:
             return None
         return _load_kernels()
-
-    def update(self, class_ids: Tensor, probabilities: Tensor, labels: Tensor) -> None:
-        """Take in how the queries of some tasks were classified; see `Sampler.update`."""
-        kernels = None if self.forget == "all" else self._kernels()
-        n_queries = probabilities.shape[-2] if isinstance(probabilities, Tensor) else 0
-        if kernels is None or not kernels.fits(self.n_way, n_queries):
-            super().update(class_ids, probabilities, labels)
-            return
-        check_ids("class_ids", class_ids, (None, self.n_way), self.device)
-        shape = (len(class_ids), None, self.n_way)
-        check_predictions(probabilities, labels, shape, self.device)
-        self._follow_edits()
-        kernels.update(
-            self._potentials,
-            self._row_weights,
-            self._refusals,
-            class_ids,
-            probabilities,
-            labels,
-            alpha=self.rule.alpha,
-            tau=self.rule.tau,
-            strategy=self.rule.strategy,
-            share=1.0 if self.confusion == "sum" else 0.5,
-            tolerance=row_tolerance(probabilities.dtype),
-        )
 
     def _learn(self, feedback: Feedback) -> None:
         self._follow_edits()
