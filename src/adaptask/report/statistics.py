@@ -138,7 +138,7 @@ def paired_difference(
         arm: Accuracies by seed.
         baseline: Accuracies by seed.
     """
-    from scipy import stats
+    from scipy import special
 
     seeds = tuple(sorted(arm.keys() & baseline.keys()))
     if not seeds:
@@ -151,8 +151,8 @@ def paired_difference(
     if spread is None or spread <= rounding:
         return PairedDifference(seeds, mean, spread, None, None)
     error = spread / math.sqrt(n)
-    half_width = float(stats.t.isf(LEVEL / 2, n - 1)) * error
-    p = 2 * float(stats.t.sf(abs(mean) / error, n - 1))
+    half_width = float(special.stdtrit(n - 1, 1 - LEVEL / 2)) * error
+    p = 2 * float(special.stdtr(n - 1, -abs(mean) / error))
     return PairedDifference(seeds, mean, spread, half_width, p)
 
 

@@ -1,0 +1,158 @@
+"""What runs are of themselves: those that differ by their seed alone belong together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from adaptask.report.records import RunRecord
+from adaptask.report.study import Arm, PlannedRun, Study
+
+_Settings = tuple[tuple[str, str], ...]
+_NO_PART = {"seed", "format", "every", "machine"}
+_PLACES = {"data": 0, "model": 1, "task": 2, "sampler": 4}
+"""Of the sections among the labels; all others have 3."""
+
+
+def study_of_runs(folder: Path, paths: Sequence[Path]) -> Study:
+    """Group runs that differ by their seed alone; name the groups by what else differs.
+
+    Arms with the sampler `uniform` are the baselines of those that differ from them by the sampler
+    alone, and come before these. Of runs alike in everything the first counts, and a note says so.
+
+    Args:
+        folder: Of the study.
+        paths: Folders of the runs, below it or the folder itself.
+
+    Raises:
+        StateError: If a configuration is damaged.
+    """
+    groups: dict[_Settings, dict[int, Path]] = {}
+    notes = []
+    for path in paths:
+        record = RunRecord(path)
+        members = groups.setdefault(_settings(record.config), {})
+        if record.seed in members:
+            notes.append(
+                f"The run in {path} is left out: {members[record.seed]} has the same settings "
+                f"and the same seed, {record.seed}."
+            )
+        members.setdefault(record.seed, path)
+    labels = _tell_apart(list(groups))
+    names = _names(labels)
+    by_settings = dict(zip(groups, names, strict=True))
+    arms = {
+        settings: Arm(
+            name=name,
+            labels=label,
+            runs=tuple(
+                PlannedRun(seed, path.relative_to(folder).as_posix())
+                for seed, path in sorted(members.items())
+            ),
+            baseline=_baseline(settings, by_settings),
+        )
+        for (settings, members), name, label in zip(groups.items(), names, labels, strict=True)
+    }
+    return Study(
+        title=folder.resolve().name,
+        command=f"adaptask report {folder}",
+        arms=tuple(_baselines_first(arms)),
+        notes=tuple(notes),
+    )
+
+
+def _settings(config: Mapping[str, Any]) -> _Settings:
+    """Return what decides a result, apart from the seed, as pairs of names and texts."""
+    pairs = []
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            pairs += [(f"{key}.{name}", str(item)) for name, item in value.items()]
+        else:
+            pairs.append((key, str(value)))
+    return tuple(
+        (key, value)
+        for key, value in sorted(pairs)
+        if key.partition(".")[0] not in _NO_PART or key == "machine.precision"
+    )
+
+
+def _tell_apart(groups: Sequence[_Settings]) -> list[dict[str, str]]:
+    """Return labels of each group: the settings that differ, those of the sampler last."""
+    known = [dict(settings) for settings in groups]
+    keys = sorted(set().union(*known), key=_place)
+    differing = [key for key in keys if len(_values(key, known)) > 1]
+    if len({tuple(map(settings.get, differing)) for settings in known}) < len(known):
+        differing = [key for key in keys if len({settings.get(key) for settings in known}) > 1]
+    differing = differing or [key for key in ("model.learner", "sampler.name") if key in keys]
+    words = Counter(_short(key) for key in differing)
+    shown = {key: _short(key) if words[_short(key)] == 1 else key for key in differing}
+    return [
+        {shown[key]: settings.get(key, "-") for key in differing} or {"run": "-"}
+        for settings in known
+    ]
+
+
+def _values(key: str, groups: Sequence[Mapping[str, str]]) -> set[str | None]:
+    """Return the values of a setting over the groups.
+
+    An option is absent where it plays no part, as all of a learner that was not chosen, and those
+    that the sampler does not take: that the choice differs says enough. Elsewhere an absent one
+    was left at None, which is a value as any.
+    """
+    section = key.partition(".")[0]
+    return {
+        settings.get(key)
+        for settings in groups
+        if key in settings
+        or (section != "sampler" and any(other.startswith(f"{section}.") for other in settings))
+    }
+
+
+def _place(key: str) -> tuple[int, bool, str]:
+    return _PLACES.get(key.partition(".")[0], 3), key != "sampler.name", key
+
+
+def _short(key: str) -> str:
+    section, _, name = key.rpartition(".")
+    return section if name == "name" and section else name
+
+
+def _names(labels: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return a name of each group, made of its labels, unlike all others."""
+    names: list[str] = []
+    for label in labels:
+        name = plain = " ".join(value for value in label.values() if value != "-") or "run"
+        number = 1
+        while name in names:
+            number += 1
+            name = f"{plain} ({number})"
+        names.append(name)
+    return names
+
+
+def _baseline(settings: _Settings, names: Mapping[_Settings, str]) -> str | None:
+    """Return the name of the uniform counterpart of a group, where there is one."""
+
+    def is_uniform(of: _Settings) -> bool:
+        return ("sampler.name", "uniform") in of
+
+    def apart(of: _Settings) -> list[tuple[str, str]]:
+        return [(key, value) for key, value in of if not key.startswith("sampler.")]
+
+    if is_uniform(settings):
+        return None
+    found = (
+        name
+        for other, name in names.items()
+        if is_uniform(other) and apart(other) == apart(settings)
+    )
+    return next(found, None)
+
+
+def _baselines_first(arms: Mapping[_Settings, Arm]) -> list[Arm]:
+    """Return the arms in their order, each baseline followed by what is compared with it."""
+    listed = list(arms.values())
+    followers = {arm.name: [a for a in listed if a.baseline == arm.name] for arm in listed}
+    return [a for arm in listed if arm.baseline is None for a in (arm, *followers[arm.name])]
