@@ -6,7 +6,7 @@ import statistics
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -97,6 +97,7 @@ def test_a_difference_worked_by_hand():
     assert (found.low, found.high) == (found.mean - found.half_width, found.mean + found.half_width)
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(st.floats(0, 100, width=32), st.floats(0, 100, width=32)), min_size=2, max_size=9
@@ -190,6 +191,7 @@ def by_closure(p_values):
     ]
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 1), max_size=7))
 def test_holm_is_the_closure_of_bonferroni(p_values):
     assert holm(p_values) == pytest.approx(by_closure(p_values))
@@ -215,6 +217,7 @@ def test_the_overhead_is_the_median_ratio_and_says_of_how_many():
     assert overhead({0: 1.0}, {1: 1.0}) is None
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.integers(0, 5), st.tuples(*[st.floats(1e-6, 1e6)] * 2), min_size=1))
 def test_exchanging_arm_and_baseline_inverts_the_overhead(times):
     arm, baseline = ({seed: pair[i] for seed, pair in times.items()} for i in (0, 1))

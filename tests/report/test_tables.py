@@ -57,11 +57,10 @@ def test_the_long_table_has_a_row_an_arm(compared):
 
 def test_the_best_of_each_group_is_bold_in_its_accuracy_alone(compared):
     table = compared["results"]
-    assert best(table) == [False, True, True, False]
     i = table.headings.index("accuracy (%)")
-    assert [[j for j, cell in enumerate(row) if cell.is_best] for row in table.rows[1:3]] == [
-        [i]
-    ] * 2
+    assert [j for j, cell in enumerate(table.rows[1]) if cell.is_best] == [i]
+    # maml has not finished the same seeds with both samplers: neither is the best.
+    assert best(table) == [False, True, False, False]
 
 
 def test_notes_explain_the_columns_and_name_what_is_missing(compared):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ def study_of_runs(folder: Path, paths: Sequence[Path]) -> Study:
     return Study(
         title=folder.resolve().name,
         command=f"adaptask report {folder}",
-        arms=tuple(_baselines_first(arms)),
+        arms=tuple(_in_order(arms.values())),
         notes=tuple(notes),
     )
 
@@ -151,8 +152,21 @@ def _baseline(settings: _Settings, names: Mapping[_Settings, str]) -> str | None
     return next(found, None)
 
 
-def _baselines_first(arms: Mapping[_Settings, Arm]) -> list[Arm]:
-    """Return the arms in their order, each baseline followed by what is compared with it."""
-    listed = list(arms.values())
+def _in_order(arms: Iterable[Arm]) -> list[Arm]:
+    """Return the arms by their labels, each baseline followed by what is compared with it."""
+
+    def place(arm: Arm) -> list[tuple[bool, float, str]]:
+        return [_by_number(value) for value in arm.labels.values()]
+
+    listed = sorted(arms, key=place)
     followers = {arm.name: [a for a in listed if a.baseline == arm.name] for arm in listed}
     return [a for arm in listed if arm.baseline is None for a in (arm, *followers[arm.name])]
+
+
+def _by_number(value: str) -> tuple[bool, float, str]:
+    """Return a key that sorts numbers by their size, and before words."""
+    try:
+        number = float(value)
+    except ValueError:
+        return True, 0.0, value
+    return not math.isfinite(number), number if math.isfinite(number) else 0.0, value

@@ -97,7 +97,8 @@ def _factor(summary: StudySummary, found: ArmSummary | None) -> str:
 def best_arms(summary: StudySummary) -> set[str]:
     """Return the names of the arms with the highest mean, as printed, of each group of several.
 
-    A group is an arm and what is compared with it, or what differs by the sampler alone.
+    A group is an arm and what is compared with it, or what differs by the sampler alone. As long
+    as its arms have not finished the same seeds, none is the best.
     """
     groups: dict[tuple[tuple[str, str], ...], list[ArmSummary]] = {}
     for found in summary.arms:
@@ -112,7 +113,7 @@ def best_arms(summary: StudySummary) -> set[str]:
     return {
         found.arm.name
         for group in groups.values()
-        if len(group) > 1
+        if len(group) > 1 and len({frozenset(found.accuracies) for found in group}) == 1
         for found in group
         if shown(found) == max(map(shown, group))
     }

@@ -33,11 +33,13 @@ def print_table(table: Table, console: Console) -> None:
     console.print(Text(title, style="bold"))
     console.print(_drawn(fitted, console.width))
     explained = tuple(f"{heading}: " for heading in left_out)
-    for note in notes:
-        if not note.startswith(explained):
-            console.print(Text(note, style="dim"))
+    said = [note for note in notes if not note.startswith(explained)]
     if left_out:
-        console.print(Text(f"For lack of room without: {'; '.join(left_out)}.", style="dim"))
+        said.append(f"For lack of room without: {'; '.join(left_out)}.")
+    if said:
+        console.print()
+    for note in said:
+        console.print(Text(note, style="dim"))
 
 
 def _plain(table: Table) -> Table:
