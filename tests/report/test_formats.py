@@ -375,6 +375,15 @@ def test_labels_share_a_column_where_there_is_no_other_way():
     assert lines[-1].split() == ["miniImageNet", "[-2.00,", "+0.50]"]
 
 
+@pytest.mark.parametrize("width", range(54, 72))
+def test_headings_are_broken_before_figures(width):
+    # 8 + 10 + 15 + 15 and three gaps with a word of the headings on each line; 71 without.
+    headings = ("learner", "difference to uniform", "difference to uniform", "verdict")
+    texts = ("protonet", "better", "not significant", "not significant")
+    lines = shown(Table("t", "t", headings, (tuple(map(Cell, texts)),)), width).splitlines()
+    assert lines[-1].split() == " ".join(texts).split()
+
+
 def test_groups_of_rows_stand_apart():
     rows = tuple((Cell(a), Cell(b)) for a, b in ("xu", "xg", "yu", "yg"))
     lines = shown(Table("t", "t", ("a", "b"), rows, n_labels=2), 80).splitlines()[3:]

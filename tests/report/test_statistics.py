@@ -146,9 +146,11 @@ def test_one_seed_has_a_difference_and_no_test():
 
 @pytest.mark.parametrize("difference", [0.0, 0.1, -7.0])
 def test_equal_differences_allow_no_test(difference):
+    baseline = by_seed([1.1, 33.3, 50.0])
+    arm = {seed: value + difference for seed, value in baseline.items()}
     # 0.1 is no binary fraction: the differences are equal up to rounding only.
-    baseline = by_seed([33.3, 47.1, 50.0])
-    found = paired_difference({s: v + difference for s, v in baseline.items()}, baseline)
+    assert (len({arm[seed] - baseline[seed] for seed in arm}) > 1) == (difference == 0.1)
+    found = paired_difference(arm, baseline)
     assert found.mean == pytest.approx(difference)
     assert (found.half_width, found.p, found.detectable()) == (None, None, None)
 

@@ -123,6 +123,11 @@ def test_arms_with_other_options_of_the_sampler_share_the_group_of_their_baselin
     assert best(results) == [False, True, False]
 
 
+def test_samplers_without_a_baseline_are_a_group_too(study_folder):
+    results = {("maml", "c"): {0: 0.5}, ("maml", "gcp"): {0: 0.6}, ("anil", "gcp"): {0: 0.7}}
+    assert best(tables(study_folder(results))["results"]) == [False, True, False]
+
+
 def test_equal_means_are_both_bold(study_folder):
     found = tables(study_folder({("maml", "uniform"): {0: 0.5}, ("maml", "gcp"): {0: 0.5}}))
     assert best(found["results"]) == [True, True]
