@@ -181,6 +181,7 @@ def test_one_run_alone_is_a_study_wherever_one_stands(tmp_path, write_run):
         assert labels == {"learner": "protonet", "sampler": "gcp"}
         assert study.arms[0].runs[0].folder == place
         assert study.title == (tmp_path / folder).name
+        assert study.command == f"adaptask report {tmp_path / folder}"
 
 
 def test_nested_folders_belong_to_the_same_study(tmp_path, write_run):
@@ -260,8 +261,7 @@ def test_of_runs_alike_in_everything_one_counts_and_a_note_says_so(tmp_path, wri
     study = find_study(tmp_path)
     assert [run.folder for arm in study.arms for run in arm.runs] == ["a"]
     [note] = study.notes
-    assert "b is left out" in note
-    assert "same seed, 2" in note
+    assert note == ("The run in b is left out: a has the same settings and the same seed, 2.")
 
 
 def test_precision_is_a_difference_and_the_device_is_none(tmp_path, write_run):

@@ -226,4 +226,6 @@ def test_all_labels_may_be_columns(study_folder):
     )
     assert found["paper"].headings == ("uniform", "gcp")
     assert found["paper"].n_labels == 0
+    assert found["paper"].title == "A study (test accuracy, %)"  # there is no paper to speak of
+    assert found["paper"].notes == ()
     assert len(found["paper"].rows) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -30,38 +31,42 @@ def study_of_runs(folder: Path, paths: Sequence[Path]) -> Study:
     Raises:
         StateError: If a configuration is damaged.
     """
-    groups: dict[_Settings, dict[int, Path]] = {}
+    groups, notes = _grouped(folder, paths)
+    labels = _tell_apart(list(groups))
+    names = dict(zip(groups, _names(labels), strict=True))
+    arms = [
+        Arm(
+            name=names[settings],
+            labels=label,
+            runs=tuple(PlannedRun(seed, members[seed]) for seed in sorted(members)),
+            baseline=_baseline(settings, names),
+        )
+        for (settings, members), label in zip(groups.items(), labels, strict=True)
+    ]
+    return Study(
+        title=folder.resolve().name,
+        command=f"adaptask report {shlex.quote(str(folder))}",
+        arms=tuple(_in_order(arms)),
+        notes=tuple(notes),
+    )
+
+
+def _grouped(
+    folder: Path, paths: Sequence[Path]
+) -> tuple[dict[_Settings, dict[int, str]], list[str]]:
+    """Return the folders of the runs by settings and seed, and what was left out."""
+    groups: dict[_Settings, dict[int, str]] = {}
     notes = []
     for path in paths:
-        record = RunRecord(path)
+        record, place = RunRecord(path), path.relative_to(folder).as_posix()
         members = groups.setdefault(_settings(record.config), {})
         if record.seed in members:
             notes.append(
-                f"The run in {path} is left out: {members[record.seed]} has the same settings "
+                f"The run in {place} is left out: {members[record.seed]} has the same settings "
                 f"and the same seed, {record.seed}."
             )
-        members.setdefault(record.seed, path)
-    labels = _tell_apart(list(groups))
-    names = _names(labels)
-    by_settings = dict(zip(groups, names, strict=True))
-    arms = {
-        settings: Arm(
-            name=name,
-            labels=label,
-            runs=tuple(
-                PlannedRun(seed, path.relative_to(folder).as_posix())
-                for seed, path in sorted(members.items())
-            ),
-            baseline=_baseline(settings, by_settings),
-        )
-        for (settings, members), name, label in zip(groups.items(), names, labels, strict=True)
-    }
-    return Study(
-        title=folder.resolve().name,
-        command=f"adaptask report {folder}",
-        arms=tuple(_in_order(arms.values())),
-        notes=tuple(notes),
-    )
+        members.setdefault(record.seed, place)
+    return groups, notes
 
 
 def _settings(config: Mapping[str, Any]) -> _Settings:

@@ -38,10 +38,11 @@ def paper_table(summary: StudySummary) -> Table:
         column: named(dict(zip(study.columns, column, strict=True)), study.columns)
         for column in columns
     }
+    has_paper = bool(study.citations) or any(arm.published for arm in study.arms)
     unit = "ms a step; paper: seconds an epoch" if of_time else "test accuracy, %"
     return Table(
         name="paper",
-        title=f"{study.title}, as the paper prints it ({unit})",
+        title=study.title + (", as the paper prints it" if has_paper else "") + f" ({unit})",
         headings=(*keys, *names.values(), *(f"factor of {names[column]}" for column in timed)),
         rows=tuple(
             (
@@ -52,7 +53,7 @@ def paper_table(summary: StudySummary) -> Table:
             for row in rows
         ),
         n_labels=len(keys),
-        notes=(_LEGEND, *shortfalls(summary), *study.notes),
+        notes=(*([_LEGEND] if has_paper else []), *shortfalls(summary), *study.notes),
     )
 
 
