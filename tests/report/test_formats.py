@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from adaptask.report.formats import to_csv, to_html, to_latex, to_markdown
+from adaptask.report.formats import print_table, to_csv, to_html, to_latex, to_markdown
 from adaptask.report.table import Cell, Table
-from adaptask.report.terminal import print_table
 from adaptask.report.wording import plain
 
 NASTY = [

@@ -1,4 +1,7 @@
-"""Tables as Markdown, CSV, LaTeX and HTML; names may hold anything and come out harmless."""
+"""Tables as Markdown, CSV, LaTeX and HTML; names may hold anything and come out harmless.
+
+`print_table`, for terminals, has a module of its own.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,10 @@ import re
 from collections.abc import Callable, Sequence
 
 from adaptask.report.table import Cell, Table
+from adaptask.report.terminal import print_table
 from adaptask.report.wording import plain
+
+__all__ = ["print_table", "to_csv", "to_html", "to_latex", "to_markdown"]
 
 _LATEX = {
     **{c: f"\\{c}" for c in "&%$#_{}"},

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from adaptask.report.records import RunRecord
-from adaptask.report.study import Arm, PlannedRun, Study
+from adaptask.report.study import Arm, PlannedRun
 
 _Settings = tuple[tuple[str, str], ...]
 _NO_PART = {"seed", "format", "every", "machine"}
@@ -18,11 +17,8 @@ _PLACES = {"data": 0, "model": 1, "task": 2, "sampler": 4}
 """Of the sections among the labels; all others have 3."""
 
 
-def study_of_runs(folder: Path, paths: Sequence[Path]) -> Study:
-    """Group runs that differ by their seed alone; name the groups by what else differs.
-
-    Arms with the sampler `uniform` are the baselines of those that differ from them by the sampler
-    alone, and come before these. Of runs alike in everything the first counts, and a note says so.
+def arms_of_runs(folder: Path, paths: Sequence[Path]) -> tuple[list[Arm], list[str]]:
+    """Return groups of runs that differ by their seed alone, and what was left out.
 
     Args:
         folder: Of the study.
@@ -43,12 +39,7 @@ def study_of_runs(folder: Path, paths: Sequence[Path]) -> Study:
         )
         for (settings, members), label in zip(groups.items(), labels, strict=True)
     ]
-    return Study(
-        title=folder.resolve().name,
-        command=f"adaptask report {shlex.quote(str(folder))}",
-        arms=tuple(_in_order(arms)),
-        notes=tuple(notes),
-    )
+    return _in_order(arms), notes
 
 
 def _grouped(

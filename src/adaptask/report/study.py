@@ -7,6 +7,7 @@ file the runs themselves tell: those that differ by their seed alone belong toge
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
@@ -225,8 +226,6 @@ def find_study(folder: Path) -> Study:
         ArgumentError: If there are no runs.
         StateError: If a file is damaged.
     """
-    from adaptask.report.grouping import study_of_runs  # which makes studies
-
     if not folder.is_dir():
         raise ArgumentError(f"there is no folder {folder}.")
     if (folder / FILE).exists():
@@ -237,3 +236,27 @@ def find_study(folder: Path) -> Study:
             f"{folder} holds no run: there is no config.toml in it or in a folder below."
         )
     return study_of_runs(folder, paths)
+
+
+def study_of_runs(folder: Path, paths: Sequence[Path]) -> Study:
+    """Group runs that differ by their seed alone; name the groups by what else differs.
+
+    Arms with the sampler `uniform` are the baselines of those that differ from them by the sampler
+    alone, and come before these. Of runs alike in everything the first counts, and a note says so.
+
+    Args:
+        folder: Of the study.
+        paths: Folders of the runs, below it or the folder itself.
+
+    Raises:
+        StateError: If a configuration is damaged.
+    """
+    from adaptask.report.grouping import arms_of_runs  # which makes arms
+
+    arms, notes = arms_of_runs(folder, paths)
+    return Study(
+        title=folder.resolve().name,
+        command=f"adaptask report {shlex.quote(str(folder))}",
+        arms=tuple(arms),
+        notes=tuple(notes),
+    )

@@ -24,6 +24,9 @@ from adaptask.report.statistics import (
     spread_over_seeds,
 )
 from adaptask.report.study import Arm, Study
+from adaptask.report.verdicts import shortfalls, verdicts
+
+__all__ = ["ArmSummary", "StudySummary", "shortfalls", "summarise", "verdicts"]
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from adaptask.report.statistics import PairedDifference
 from adaptask.report.study import Study
-from adaptask.report.summary import ArmSummary, StudySummary
 from adaptask.report.wording import named, p_value, signed
+
+if TYPE_CHECKING:
+    from adaptask.report.summary import ArmSummary, StudySummary
 
 
 def verdicts(summary: StudySummary) -> list[str]:
