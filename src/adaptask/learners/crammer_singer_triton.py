@@ -110,7 +110,7 @@ def _invert(
     task, k = tl.program_id(0), tl.program_id(1)
     hessian, nu, rows = hessian + task * n * n, nu + task * n, rows + task * 5 * way * n
     matrices += task * (way + 2) * n * n
-    if not _is_done(enough + task, rows, way, n, ways, size):
+    if _is_open(enough + task, rows, way, n, ways, size):
         _invert_block(k, hessian, nu, rows, matrices, way, n, size)
 
 
@@ -133,7 +133,7 @@ def _advance(
         rows + task * 5 * way * n,
         matrices + task * (way + 2) * n * n,
     )
-    if not _is_done(enough + task, rows, way, n, ways, size):
+    if _is_open(enough + task, rows, way, n, ways, size):
         _make_step(nu, rows, matrices, way, n, ways, size)
 
 
@@ -155,7 +155,7 @@ def _whole(
     hessian, nu, rows = hessian + task * n * n, nu + task * n, rows + task * 5 * way * n
     matrices += task * (way + 2) * n * n
     for _ in range(n_steps):
-        if not _is_done(enough + task, rows, way, n, ways, size):
+        if _is_open(enough + task, rows, way, n, ways, size):
             for k in range(way):
                 _invert_block(k, hessian, nu, rows, matrices, way, n, size)
             # What one thread has stored another one loads.
@@ -165,12 +165,13 @@ def _whole(
 
 
 @jit
-def _is_done(
+def _is_open(
     enough: tensor, rows: tensor, way: constexpr, n: constexpr, ways: constexpr, size: constexpr
 ) -> tensor:
     slack = _rows(rows + way * n, 0.0, way, n, ways, size)
     multipliers = _rows(rows + 2 * way * n, 0.0, way, n, ways, size)
-    return _total(slack * multipliers) <= tl.load(enough) * (way * n)
+    # Not so where a product is no number.
+    return _total(slack * multipliers) > tl.load(enough) * (way * n)
 
 
 @jit
