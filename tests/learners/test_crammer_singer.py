@@ -344,7 +344,8 @@ def test_kernels_solve_a_task_alike_beside_others_and_refuse_what_is_no_number(
     kernel[2, 3, 3] = torch.nan
     together, error = solve_crammer_singer(kernel, n_way=3, penalty=1.0)
     alone, _ = solve_crammer_singer(kernel[:1], n_way=3, penalty=1.0)
-    assert torch.equal(together[:1], alone)
+    # Not to the last bit: a GPU may multiply a batch of matrices otherwise than a single one.
+    torch.testing.assert_close(together[:1], alone, rtol=0, atol=1e-12)
     assert (error <= TOLERANCE).tolist() == [True, True, False]
 
 
