@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 
 from adaptask.errors import StateError
 
+PRUNED = "pruned.txt"
+"""In the folder of a run that a search has given up: why."""
+
 _DAMAGE = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile)
 
 
@@ -111,6 +114,12 @@ class RunRecord:
     def failure(self) -> str | None:
         """Why the run failed, if it did."""
         path = self.folder / "failure.txt"
+        return path.read_text(encoding="utf-8").strip() if path.exists() else None
+
+    @cached_property
+    def pruned(self) -> str | None:
+        """Why the run was given up as one of the worse in a search, if it was."""
+        path = self.folder / PRUNED
         return path.read_text(encoding="utf-8").strip() if path.exists() else None
 
     @cached_property
@@ -215,15 +224,21 @@ def read_snapshots(folder: Path) -> list[Snapshot]:
     Raises:
         StateError: If a file is damaged.
     """
-    snapshots = []
-    for step, path in snapshot_files(folder):
-        try:
-            with np.load(path, allow_pickle=False) as found:
-                parts = {name: found[name] for name in found.files}
-        except _DAMAGE as error:
-            raise StateError(f"the snapshot {path} is damaged: {error}. Remove it.") from error
-        snapshots.append(Snapshot(step, parts.get("distribution"), parts.get("class_counts")))
-    return snapshots
+    return [read_snapshot(step, path) for step, path in snapshot_files(folder)]
+
+
+def read_snapshot(step: int, path: Path) -> Snapshot:
+    """Return the snapshot in a file.
+
+    Raises:
+        StateError: If it is damaged.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as found:
+            parts = {name: found[name] for name in found.files}
+    except _DAMAGE as error:
+        raise StateError(f"the snapshot {path} is damaged: {error}. Remove it.") from error
+    return Snapshot(step, parts.get("distribution"), parts.get("class_counts"))
 
 
 def snapshot_files(folder: Path) -> list[tuple[int, Path]]:
