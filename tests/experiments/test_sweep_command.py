@@ -178,6 +178,11 @@ def test_the_choice_is_by_validation_and_never_by_test(tmp_path, capsys):
         ["2", "70.00", "50.00", "finished"],
         ["0.5", "60.00", "99.00", "finished"],
     ]
+    run = Curves(lambda config, step: min(config.sampler.alpha, 1) / 2)
+    sweep(TINY, flags=ALPHA, output=tmp_path / "tied", quiet=True, run=run)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "Chosen by validation: alpha 1," in printed
+    assert "2 trials are equally good in validation; the first of them was taken." in printed
 
 
 def test_accuracies_are_means_over_seeds(tmp_path):

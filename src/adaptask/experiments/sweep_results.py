@@ -104,6 +104,11 @@ def notes(results: Sequence[Result]) -> tuple[str, ...]:
             f"{_percent(best.validation)} % and a test accuracy of {_percent(best.test)} %. The "
             "test accuracies of the others decide nothing: the highest of many is too high."
         )
+        equals = sum(r.state == "finished" and r.validation == best.validation for r in results)
+        if equals > 1:
+            said.append(
+                f"{equals} trials are equally good in validation; the first of them was taken."
+            )
     counts = {state: sum(r.state == state for r in results) for state in _ORDER}
     if counts["pruned"]:
         said.append(

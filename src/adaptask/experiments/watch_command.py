@@ -15,6 +15,8 @@ from adaptask.experiments.watch_study import FollowedStudy, study_lines, study_v
 from adaptask.report.study import FILE, read_study, study_of_runs
 
 SECONDS_BETWEEN_VIEWS = 0.5
+_SHARE_OF_TIME = 0.05
+"""Of a processor, at most: it is needed for training."""
 _DEEPEST = 4
 """How many folders below runs are looked for, where no study says where they are."""
 
@@ -45,10 +47,13 @@ def watch(folder: Path, *, once: bool = False, console: Console | None = None) -
     # As long as there is nothing to see, the cursor blinks below the view.
     with Live(watched.view(console), console=console, auto_refresh=False) as live:
         try:
+            taken = 0.0
             while not watched.is_settled:
-                time.sleep(SECONDS_BETWEEN_VIEWS)
+                time.sleep(max(SECONDS_BETWEEN_VIEWS, taken / _SHARE_OF_TIME))
+                start = time.perf_counter()
                 watched.poll()
                 live.update(watched.view(console), refresh=True)
+                taken = time.perf_counter() - start
         except KeyboardInterrupt:
             pass  # how one leaves
 

@@ -17,9 +17,6 @@ from numpy.typing import NDArray
 
 from adaptask.errors import StateError
 
-PRUNED = "pruned.txt"
-"""In the folder of a run that a search has given up: why."""
-
 _DAMAGE = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile)
 
 
@@ -57,6 +54,10 @@ class TestResult:
     loss: float
     steps: tuple[int, ...]
     """After which steps the weights were taken."""
+
+
+PRUNED = "pruned.txt"
+"""In the folder of a run that a search has given up: why."""
 
 
 @dataclass(frozen=True, eq=False)
