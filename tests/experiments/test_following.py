@@ -80,6 +80,16 @@ def test_only_what_was_added_is_read(tmp_path, monkeypatch):
     assert not follower.poll()
 
 
+def test_a_change_that_size_and_time_do_not_show_is_seen(tmp_path):
+    path, now = tmp_path / "metrics.jsonl", time.time_ns()
+    follower = MetricsFollower(path)
+    for step in (1, 2):
+        path.write_text(f'{{"step": {step}, "split": "val"}}\n')
+        os.utime(path, ns=(now, now))
+        follower.poll()
+        assert follower.records == [{"step": step, "split": "val"}]
+
+
 def test_a_file_that_vanishes_leaves_no_records(tmp_path):
     path = tmp_path / "metrics.jsonl"
     follower = MetricsFollower(path)

@@ -289,16 +289,23 @@ def test_a_sweep_killed_again_and_again_ends_as_one_left_alone(tiny, tmp_path):
             run=train_tiny,
         )
 
-    start = time.monotonic()
+    def n_bytes(folder):
+        return sum(path.stat().st_size for path in folder.glob("runs/*/seed-0/metrics.jsonl"))
+
     assert os.waitpid(forked(act(tmp_path / "alone")), 0)[1] == 0
-    seconds = time.monotonic() - start
-    rng, n_kills = random.Random(0), 0
-    for _ in range(5):
+    rng, n_in_progress = random.Random(0), 0
+    for part in range(3):
+        # In a part of the sweep of its own each, so that every kill is in the midst of training.
+        aim = (part + rng.uniform(0.2, 0.8)) / 3 * n_bytes(tmp_path / "alone")
         child = forked(act(tmp_path / "killed"))
-        time.sleep(rng.uniform(0.02, 0.3) * seconds)
+        while n_bytes(tmp_path / "killed") < aim:
+            assert os.waitpid(child, os.WNOHANG)[0] == 0
+            time.sleep(0.001)
+        time.sleep(rng.uniform(0, 0.02))
         os.kill(child, signal.SIGKILL)
-        n_kills += os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-    assert n_kills >= 1  # a machine that gets quicker meanwhile may finish early
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+        n_in_progress += trials_of(tmp_path / "killed")[-1][1] == "RUNNING"
+    assert n_in_progress >= 1
     assert os.waitpid(forked(act(tmp_path / "killed")), 0)[1] == 0
     alone, killed = outcome(tmp_path / "alone"), outcome(tmp_path / "killed")
     assert len(alone[1]) == 7
