@@ -62,6 +62,10 @@ class TestResult:
     """After which steps the weights were taken."""
 
 
+PRUNED = "pruned.txt"
+"""In the folder of a run that a search has given up: why."""
+
+
 @dataclass(frozen=True, eq=False)
 class RunRecord:
     """One run, finished or not.
@@ -132,6 +136,12 @@ class RunRecord:
             return None
         except OSError as error:
             return f"{path} cannot be read: {error.strerror}."
+
+    @cached_property
+    def pruned(self) -> str | None:
+        """Why the run was given up as one of the worse in a search, if it was."""
+        path = self.folder / PRUNED
+        return path.read_text(encoding="utf-8").strip() if path.exists() else None
 
     @cached_property
     def environment(self) -> list[dict[str, Any]]:
@@ -258,14 +268,20 @@ def read_snapshots(folder: Path) -> list[Snapshot]:
     Raises:
         StateError: If a file is damaged.
     """
-    snapshots = []
-    for step, path in snapshot_files(folder):
-        try:
-            parts = _read_arrays(path)
-        except _DAMAGE as error:
-            raise StateError(f"the snapshot {path} is damaged: {error}. Remove it.") from error
-        snapshots.append(Snapshot(step, parts.get("distribution"), parts.get("class_counts")))
-    return snapshots
+    return [read_snapshot(step, path) for step, path in snapshot_files(folder)]
+
+
+def read_snapshot(step: int, path: Path) -> Snapshot:
+    """Return the snapshot in a file.
+
+    Raises:
+        StateError: If it is damaged.
+    """
+    try:
+        parts = _read_arrays(path)
+    except _DAMAGE as error:
+        raise StateError(f"the snapshot {path} is damaged: {error}. Remove it.") from error
+    return Snapshot(step, parts.get("distribution"), parts.get("class_counts"))
 
 
 def snapshot_files(folder: Path) -> list[tuple[int, Path]]:
