@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adaptask.experiments.braille import draw_curves
+from adaptask.experiments.watching.braille import draw_curves
 
 # Unicode's numbering of the dots: 1 2 3 7 down the left column, 4 5 6 8 down the right.
 DOTS = {(0, 0): 1, (1, 0): 2, (2, 0): 3, (3, 0): 7, (0, 1): 4, (1, 1): 5, (2, 1): 6, (3, 1): 8}

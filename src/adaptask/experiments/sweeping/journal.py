@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from adaptask.errors import ArgumentError, StateError
-from adaptask.experiments.search_space import Option, storable
-from adaptask.experiments.sweep_plan import SweepTrial
+from adaptask.experiments.sweeping.plan import SweepTrial
+from adaptask.experiments.sweeping.space import Option, storable
 
 if TYPE_CHECKING:
     import optuna

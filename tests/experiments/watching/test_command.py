@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from adaptask.experiments import watch_command
 from adaptask.experiments.config import RunConfig, SamplerConfig
 from adaptask.experiments.config_file import dump_config
-from adaptask.experiments.watch_command import watch
+from adaptask.experiments.watching import command as watch_command
+from adaptask.experiments.watching.command import watch
 from adaptask.report.study import Arm, PlannedRun, Study
 
 
@@ -258,7 +258,7 @@ def test_it_needs_no_torch(tmp_path):
     write_study(tmp_path)
     code = (
         "import sys\nfrom pathlib import Path\n"
-        "from adaptask.experiments.watch_command import watch\n"
+        "from adaptask.experiments.watching.command import watch\n"
         f"watch(Path({str(tmp_path)!r}))\nwatch(Path({str(tmp_path / 'runs/running')!r}))\n"
         "assert not {'torch', 'optuna', 'matplotlib', 'scipy'} & set(sys.modules)\n"
     )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from adaptask.experiments.config import RunConfig
 from adaptask.experiments.config_file import dump_config
-from adaptask.experiments.following import FollowedRun, MetricsFollower, Pace, is_locked
+from adaptask.experiments.watching.following import FollowedRun, MetricsFollower, Pace, is_locked
 from adaptask.report.records import read_metrics
 from adaptask.training.folder_lock import FolderLock
 from adaptask.training.records import MetricsLog
@@ -69,7 +69,7 @@ def test_only_what_was_added_is_read(tmp_path, monkeypatch):
     writer.append(500)
     parsed = []
     monkeypatch.setattr(
-        "adaptask.experiments.following.json.loads", lambda line: parsed.append(line) or {}
+        "adaptask.experiments.watching.following.json.loads", lambda line: parsed.append(line) or {}
     )
     assert follower.poll()
     assert 1 <= len(parsed) < 20

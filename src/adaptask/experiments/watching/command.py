@@ -9,9 +9,9 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from adaptask.experiments.following import SETTLED, FollowedRun
-from adaptask.experiments.watch_run import run_lines, run_view
-from adaptask.experiments.watch_study import FollowedStudy, study_lines, study_view
+from adaptask.experiments.watching.following import SETTLED, FollowedRun
+from adaptask.experiments.watching.run_view import run_lines, run_view
+from adaptask.experiments.watching.study_view import FollowedStudy, study_lines, study_view
 from adaptask.report.study import FILE, read_study, study_of_runs
 
 SECONDS_BETWEEN_VIEWS = 0.5

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from adaptask.errors import ArgumentError
 from adaptask.experiments.config import ModelConfig, OptimiserConfig, RunConfig, SamplerConfig
-from adaptask.experiments.search_space import Option, Range, parse_options
-from adaptask.experiments.sweep_plan import plan_trials
+from adaptask.experiments.sweeping.plan import plan_trials
+from adaptask.experiments.sweeping.space import Option, Range, parse_options
 
 BASE = RunConfig()
 

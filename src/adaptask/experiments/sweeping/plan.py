@@ -14,7 +14,7 @@ from adaptask.arguments import check_integer
 from adaptask.errors import ArgumentError
 from adaptask.experiments.config import RunConfig, check_config
 from adaptask.experiments.config_file import with_values
-from adaptask.experiments.search_space import Option, Range, nested, storable, value_text
+from adaptask.experiments.sweeping.space import Option, Range, nested, storable, value_text
 
 _DIGITS = 4
 """Significant digits of what is drawn from a range: names and tables can be read and repeated."""

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Protocol
 from adaptask.atomic_file import not_written, replace_file
 from adaptask.errors import DataError, StateError, TrainingError
 from adaptask.experiments.config import RunConfig
-from adaptask.experiments.sweep_journal import Journal, PruningLogger
-from adaptask.experiments.sweep_plan import SweepTrial
-from adaptask.experiments.sweep_results import Result
+from adaptask.experiments.jobs import FAILURE
+from adaptask.experiments.sweeping.journal import Journal, PruningLogger
+from adaptask.experiments.sweeping.plan import SweepTrial
+from adaptask.experiments.sweeping.results import Result
 from adaptask.report.records import PRUNED, RunRecord
 from adaptask.training.displays import Display
 from adaptask.training.folder_lock import FolderLock
@@ -21,8 +22,6 @@ from adaptask.training.loggers import Logger
 
 if TYPE_CHECKING:
     from optuna.trial import Trial as Running
-
-FAILURE = "failure.txt"
 
 
 class RunFunction(Protocol):

@@ -12,8 +12,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from adaptask.experiments.following import SETTLED, FollowedRun, Pace
-from adaptask.experiments.watch_run import STYLES, duration
+from adaptask.experiments.watching.following import SETTLED, FollowedRun, Pace
+from adaptask.experiments.watching.run_view import STYLES, duration
 from adaptask.report.study import Study
 
 _BAR_WIDTH, _WIDEST_BAR = 16, 100

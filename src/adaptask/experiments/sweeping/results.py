@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from adaptask.experiments.config import RunConfig
-from adaptask.experiments.sweep_plan import SweepTrial
+from adaptask.experiments.sweeping.plan import SweepTrial
 from adaptask.report.records import RunRecord
 from adaptask.report.study import Arm, PlannedRun, Study
 

@@ -18,13 +18,15 @@ from adaptask.atomic_file import not_written
 from adaptask.errors import ArgumentError
 from adaptask.experiments.building import build_model, build_schedule
 from adaptask.experiments.config import RunConfig
-from adaptask.experiments.search_space import parse_options
-from adaptask.experiments.searching import RunFunction, Searching
-from adaptask.experiments.sweep_journal import FILE as JOURNAL
-from adaptask.experiments.sweep_journal import Journal, JournalLock, require_optuna
-from adaptask.experiments.sweep_plan import SweepTrial, plan_trials
-from adaptask.experiments.sweep_plan_file import check_same_sweep, write_plan
-from adaptask.experiments.sweep_results import Result, print_results, study_of_sweep
+from adaptask.experiments.running import run as train_run
+from adaptask.experiments.sweeping.journal import FILE as JOURNAL
+from adaptask.experiments.sweeping.journal import Journal, JournalLock, require_optuna
+from adaptask.experiments.sweeping.plan import SweepTrial, plan_trials
+from adaptask.experiments.sweeping.plan_file import check_same_sweep, write_plan
+from adaptask.experiments.sweeping.results import Result, print_results, study_of_sweep
+from adaptask.experiments.sweeping.searching import RunFunction, Searching
+from adaptask.experiments.sweeping.space import parse_options
+from adaptask.report.making import make_report
 from adaptask.samplers import build_sampler
 from adaptask.training.displays import choose_display
 from adaptask.training.optimisation import build_optimizer
@@ -89,7 +91,7 @@ def sweep(
         folder,
         seeds=run_seeds,
         journal=Journal(folder, options, n_steps=base.steps, prune=prune),
-        run=run or _default_run(),
+        run=run or train_run,
         display=display,
     )
     try:
@@ -102,6 +104,8 @@ def sweep(
     with JournalLock(folder / JOURNAL):
         study_of_sweep(base, plan, run_seeds, command=study.command, results=results).write(folder)
     print_results(results, folder)
+    _, page = make_report(folder)
+    sys.stdout.write(f"The report is {page.resolve()}\n")
     return 1 if any(result.state == "failed" for result in results) else 0
 
 
@@ -116,13 +120,6 @@ def _make(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise not_written(folder, error) from error
-
-
-def _default_run() -> RunFunction:
-    import importlib
-
-    run: RunFunction = importlib.import_module("adaptask.experiments.running").run
-    return run
 
 
 def _check_parts(plan: Sequence[SweepTrial]) -> None:

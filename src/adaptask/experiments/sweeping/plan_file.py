@@ -11,7 +11,7 @@ from typing import Any
 from adaptask.atomic_file import replace_file
 from adaptask.errors import ArgumentError, StateError
 from adaptask.experiments.config_file import dump_config
-from adaptask.experiments.sweep_plan import SweepTrial
+from adaptask.experiments.sweeping.plan import SweepTrial
 
 FILE = "sweep.json"
 FORMAT = 1

@@ -11,8 +11,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from adaptask.experiments.braille import draw_curves
-from adaptask.experiments.following import FollowedRun
+from adaptask.experiments.watching.braille import draw_curves
+from adaptask.experiments.watching.following import FollowedRun
 
 STYLES = {
     "waiting": "dim",
