@@ -215,15 +215,21 @@ def read_snapshots(folder: Path) -> list[Snapshot]:
     Raises:
         StateError: If a file is damaged.
     """
-    snapshots = []
-    for step, path in snapshot_files(folder):
-        try:
-            with np.load(path, allow_pickle=False) as found:
-                parts = {name: found[name] for name in found.files}
-        except _DAMAGE as error:
-            raise StateError(f"the snapshot {path} is damaged: {error}. Remove it.") from error
-        snapshots.append(Snapshot(step, parts.get("distribution"), parts.get("class_counts")))
-    return snapshots
+    return [read_snapshot(step, path) for step, path in snapshot_files(folder)]
+
+
+def read_snapshot(step: int, path: Path) -> Snapshot:
+    """Return one snapshot.
+
+    Raises:
+        StateError: If the file is damaged.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as found:
+            parts = {name: found[name] for name in found.files}
+    except _DAMAGE as error:
+        raise StateError(f"the snapshot {path} is damaged: {error}. Remove it.") from error
+    return Snapshot(step, parts.get("distribution"), parts.get("class_counts"))
 
 
 def snapshot_files(folder: Path) -> list[tuple[int, Path]]:

@@ -1,0 +1,259 @@
+"""The plots of a report, each with the words that say how to read it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptask.report.curves import curve_of
+from adaptask.report.figures import inline_svg, look, write_figure
+from adaptask.report.names import class_labels
+from adaptask.report.panels import BACKGROUND, Panel, Series, Style
+from adaptask.report.plots import (
+    PANEL,
+    Draw,
+    Line,
+    draw_counts,
+    draw_curves,
+    draw_ranks,
+    grid,
+    single,
+)
+from adaptask.report.records import read_snapshot, snapshot_files
+from adaptask.report.showcase import portrait_of
+
+MAX_PANELS = 24
+"""So many of a kind are drawn; tables have the others."""
+_NAMED = 8
+
+BANDS = (
+    "Lines are means over seeds; bands reach from the lowest seed to the highest. Where a line is "
+    "thin, not all of its runs have come that far."
+)
+
+
+@dataclass(frozen=True)
+class Plot:
+    """What a page shows of a plot, and the name of its files."""
+
+    name: str
+    title: str
+    caption: str
+    panels: tuple[str, ...]
+    """SVG elements."""
+    legend: tuple[tuple[str, Style], ...] = ()
+    note: str = ""
+    """What is left out."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric that is drawn over time."""
+
+    name: str
+    split: str
+    key: str
+    scale: float
+    title: str
+    label: str
+    caption: str
+
+
+TRAINING = (
+    Metric(
+        *("validation", "val", "accuracy", 100.0),
+        "Validation accuracy",
+        "validation accuracy, %",
+        "Accuracy on tasks of the validation classes, on which nothing is trained. "
+        f"{BANDS} Where bands overlap, seeds differ as much as samplers do: the tables say which "
+        "differences a test over seeds bears out.",
+    ),
+    Metric(
+        *("training-loss", "train", "loss", 1.0),
+        "Training loss",
+        "training loss",
+        "Loss on the tasks that were drawn to train on, mean since the point before. A sampler "
+        "that seeks hard tasks trains at a higher loss; that by itself is neither good nor bad.",
+    ),
+)
+DISTRIBUTION = (
+    Metric(
+        *("difficulty", "train", "accuracy", 100.0),
+        "Difficulty of the drawn tasks",
+        "accuracy on drawn tasks, %",
+        "Accuracy of the model on the tasks drawn to train on: lower is harder. A line below that "
+        "of uniform means that harder tasks were drawn, provided that the two models do equally "
+        f"well on the validation classes. {BANDS}",
+    ),
+    Metric(
+        *("kl", "sampler", "kl", 1.0),
+        "Divergence from uniform",
+        "KL from uniform, nats",
+        "How far the distribution over tasks is from the uniform one, as Kullback-Leibler "
+        "divergence. At 0 all tasks are equally likely; the higher, the fewer tasks are preferred. "
+        "It is estimated from drawn tasks where it cannot be summed, and so may scatter a little.",
+    ),
+    Metric(
+        *("entropy", "sampler", "entropy", 1.0),
+        "Entropy of the task distribution",
+        "entropy, nats",
+        "The same seen from the other side: with entropy H the draws are as varied as if exp(H) "
+        "tasks were equally likely. The highest possible value, that of uniform, is the logarithm "
+        "of the number of all tasks.",
+    ),
+)
+
+
+def legend_of(panels: Sequence[Panel], styles: dict[str, Style]) -> tuple[tuple[str, Style], ...]:
+    """Return names and looks of the lines in some panels; those in the background as one."""
+    names = list(dict.fromkeys(series.name for panel in panels for series in panel.series))
+    legend = [(name, styles[name]) for name in names if styles[name] != BACKGROUND]
+    n_others = len(names) - len(legend)
+    if n_others:
+        legend.append((f"{n_others} others" if legend else f"all {n_others}", BACKGROUND))
+    return tuple(legend)
+
+
+def make_plot(
+    folder: Path,
+    draws: Sequence[Draw],
+    *,
+    name: str,
+    title: str,
+    caption: str,
+    describe: str,
+    legend: tuple[tuple[str, Style], ...] = (),
+    size: tuple[float, float] = PANEL,
+    fit: bool = False,
+    note: str = "",
+) -> Plot:
+    """Write a plot's files, and return what the page shows of it."""
+    with look():
+        write_figure(folder, name, grid(draws, styles=legend, size=size, fit=fit))
+        panels = tuple(
+            inline_svg(single(draw, size, fit=fit), f"{name}-{number}", describe)
+            for number, draw in enumerate(draws, start=1)
+        )
+    return Plot(name, title, caption, panels, legend, note)
+
+
+def curve_plot(
+    folder: Path, metric: Metric, panels: Sequence[Panel], styles: dict[str, Style]
+) -> Plot | None:
+    """Draw a metric over time, a panel for each setting; None where nobody recorded it."""
+    draws: list[Draw] = []
+    drawn = []
+    for panel in panels:
+        lines = [
+            Line(series.name, styles[series.name], curve)
+            for series in panel.series
+            if not (curve := curve_of(series.records, metric.split, metric.key)).is_empty
+        ]
+        if lines:
+            draws.append(
+                partial(
+                    draw_curves,
+                    lines=lines,
+                    title=panel.title,
+                    label=metric.label,
+                    scale=metric.scale,
+                )
+            )
+            drawn.append(panel)
+    if not draws:
+        return None
+    rest = len(draws) - MAX_PANELS
+    return make_plot(
+        folder,
+        draws[:MAX_PANELS],
+        name=metric.name,
+        title=metric.title,
+        caption=metric.caption,
+        describe=f"{metric.title} over training steps; the caption says how to read it.",
+        legend=legend_of(drawn[:MAX_PANELS], styles),
+        note=f"{rest} further settings are left out here; the tables have them." * (rest > 0),
+    )
+
+
+def counts_plot(
+    folder: Path, panels: Sequence[Panel], styles: dict[str, Style], first: Panel | None
+) -> Plot | None:
+    """Draw how often classes were drawn in one setting; None where nobody counted."""
+    for panel in [*([first] if first else []), *panels]:
+        shares, totals = _shares(panel, styles)
+        if shares:
+            break
+    else:
+        return None
+    names, n_way = _names_and_way(panel, len(shares[0][2]))
+    # The class is in a uniform task with probability K / n: the standard deviation of the count,
+    # relative to its mean. The one with the fewest draws has the widest.
+    share = n_way / len(names) if n_way else None
+    expected = None if share is None else float(np.sqrt((1 - share) * len(names) / min(totals)))
+    most_uneven = max(shares, key=lambda entry: float(entry[2].std()))
+    order = np.argsort(-most_uneven[2], kind="stable")
+    shown = np.concatenate([order[:_NAMED], order[_NAMED:][-_NAMED:]])
+    draws: list[Draw] = [
+        partial(draw_ranks, shares=shares, expected=expected),
+        partial(draw_counts, names=names, shares=shares, classes=shown),
+    ]
+    where = f" ({panel.title})" if panel.title else ""
+    return make_plot(
+        folder,
+        draws,
+        name="class-counts",
+        title=f"How often each class was drawn{where}",
+        caption="In how many tasks a class was, divided by the mean over classes, all seeds "
+        "together. Left: classes sorted anew for each sampler. Chance alone makes some "
+        "come more often than others; "
+        + ("the grey band holds 95 % of classes under uniform draws. " if expected else "")
+        + f"Right: the classes that {most_uneven[0]} drew most and least often.",
+        describe="How often classes were drawn, by rank and by name.",
+        legend=tuple((name, style) for name, style, _ in shares),
+        size=(PANEL[0], 3.6),
+        fit=True,
+    )
+
+
+def _shares(
+    panel: Panel, styles: dict[str, Style]
+) -> tuple[list[tuple[str, Style, NDArray[np.float64]]], list[float]]:
+    """Return name, look and relative counts of the series with colours, and their totals."""
+    shares: list[tuple[str, Style, NDArray[np.float64]]] = []
+    totals = []
+    for series in panel.series:
+        if styles[series.name] == BACKGROUND:
+            continue
+        counts = class_counts(series)
+        if counts is None or not counts.sum() or (shares and len(counts) != len(shares[0][2])):
+            continue
+        shares.append((series.name, styles[series.name], counts / counts.mean()))
+        totals.append(float(counts.sum()))
+    return shares, totals
+
+
+def class_counts(series: Series) -> NDArray[np.float64] | None:
+    """Return in how many tasks each class has been over all runs of an arm; None if unknown."""
+    found: list[NDArray[np.float64]] = []
+    for record in series.records:
+        files = snapshot_files(record.folder / "snapshots")
+        counts = read_snapshot(*files[-1]).class_counts if files else None
+        if counts is not None and (not found or len(counts) == len(found[0])):
+            found.append(counts.astype(np.float64))
+    return np.sum(found, axis=0) if found else None
+
+
+def _names_and_way(panel: Panel, n_classes: int) -> tuple[tuple[str, ...], int | None]:
+    portraits = (portrait_of(series) for series in panel.series)
+    names: tuple[str, ...] = next(
+        (p.class_names for p in portraits if p and len(p.class_names) == n_classes),
+        ("",) * n_classes,
+    )
+    ways = {r.config.get("task", {}).get("n_way") for s in panel.series for r in s.records}
+    only = ways.pop() if len(ways) == 1 else None
+    return class_labels(names), only if isinstance(only, int) else None
