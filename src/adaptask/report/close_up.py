@@ -24,6 +24,8 @@ from adaptask.report.showcase import Showcase, portrait_of
 N_PAIRS = 6
 N_TASKS = 4
 MAPPED_TASKS = 3
+MAX_WAY = 10
+"""Classes of a task in a file, at most; the page has them all."""
 EVOLUTION = (16, 15)
 """Classes, and panels at most, as in the paper's appendix."""
 _NAMED_AT_MOST = 80
@@ -54,9 +56,6 @@ class DrawnTasks:
     name: str
     style: Style
     tasks: tuple[tuple[Picture, ...], ...]
-    n_tasks: int
-    cosine: float | None
-    """Mean cosine between the prototypes of a task's classes, over all tasks on record."""
 
 
 @dataclass(frozen=True)
@@ -97,14 +96,13 @@ def _write_pairs(
 ) -> None:
     with look():
         figure = new_figure(9.5, 0.85 * N_PAIRS, fit=False)
-        figure.subplots_adjust(left=0.02, right=0.98, bottom=0.01, top=0.95, hspace=0.5)
+        figure.subplots_adjust(left=0.02, right=0.98, bottom=0.01, top=0.94, hspace=0.6)
         for column, (kind, pairs) in enumerate(zip(("hardest", "easiest"), extremes, strict=True)):
             for row, (i, j, value) in enumerate(pairs):
-                for side, class_id in enumerate((i, j)):
-                    axes = figure.add_subplot(N_PAIRS, 4, 4 * row + 2 * column + side + 1)
-                    words = f"{kind}, {value:.2f}: " if side == 0 else ""
-                    title = words + shorten(shown.names[class_id], 22)
-                    draw_images(axes, strip(thumbnails(source.images[class_id, :4])), title)
+                strips = [strip(thumbnails(source.images[c, :4])) for c in (i, j)]
+                names = [shorten(shown.names[c], 24) for c in (i, j)]
+                axes = figure.add_subplot(N_PAIRS, 2, 2 * row + column + 1)
+                draw_images(axes, strips, [f"{kind}, {value:.2f}: {names[0]}", names[1]])
         write_figure(folder, "pairs", figure)
 
 
@@ -120,9 +118,7 @@ def drawn_tasks(
             tuple(picture(portrait, names, int(c), 2) for c in task)
             for task in portrait.tasks[:N_TASKS]
         )
-        cosines = mean_within(portrait.similarity, portrait.tasks) if len(portrait.tasks) else None
-        cosine = None if cosines is None or np.isnan(cosines).any() else float(cosines.mean())
-        result.append(DrawnTasks(name, styles[name], tasks, len(portrait.tasks), cosine))
+        result.append(DrawnTasks(name, styles[name], tasks))
     if portraits and all(portrait.images.size for _, portrait in portraits):
         _write_tasks(folder, portraits)
     return result
@@ -142,21 +138,18 @@ def _portraits(panel: Panel, shown: Showcase | None) -> list[tuple[str, Portrait
 
 
 def _write_tasks(folder: Path, portraits: Sequence[tuple[str, Portrait]]) -> None:
+    rows = N_TASKS * len(portraits)
     with look():
-        way = max(portrait.tasks.shape[1] for _, portrait in portraits)
-        shown = min(way, 10)
-        figure = new_figure(0.5 + 1.35 * shown, 0.95 * N_TASKS * len(portraits), fit=False)
-        figure.subplots_adjust(left=0.02, right=0.98, bottom=0.01, top=0.95, hspace=0.5)
-        rows = N_TASKS * len(portraits)
+        figure = new_figure(8.5, 0.95 * rows, fit=False)
+        figure.subplots_adjust(left=0.02, right=0.98, bottom=0.01, top=0.94, hspace=0.5)
         for block, (name, portrait) in enumerate(portraits):
             names = class_labels(portrait.class_names)
             for row, task in enumerate(portrait.tasks[:N_TASKS]):
-                for column, class_id in enumerate(task[:shown]):
-                    place = (block * N_TASKS + row) * shown + column + 1
-                    axes = figure.add_subplot(rows, shown, place)
-                    head = f"{name} {row + 1}: " if column == 0 else ""
-                    images = strip(thumbnails(portrait.images[class_id, :2]))
-                    draw_images(axes, images, head + shorten(names[class_id], 16))
+                strips = [strip(thumbnails(portrait.images[c, :2])) for c in task[:MAX_WAY]]
+                texts = [shorten(names[c], 16) for c in task[:MAX_WAY]]
+                texts[0] = f"{name} {row + 1}: {texts[0]}"
+                axes = figure.add_subplot(rows, 1, block * N_TASKS + row + 1)
+                draw_images(axes, strips, texts)
         write_figure(folder, "tasks", figure)
 
 

@@ -26,7 +26,7 @@ FAINT = "#8a929e"
 
 _SVG = "http://www.w3.org/2000/svg"
 _XLINK = "{http://www.w3.org/1999/xlink}href"
-_REFERENCE = re.compile(r"#([^)\"]+)")
+_REFERENCE = re.compile(r"#([^)\s;]+)")
 
 _LOOK: Any = {
     "font.family": "sans-serif",

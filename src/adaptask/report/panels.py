@@ -27,21 +27,27 @@ class Style:
 
     colour: str
     dashes: tuple[float, ...] = ()
+    marker: str = "o"
+    """As matplotlib names it: one of o, s, D, ^, v, P, X, d."""
 
 
 # The palette of Okabe and Ito (2008), which people with any colour vision can tell apart. Green and
 # red are the colours of random and adaptive sampling in the paper's Figure 5.
 _KNOWN = {
-    "uniform": Style("#009e73", (4, 1.6)),
-    "gcp": Style("#d55e00"),
-    "c": Style("#0072b2", (1.2, 1.4)),
-    "cp": Style("#cc79a7", (6, 1.4, 1.2, 1.4)),
+    "uniform": Style("#009e73", (4, 1.6), "o"),
+    "gcp": Style("#d55e00", (), "D"),
+    "c": Style("#0072b2", (1.2, 1.4), "s"),
+    "cp": Style("#cc79a7", (6, 1.4, 1.2, 1.4), "^"),
 }
 _KNOWN["random"] = _KNOWN["uniform"]
 _OTHERS = (
-    *(Style("#d55e00"), Style("#0072b2", (6, 1.4)), Style("#e69f00", (1.2, 1.4))),
-    *(Style("#56b4e9", (6, 1.4, 1.2, 1.4)), Style("#cc79a7", (3, 1.2)), Style("#7f6a00", (8, 2))),
-    Style("#666666", (2, 2)),
+    Style("#d55e00", (), "D"),
+    Style("#0072b2", (6, 1.4), "s"),
+    Style("#e69f00", (1.2, 1.4), "v"),
+    Style("#56b4e9", (6, 1.4, 1.2, 1.4), "P"),
+    Style("#cc79a7", (3, 1.2), "^"),
+    Style("#7f6a00", (8, 2), "X"),
+    Style("#666666", (2, 2), "d"),
 )
 BACKGROUND = Style("#9aa0a6")
 """Of lines that are too many to have colours of their own."""
@@ -84,6 +90,7 @@ def panels_of(folder: Path, study: Study) -> list[Panel]:
         key = tuple((k, v) for k, v in arm.labels.items() if k not in SAMPLER_KEYS)
         groups.setdefault(key, []).append(_series(folder, arm, varying))
     return [
+        # A plot that is alone needs no title: the page says what was trained on what.
         Panel(_title(dict(key), varying), dict(key), _with_unlike_names(series))
         for key, series in groups.items()
     ]
@@ -114,8 +121,8 @@ def _with_unlike_names(series: list[Series]) -> tuple[Series, ...]:
 
 
 def _title(labels: Mapping[str, str], varying: Iterable[str]) -> str:
-    shown = {key: value for key, value in labels.items() if key in varying} or labels
-    return ", ".join(describe(key, value) for key, value in shown.items() if value != NO_VALUE)
+    shown = {key: value for key, value in labels.items() if key in varying and value != NO_VALUE}
+    return ", ".join(describe(key, value) for key, value in shown.items())
 
 
 def describe(key: str, value: str) -> str:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from adaptask.report.curves import Curve
 from adaptask.report.figures import FAINT, INK, new_figure
+from adaptask.report.labels import MAP_SPAN, free_places
 from adaptask.report.names import shorten
 from adaptask.report.panels import BACKGROUND, Style
 
@@ -71,16 +72,23 @@ def grid(
     styles: Sequence[tuple[str, Style]] = (),
     size: tuple[float, float] = PANEL,
     fit: bool = False,
+    marked: bool = False,
     columns: int = 3,
 ) -> Figure:
-    """Return a figure with several panels and one legend above them."""
+    """Return a figure with several panels and one legend above them, with marks if they matter."""
     figure = _panels(draws, size, columns, 0.4 if styles else 0.0, fit=fit)
     if styles:
         from matplotlib.lines import Line2D
 
         handles = [
-            Line2D([], [], color=s.colour, dashes=s.dashes or (None, None), label=shorten(n, 40))
-            for n, s in styles
+            Line2D(
+                *([], []),
+                color=style.colour,
+                dashes=style.dashes or (None, None),
+                marker=style.marker if marked else None,
+                label=shorten(name, 40),
+            )
+            for name, style in styles
         ]
         place: Any = "outside upper left" if fit else "upper left"
         figure.legend(handles=handles, loc=place, ncols=min(2 * columns, len(handles)))
@@ -99,10 +107,10 @@ def _panels(
             axes = figure.add_subplot(rows, columns, number + 1)
         else:
             row, column = divmod(number, columns)
-            left, bottom = (column * size[0] + 0.66) / (size[0] * columns), rows - row - 1
+            left, bottom = (column * size[0] + 0.8) / (size[0] * columns), rows - row - 1
             axes = figure.add_axes(
                 (left, (bottom * size[1] + 0.5) / height,
-                 (size[0] - 0.78) / (size[0] * columns), (size[1] - 0.85) / height)
+                 (size[0] - 0.92) / (size[0] * columns), (size[1] - 0.85) / height)
             )  # fmt: skip
         draw(axes)
     return figure
@@ -172,8 +180,10 @@ def draw_counts(
     """Draw by name how often some classes were drawn, relative to the mean, first at the top."""
     places = np.arange(len(classes))[::-1]
     axes.axvline(1, color=FAINT, lw=0.8)
-    for (_, style, share), marker in zip(shares, "osD^vP*X", strict=False):
-        axes.plot(share[classes], places, marker, color=style.colour, ms=5, ls="none", alpha=0.9)
+    for _, style, share in shares:
+        axes.plot(
+            *(share[classes], places, style.marker), color=style.colour, ms=5, ls="none", alpha=0.9
+        )
     axes.set_yticks(places, [shorten(names[c], 24) for c in classes])
     axes.set_xlim(left=0)
     axes.set_title("The most and the least drawn")
@@ -244,14 +254,12 @@ def draw_map(
         axes.scatter(
             places[task, 0], places[task, 1], s=36, marker=marker, color=style.colour, zorder=3
         )
-    for class_id in dict.fromkeys(int(c) for c in tasks.flat):
-        x, y = places[class_id]
-        left = x > 0.6
-        axes.annotate(
-            shorten(names[class_id], 18), (x, y), xytext=(-5 if left else 5, 4),
-            textcoords="offset points", fontsize=7, ha="right" if left else "left", color=INK,
-        )  # fmt: skip
-    axes.set(xlim=(-0.06, 1.06), ylim=(-0.06, 1.08), xticks=[], yticks=[])
+    marked = list(dict.fromkeys(int(c) for c in tasks.flat))
+    texts = [shorten(names[c], 18) for c in marked]
+    for text, where in zip(texts, free_places(places[marked], texts), strict=True):
+        if where is not None:
+            axes.text(*where, text, fontsize=7.5, va="center", color=INK)
+    axes.set(xlim=MAP_SPAN, ylim=MAP_SPAN, xticks=[], yticks=[])
     axes.grid(visible=False)
     axes.spines[["top", "right"]].set_visible(True)
     axes.set_title(title)
@@ -268,8 +276,7 @@ def draw_matrix(
     """Draw potentials, with names where they are given; return what a scale is made from."""
     from matplotlib.colors import LinearSegmentedColormap
 
-    colours = LinearSegmentedColormap.from_list("potentials", SCALE)
-    colours.set_bad("#d9d9d9")
+    colours = LinearSegmentedColormap.from_list("potentials", SCALE).with_extremes(bad="#d9d9d9")
     shown = np.ma.array(matrix, mask=np.eye(len(matrix), dtype=bool))
     image = axes.imshow(shown, cmap=colours, vmin=limits[0], vmax=limits[1])
     axes.set(xticks=[], yticks=[], title=title)
@@ -282,8 +289,17 @@ def draw_matrix(
     return image
 
 
-def draw_images(axes: Axes, pixels: NDArray[np.uint8], title: str) -> None:
-    """Draw a strip of images under the names of its classes."""
-    axes.imshow(pixels)
+def draw_images(axes: Axes, strips: Sequence[NDArray[np.uint8]], texts: Sequence[str]) -> None:
+    """Draw strips of images in a row, each under its text.
+
+    Args:
+        axes: Where.
+        strips: Of one size, `height x width x 4`.
+        texts: One for each.
+    """
+    height, width, _ = strips[0].shape
+    gap = np.zeros((height, height // 3, 4), dtype=np.uint8)
+    axes.imshow(np.hstack([part for one in strips for part in (one, gap)]))
+    for number, text in enumerate(texts):
+        axes.text(number * (width + gap.shape[1]), -2, text, fontsize=6.5, va="bottom")
     axes.axis("off")
-    axes.set_title(title, fontsize=7, fontweight="normal")

@@ -107,9 +107,10 @@ def _statement(study: Study, records: Sequence[RunRecord], n_planned: int, n_fin
     steps = _listed(f"{n:,}" for n in sorted({record.n_steps for record in records}))
     done = "all are finished" if n_finished == n_planned else f"{n_finished} are finished"
     samplers = chosen("sampler", "name")
-    verb = "Compared are the task samplers" if " and " in samplers else "Shown is the task sampler"
+    several = " and " in samplers
+    verb = "This report compares the task samplers" if several else "This report shows runs with"
     return (
-        f"{verb} {samplers}, with {chosen('model', 'learner')} ({chosen('model', 'backbone')}) on "
+        f"{verb} {samplers}: {chosen('model', 'learner')} ({chosen('model', 'backbone')}) on "
         f"{chosen('data', 'dataset')}, {chosen('task', 'n_way')}-way "
         f"{chosen('task', 'n_shot')}-shot, {steps} training steps a run. "
         f"{_count(len(study.arms), 'arm')} with {each} each make "
@@ -139,6 +140,8 @@ def _troubles(folder: Path, study: Study, records: Sequence[RunRecord]) -> Itera
                 continue
             elif record.failure is not None:
                 state = f"failed after step {record.steps_done}: {clean(record.failure)}"
+            elif record.steps_done >= record.n_steps:
+                state = "trained, not tested yet"
             else:
                 state = f"unfinished: {record.steps_done} of {record.n_steps} steps"
             yield Trouble(clean(arm.name), run.seed, state)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptask.report.curves import curve_of
+from adaptask.report.curves import Curve, curve_of
 from adaptask.report.figures import inline_svg, look, write_figure
 from adaptask.report.names import class_labels
 from adaptask.report.panels import BACKGROUND, Panel, Series, Style
@@ -47,6 +47,8 @@ class Plot:
     panels: tuple[str, ...]
     """SVG elements."""
     legend: tuple[tuple[str, Style], ...] = ()
+    marked: bool = False
+    """Whether marks tell series apart, and belong into the legend."""
     note: str = ""
     """What is left out."""
 
@@ -62,6 +64,11 @@ class Metric:
     title: str
     label: str
     caption: str
+
+    def of(self, series: Series) -> Curve:
+        """Return it over time; what is noisy on fewer points, each the mean of more records."""
+        points = 40 if self.split == "train" else 60
+        return curve_of(series.records, self.split, self.key, max_points=points)
 
 
 TRAINING = (
@@ -130,16 +137,17 @@ def make_plot(
     legend: tuple[tuple[str, Style], ...] = (),
     size: tuple[float, float] = PANEL,
     fit: bool = False,
+    marked: bool = False,
     note: str = "",
 ) -> Plot:
     """Write a plot's files, and return what the page shows of it."""
     with look():
-        write_figure(folder, name, grid(draws, styles=legend, size=size, fit=fit))
+        write_figure(folder, name, grid(draws, styles=legend, size=size, fit=fit, marked=marked))
         panels = tuple(
             inline_svg(single(draw, size, fit=fit), f"{name}-{number}", describe)
             for number, draw in enumerate(draws, start=1)
         )
-    return Plot(name, title, caption, panels, legend, note)
+    return Plot(name, title, caption, panels, legend, marked, note)
 
 
 def curve_plot(
@@ -152,7 +160,7 @@ def curve_plot(
         lines = [
             Line(series.name, styles[series.name], curve)
             for series in panel.series
-            if not (curve := curve_of(series.records, metric.split, metric.key)).is_empty
+            if not (curve := metric.of(series)).is_empty
         ]
         if lines:
             draws.append(
@@ -217,6 +225,7 @@ def counts_plot(
         legend=tuple((name, style) for name, style, _ in shares),
         size=(PANEL[0], 3.6),
         fit=True,
+        marked=True,
     )
 
 

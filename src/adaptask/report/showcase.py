@@ -28,7 +28,6 @@ MAX_FRAMES = 25
 MAX_BYTES = 3_000_000
 """Of all matrices in a page; what is left of it decides how many runs are shown."""
 _SPRITE_COLUMNS = 32
-_CLIPPED = 99.9
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,10 +57,10 @@ class Showcase:
 
     @property
     def limits(self) -> tuple[float, float]:
-        """The range of the colours: all but the highest in a thousand."""
-        values = np.concatenate([frame[np.triu_indices(len(frame), 1)] for frame in self.frames])
-        low, high = float(values.min()), float(np.percentile(values, _CLIPPED))
-        return low, high if high > low else max(float(values.max()), low + 1e-6)
+        """The range of the colours, the same at all times."""
+        values = np.stack([frame[np.triu_indices(len(frame), 1)] for frame in self.frames])
+        low, high = float(values.min()), float(values.max())
+        return low, high if high > low else low + 1.0
 
 
 def portrait_of(series: Series | None, seed: int | None = None) -> Portrait | None:
@@ -157,11 +156,7 @@ def heatmap_data(showcases: Sequence[Showcase], styles: dict[str, Style]) -> dic
                 "low": packed.low,
                 "step": packed.step,
                 "data": packed.base64,
-                "limits": {
-                    "low": low,
-                    "high": high,
-                    "clipped": max(float(frame.max()) for frame in shown.frames) > high,
-                },
+                "limits": {"low": low, "high": high},
                 "tasks": _tasks(shown, styles),
             }
         )

@@ -36,7 +36,8 @@
   }
 
   const nameOf = (c) => catalogues[state.run.catalogue].names[c];
-  const short = (text) => (text.length > 20 ? `${text.slice(0, 10)}…${text.slice(-9)}` : text);
+  const short = (text, limit = state.narrow ? 13 : 20) =>
+    text.length > limit ? `${text.slice(0, Math.ceil(limit / 2))}…${text.slice(1 - Math.floor(limit / 2))}` : text;
   const numeral = (value, digits) => value.toFixed(digits).replace(/^-(0\.?0*)$/, "$1");
 
   function value(i, j, frame = state.frame) {
@@ -58,7 +59,9 @@
   }
 
   function measure() {
-    const width = Math.min(canvas.parentElement.clientWidth, 780), classes = shownClasses(width);
+    const width = Math.min(canvas.parentElement.clientWidth, 780);
+    state.narrow = width < 500;
+    const classes = shownClasses(width);
     let margin = 16, size = 0;
     const guess = (width * 0.78) / classes.length;
     if (guess >= 8.5) {
@@ -167,7 +170,7 @@
     slider.setAttribute("aria-valuetext", step);
     find("step").textContent = step;
     find("low").textContent = numeral(run.limits.low, 2);
-    find("high").textContent = `${numeral(run.limits.high, 2)}${run.limits.clipped ? " and more" : ""}`;
+    find("high").textContent = numeral(run.limits.high, 2);
     find("precision").textContent = `±${(run.step / 2).toPrecision(1)}`;
     const count = Math.max(0, ...run.tasks.map((t) => t.tasks.length));
     find("tasks").hidden = count === 0;
@@ -195,8 +198,9 @@
     symbol.style.color = task.colour;
     symbol.setAttribute("aria-hidden", "true");
     let sum = 0, pairs = 0;
+    const seen = task.now.filter((c) => state.box.classes.includes(c)).length;
     task.now.forEach((a, i) => task.now.slice(i + 1).forEach((b) => { sum += value(a, b); pairs += 1; }));
-    names.textContent = ` ${task.name}: ${task.now.map(nameOf).join(", ")} (mean log potential of its pairs ${numeral(sum / (pairs || 1), 2)})`;
+    names.textContent = ` ${task.name}: ${task.now.map(nameOf).join(", ")} (mean log potential of its pairs ${numeral(sum / (pairs || 1), 2)}${seen < task.now.length ? `; ${seen} of ${task.now.length} in view` : ""})`;
     line.append(symbol, names);
     return line;
   }
