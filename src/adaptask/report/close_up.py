@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from adaptask.report.embedding import class_map
 from adaptask.report.figures import look, new_figure, write_figure
 from adaptask.report.names import class_labels, shorten
-from adaptask.report.panels import Panel, Style
+from adaptask.report.panels import Panel, Style, close_up_style
 from adaptask.report.pictures import coloured, data_uri, png, strip, thumbnails
 from adaptask.report.plots import SCALE, Draw, draw_images, draw_map, draw_matrix
 from adaptask.report.potentials import extreme_pairs, mean_within, most_confused
@@ -118,7 +118,7 @@ def drawn_tasks(
             tuple(picture(portrait, names, int(c), 2) for c in task)
             for task in portrait.tasks[:N_TASKS]
         )
-        result.append(DrawnTasks(name, styles[name], tasks))
+        result.append(DrawnTasks(name, close_up_style(name, styles), tasks))
     if portraits and all(portrait.images.size for _, portrait in portraits):
         _write_tasks(folder, portraits)
     return result
@@ -170,7 +170,7 @@ def map_plot(
             places=places,
             names=class_labels(mapped.class_names),
             tasks=portrait.tasks[:MAPPED_TASKS],
-            style=styles[name],
+            style=close_up_style(name, styles),
             title=f"classes drawn by {name}",
         )
         for name, portrait in portraits
@@ -232,7 +232,9 @@ def write_potentials(folder: Path, shown: Showcase, styles: dict[str, Style]) ->
         (shown.series.name, shown.portrait, "◆"),
     ):
         if portrait is not None and len(portrait.tasks):
-            marked |= {int(c): (mark, styles[name].colour) for c in portrait.tasks[0]}
+            marked |= {
+                int(c): (mark, close_up_style(name, styles).colour) for c in portrait.tasks[0]
+            }
     with look():
         figure = new_figure(9, 8.4)
         axes = figure.add_subplot()

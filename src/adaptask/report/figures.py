@@ -54,7 +54,7 @@ _LOOK: Any = {
     "lines.linewidth": 1.9,
     "legend.frameon": False,
     "legend.fontsize": 9,
-    "savefig.dpi": 160,
+    "savefig.dpi": 140,
     "svg.fonttype": "none",
     "svg.hashsalt": "adaptask",
     # A name may hold a dollar sign.

@@ -86,7 +86,7 @@ def write_report(
     close_up = _close_up(plots, panels, first, styles)
     training = [curve_plot(plots, metric, panels, styles) for metric in TRAINING]
     distribution = [curve_plot(plots, metric, panels, styles) for metric in DISTRIBUTION]
-    distribution.append(counts_plot(plots, panels, styles, first.panel if first else None))
+    distribution.append(counts_plot(plots, panels, styles, first))
     content = render(
         study=study,
         provenance=provenance_of(folder, study, panels),

@@ -139,6 +139,11 @@ def describe(key: str, value: str) -> str:
     return clean(value if named else f"{key} {value}")
 
 
+def close_up_style(name: str, styles: Mapping[str, Style]) -> Style:
+    """Return the look of a series that is shown alone: never that of the background."""
+    return _KNOWN["gcp"] if styles[name] == BACKGROUND else styles[name]
+
+
 def styles_of(panels: Iterable[Panel]) -> dict[str, Style]:
     """Return the look of every series by its name: the same throughout a report."""
     names = list(dict.fromkeys(series.name for panel in panels for series in panel.series))

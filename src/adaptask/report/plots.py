@@ -144,6 +144,7 @@ def draw_curves(axes: Axes, lines: Sequence[Line], *, title: str, label: str, sc
     axes.set_ylabel(label)
     axes.margins(x=0.02)
     axes.set_xlim(left=0)
+    axes.locator_params(axis="x", nbins=5)
 
 
 def draw_ranks(
@@ -196,7 +197,7 @@ def draw_settings(
     *,
     title: str,
     label: str,
-    baseline: tuple[Style, float] | None,
+    baseline: tuple[Style, Reading] | None,
 ) -> None:
     """Draw accuracy against a setting: means with 95 % intervals over seeds, and each seed.
 
@@ -205,21 +206,26 @@ def draw_settings(
         readings: Name, look and what was measured, of each line.
         title: What is trained on what.
         label: Name of the setting.
-        baseline: Look and mean accuracy of uniform, in percent.
+        baseline: Look and accuracy of uniform.
     """
     if baseline is not None:
         style, level = baseline
-        axes.axhline(level, color=style.colour, dashes=style.dashes or (None, None), lw=1.4)
-    for _, style, line in readings:
-        values = [reading.value for reading in line]
+        axes.axhline(level.mean, color=style.colour, dashes=style.dashes or (None, None), lw=1.4)
+        half = level.interval or 0.0
+        axes.axhspan(level.mean - half, level.mean + half, color=style.colour, alpha=0.1, lw=0)
+    every = [reading.value for _, _, line in readings for reading in line]
+    for number, (name, style, line) in enumerate(readings):
+        # A little apart, so that bars at one value do not cover each other.
+        shift = (number - (len(readings) - 1) / 2) * 0.012 * (max(every) - min(every))
+        values = np.array([reading.value for reading in line]) + shift
         means = [reading.mean for reading in line]
         errors = [reading.interval or 0.0 for reading in line]
-        joined = "-" if len(line) > 1 else "none"
+        joined = "-" if name else "none"
         axes.errorbar(values, means, errors, color=style.colour, marker="o", ms=4.5, ls=joined,
                       lw=1.4, elinewidth=1, capsize=3)  # fmt: skip
         if len(readings) <= MAX_WITH_SEEDS:
-            for reading in line:
-                at = np.full(len(reading.seeds), reading.value)
+            for value, reading in zip(values, line, strict=True):
+                at = np.full(len(reading.seeds), value)
                 axes.plot(at, reading.seeds, "_", color=style.colour, ms=6, alpha=0.5)
     axes.set_title(shorten(title, 46))
     axes.set_xlabel(label)

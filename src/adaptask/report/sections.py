@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from adaptask.report.curves import Curve, curve_of
 from adaptask.report.figures import inline_svg, look, write_figure
 from adaptask.report.names import class_labels
-from adaptask.report.panels import BACKGROUND, Panel, Series, Style
+from adaptask.report.panels import BACKGROUND, Panel, Series, Style, close_up_style
 from adaptask.report.plots import (
     PANEL,
     Draw,
@@ -25,7 +25,7 @@ from adaptask.report.plots import (
     single,
 )
 from adaptask.report.records import read_snapshot, snapshot_files
-from adaptask.report.showcase import portrait_of
+from adaptask.report.showcase import Showcase, portrait_of
 
 MAX_PANELS = 24
 """So many of a kind are drawn; tables have the others."""
@@ -176,6 +176,12 @@ def curve_plot(
     if not draws:
         return None
     rest = len(draws) - MAX_PANELS
+    legend = legend_of(drawn[:MAX_PANELS], styles)
+    notes = []
+    if BACKGROUND in (style for _, style in legend):
+        notes.append("Arms that are too many to have colours are grey and without bands.")
+    if rest > 0:
+        notes.append(f"{rest} further settings are left out here; the tables have them.")
     return make_plot(
         folder,
         draws[:MAX_PANELS],
@@ -183,17 +189,17 @@ def curve_plot(
         title=metric.title,
         caption=metric.caption,
         describe=f"{metric.title} over training steps; the caption says how to read it.",
-        legend=legend_of(drawn[:MAX_PANELS], styles),
-        note=f"{rest} further settings are left out here; the tables have them." * (rest > 0),
+        legend=legend,
+        note=" ".join(notes),
     )
 
 
 def counts_plot(
-    folder: Path, panels: Sequence[Panel], styles: dict[str, Style], first: Panel | None
+    folder: Path, panels: Sequence[Panel], styles: dict[str, Style], shown: Showcase | None
 ) -> Plot | None:
     """Draw how often classes were drawn in one setting; None where nobody counted."""
-    for panel in [*([first] if first else []), *panels]:
-        shares, totals = _shares(panel, styles)
+    for panel in [*([shown.panel] if shown else []), *panels]:
+        shares, totals = _shares(panel, styles, shown.series if shown else None)
         if shares:
             break
     else:
@@ -205,10 +211,10 @@ def counts_plot(
     expected = None if share is None else float(np.sqrt((1 - share) * len(names) / min(totals)))
     most_uneven = max(shares, key=lambda entry: float(entry[2].std()))
     order = np.argsort(-most_uneven[2], kind="stable")
-    shown = np.concatenate([order[:_NAMED], order[_NAMED:][-_NAMED:]])
+    named = np.concatenate([order[:_NAMED], order[_NAMED:][-_NAMED:]])
     draws: list[Draw] = [
         partial(draw_ranks, shares=shares, expected=expected),
-        partial(draw_counts, names=names, shares=shares, classes=shown),
+        partial(draw_counts, names=names, shares=shares, classes=named),
     ]
     where = f" ({panel.title})" if panel.title else ""
     return make_plot(
@@ -230,18 +236,22 @@ def counts_plot(
 
 
 def _shares(
-    panel: Panel, styles: dict[str, Style]
+    panel: Panel, styles: dict[str, Style], shown: Series | None
 ) -> tuple[list[tuple[str, Style, NDArray[np.float64]]], list[float]]:
-    """Return name, look and relative counts of the series with colours, and their totals."""
+    """Return name, look and relative counts of the series with colours and of the one shown.
+
+    Then the totals of their counts.
+    """
     shares: list[tuple[str, Style, NDArray[np.float64]]] = []
     totals = []
     for series in panel.series:
-        if styles[series.name] == BACKGROUND:
+        if styles[series.name] == BACKGROUND and series is not shown:
             continue
         counts = class_counts(series)
         if counts is None or not counts.sum() or (shares and len(counts) != len(shares[0][2])):
             continue
-        shares.append((series.name, styles[series.name], counts / counts.mean()))
+        style = close_up_style(series.name, styles)
+        shares.append((series.name, style, counts / counts.mean()))
         totals.append(float(counts.sum()))
     return shares, totals
 

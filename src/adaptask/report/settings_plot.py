@@ -97,7 +97,7 @@ def _settings_plot(
         level = None if uniform is None else reading_of(uniform, 0.0)
         baseline = None
         if uniform is not None and level is not None:
-            baseline = (styles[uniform.name], level.mean)
+            baseline = (styles[uniform.name], level)
             legend |= {uniform.name: styles[uniform.name]}
         readings = [(name, looks[name], line) for name, line in lines]
         draws.append(
@@ -116,8 +116,9 @@ def _settings_plot(
         title=f"Accuracy against {setting}",
         caption=f"Test accuracy for values of {setting}, {_MEANING[setting]}. Dots are means over "
         "seeds, bars their 95 % intervals (Student's t; none of a single seed), short lines the "
-        "seeds. The horizontal line is uniform. Bars that reach it mean that no difference from "
-        "uniform is shown; the highest dot of many is high partly by chance.",
+        "seeds. The horizontal line is uniform, the band around it its interval. These intervals "
+        "are wide where seeds are few; whether an arm differs from uniform is for the paired tests "
+        "in the tables to say, and the highest dot of many is high partly by chance.",
         describe=f"Test accuracy against {setting}.",
         legend=tuple(legend.items()),
     )

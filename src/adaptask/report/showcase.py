@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptask.report.names import class_labels
-from adaptask.report.panels import Panel, Series, Style
+from adaptask.report.panels import Panel, Series, Style, close_up_style
 from adaptask.report.pictures import data_uri, png, sprite, thumbnails
 from adaptask.report.plots import SCALE
 from adaptask.report.potentials import (
@@ -170,7 +170,7 @@ def _tasks(shown: Showcase, styles: dict[str, Style]) -> list[dict[str, object]]
         {
             "name": name,
             "uniform": name == uniform,
-            "colour": styles[name].colour,
+            "colour": close_up_style(name, styles).colour,
             "tasks": portrait.tasks.tolist(),
         }
         for name, portrait in ((uniform, shown.uniform), (shown.series.name, shown.portrait))
