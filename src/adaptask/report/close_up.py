@@ -96,13 +96,13 @@ def _write_pairs(
 ) -> None:
     with look():
         figure = new_figure(9.5, 0.85 * N_PAIRS, fit=False)
-        figure.subplots_adjust(left=0.02, right=0.98, bottom=0.01, top=0.94, hspace=0.6)
+        figure.subplots_adjust(left=0.07, right=0.98, bottom=0.01, top=0.94, hspace=0.6)
         for column, (kind, pairs) in enumerate(zip(("hardest", "easiest"), extremes, strict=True)):
             for row, (i, j, value) in enumerate(pairs):
                 strips = [strip(thumbnails(source.images[c, :4])) for c in (i, j)]
                 names = [shorten(shown.names[c], 24) for c in (i, j)]
                 axes = figure.add_subplot(N_PAIRS, 2, 2 * row + column + 1)
-                draw_images(axes, strips, [f"{kind}, {value:.2f}: {names[0]}", names[1]])
+                draw_images(axes, f"{kind}\n{value:.2f}", strips, names)
         write_figure(folder, "pairs", figure)
 
 
@@ -141,15 +141,15 @@ def _write_tasks(folder: Path, portraits: Sequence[tuple[str, Portrait]]) -> Non
     rows = N_TASKS * len(portraits)
     with look():
         figure = new_figure(8.5, 0.95 * rows, fit=False)
-        figure.subplots_adjust(left=0.02, right=0.98, bottom=0.01, top=0.94, hspace=0.5)
+        figure.subplots_adjust(left=0.14, right=0.98, bottom=0.01, top=0.94, hspace=0.5)
         for block, (name, portrait) in enumerate(portraits):
             names = class_labels(portrait.class_names)
             for row, task in enumerate(portrait.tasks[:N_TASKS]):
                 strips = [strip(thumbnails(portrait.images[c, :2])) for c in task[:MAX_WAY]]
                 texts = [shorten(names[c], 16) for c in task[:MAX_WAY]]
-                texts[0] = f"{name} {row + 1}: {texts[0]}"
+                head = f"{name}, {row + 1}".replace(", ", "\n")
                 axes = figure.add_subplot(rows, 1, block * N_TASKS + row + 1)
-                draw_images(axes, strips, texts)
+                draw_images(axes, head, strips, texts)
         write_figure(folder, "tasks", figure)
 
 
@@ -176,25 +176,33 @@ def map_plot(
         for name, portrait in portraits
         if len(portrait.class_names) == len(places)
     ]
-    closeness = "; ".join(
-        f"{name} {mean_within(mapped.similarity, portrait.tasks).mean():.2f}"
-        for name, portrait in portraits
-        if len(portrait.tasks) and len(portrait.class_names) == len(places)
-    )
     return make_plot(
         folder,
         draws,
         name="class-map",
         title="Map of the classes",
-        caption=f"t-SNE of the class prototypes, the mean features of the model trained with "
-        f"{mapped_name}, by their cosine: classes that lie together look alike to it. Distances "
-        "between far groups mean nothing. All panels are the same map; each marks the classes of "
-        f"the first {MAPPED_TASKS} tasks that a sampler drew after the last step, one kind of mark "
-        "a task. Mean cosine between the classes of a task, over all recorded ones (higher is "
-        f"more alike): {closeness}.",
+        caption=_map_caption(mapped_name, mapped, portraits),
         describe="t-SNE map of the classes with those of the first drawn tasks marked.",
         size=(4.7, 4.3),
         fit=True,
+    )
+
+
+def _map_caption(
+    mapped_name: str, mapped: Portrait, portraits: Sequence[tuple[str, Portrait]]
+) -> str:
+    closeness = "; ".join(
+        f"{name} {mean_within(mapped.similarity, portrait.tasks).mean():.2f}"
+        for name, portrait in portraits
+        if len(portrait.tasks) and len(portrait.class_names) == len(mapped.class_names)
+    )
+    return (
+        "t-SNE of the class prototypes, the mean features of the model trained with "
+        f"{mapped_name}, by their cosine: classes that lie together look alike to it. Distances between far groups "
+        "mean nothing. All panels are the same map; each marks the classes of the first "
+        f"{MAPPED_TASKS} tasks that a sampler drew after the last step, one kind of mark a task. "
+        "Mean cosine between the classes of a task, over all recorded ones (higher is more alike): "
+        f"{closeness}."
     )
 
 

@@ -76,34 +76,38 @@ def write_report(
         StateError: If a file of a run is damaged.
         TrainingError: If something cannot be written.
     """
-    plots = folder / "plots"
-    plots.mkdir(parents=True, exist_ok=True)
     _write_tables(folder / "tables", tables, formats or {})
     panels = panels_of(folder, study)
-    styles = styles_of(panels)
-    showcases, left_out = find_showcases(panels)
-    first = showcases[0] if showcases else None
-    close_up = _close_up(plots, panels, first, styles)
-    training = [curve_plot(plots, metric, panels, styles) for metric in TRAINING]
-    distribution = [curve_plot(plots, metric, panels, styles) for metric in DISTRIBUTION]
-    distribution.append(counts_plot(plots, panels, styles, first))
     content = render(
         study=study,
         provenance=provenance_of(folder, study, panels),
         tables=tables,
         verdicts=verdicts,
-        training=[plot for plot in training if plot],
-        distribution=[plot for plot in distribution if plot],
-        settings=settings_plots(plots, panels, styles),
-        showcases=showcases,
-        left_out=left_out,
-        close_up=close_up,
-        heatmap=heatmap_data(showcases, styles) if showcases else None,
         formats=sorted(formats or {}),
+        **_pictured(folder / "plots", panels),
     )
     path = folder / FILE
     replace_file(path, content.encode("utf-8"))
     return path
+
+
+def _pictured(plots: Path, panels: Sequence[Panel]) -> dict[str, Any]:
+    """Write all plots, and return what the page shows of them, by its part."""
+    plots.mkdir(parents=True, exist_ok=True)
+    styles = styles_of(panels)
+    showcases, left_out = find_showcases(panels)
+    first = showcases[0] if showcases else None
+    training = [curve_plot(plots, metric, panels, styles) for metric in TRAINING]
+    distribution = [curve_plot(plots, metric, panels, styles) for metric in DISTRIBUTION]
+    distribution.append(counts_plot(plots, panels, styles, first))
+    return {
+        "training": [plot for plot in training if plot],
+        "distribution": [plot for plot in distribution if plot],
+        "settings": settings_plots(plots, panels, styles),
+        "left_out": left_out,
+        "close_up": _close_up(plots, panels, first, styles),
+        "heatmap": heatmap_data(showcases, styles) if showcases else None,
+    }
 
 
 def _write_tables(folder: Path, tables: Sequence[Table], formats: Formats) -> None:

@@ -100,19 +100,19 @@ def _panels(
 ) -> Figure:
     columns = min(columns, len(draws))
     rows = math.ceil(len(draws) / columns)
-    figure = new_figure(size[0] * columns, size[1] * rows + above, fit=fit)
-    height = size[1] * rows + above
+    width, height = size[0] * columns, size[1] * rows + above
+    figure = new_figure(width, height, fit=fit)
     for number, draw in enumerate(draws):
-        if fit:
-            axes = figure.add_subplot(rows, columns, number + 1)
-        else:
+        draw(figure.add_subplot(rows, columns, number + 1))
+    if not fit:
+        titled = any(axes.get_title(loc="left") for axes in figure.axes)
+        for number, axes in enumerate(figure.axes):
             row, column = divmod(number, columns)
-            left, bottom = (column * size[0] + 0.8) / (size[0] * columns), rows - row - 1
-            axes = figure.add_axes(
-                (left, (bottom * size[1] + 0.5) / height,
-                 (size[0] - 0.92) / (size[0] * columns), (size[1] - 0.85) / height)
-            )  # fmt: skip
-        draw(axes)
+            left, bottom = column * size[0] + 0.8, (rows - row - 1) * size[1] + 0.5
+            inside = size[0] - 0.92, size[1] - (0.85 if titled else 0.6)
+            axes.set_position(
+                (left / width, bottom / height, inside[0] / width, inside[1] / height)
+            )
     return figure
 
 
@@ -295,17 +295,21 @@ def draw_matrix(
     return image
 
 
-def draw_images(axes: Axes, strips: Sequence[NDArray[np.uint8]], texts: Sequence[str]) -> None:
+def draw_images(
+    axes: Axes, head: str, strips: Sequence[NDArray[np.uint8]], texts: Sequence[str]
+) -> None:
     """Draw strips of images in a row, each under its text.
 
     Args:
         axes: Where.
+        head: What the row is, left of it.
         strips: Of one size, `height x width x 4`.
         texts: One for each.
     """
     height, width, _ = strips[0].shape
     gap = np.zeros((height, height // 3, 4), dtype=np.uint8)
     axes.imshow(np.hstack([part for one in strips for part in (one, gap)]))
+    axes.text(-height / 4, height / 2, head, fontsize=7.5, ha="right", va="center")
     for number, text in enumerate(texts):
         axes.text(number * (width + gap.shape[1]), -2, text, fontsize=6.5, va="bottom")
     axes.axis("off")

@@ -154,29 +154,16 @@ def curve_plot(
     folder: Path, metric: Metric, panels: Sequence[Panel], styles: dict[str, Style]
 ) -> Plot | None:
     """Draw a metric over time, a panel for each setting; None where nobody recorded it."""
-    draws: list[Draw] = []
-    drawn = []
-    for panel in panels:
-        lines = [
-            Line(series.name, styles[series.name], curve)
-            for series in panel.series
-            if not (curve := metric.of(series)).is_empty
-        ]
-        if lines:
-            draws.append(
-                partial(
-                    draw_curves,
-                    lines=lines,
-                    title=panel.title,
-                    label=metric.label,
-                    scale=metric.scale,
-                )
-            )
-            drawn.append(panel)
-    if not draws:
+    lines = [(panel, _lines(metric, panel, styles)) for panel in panels]
+    drawn = [(panel, found) for panel, found in lines if found]
+    if not drawn:
         return None
-    rest = len(draws) - MAX_PANELS
-    legend = legend_of(drawn[:MAX_PANELS], styles)
+    draws: list[Draw] = [
+        partial(draw_curves, lines=found, title=panel.title, label=metric.label, scale=metric.scale)
+        for panel, found in drawn[:MAX_PANELS]
+    ]
+    rest = len(drawn) - MAX_PANELS
+    legend = legend_of([panel for panel, _ in drawn[:MAX_PANELS]], styles)
     notes = []
     if BACKGROUND in (style for _, style in legend):
         notes.append("Arms that are too many to have colours are grey and without bands.")
@@ -184,7 +171,7 @@ def curve_plot(
         notes.append(f"{rest} further settings are left out here; the tables have them.")
     return make_plot(
         folder,
-        draws[:MAX_PANELS],
+        draws,
         name=metric.name,
         title=metric.title,
         caption=metric.caption,
@@ -192,6 +179,12 @@ def curve_plot(
         legend=legend,
         note=" ".join(notes),
     )
+
+
+def _lines(metric: Metric, panel: Panel, styles: dict[str, Style]) -> list[Line]:
+    """Return the curves of those arms that recorded a metric."""
+    curves = [(series.name, metric.of(series)) for series in panel.series]
+    return [Line(name, styles[name], curve) for name, curve in curves if not curve.is_empty]
 
 
 def counts_plot(
@@ -209,8 +202,10 @@ def counts_plot(
     # relative to its mean. The one with the fewest draws has the widest.
     share = n_way / len(names) if n_way else None
     expected = None if share is None else float(np.sqrt((1 - share) * len(names) / min(totals)))
-    most_uneven = max(shares, key=lambda entry: float(entry[2].std()))
-    order = np.argsort(-most_uneven[2], kind="stable")
+    by_name = {name: share for name, _, share in shares}
+    # The last, where the run that is looked at closely is not among them.
+    subject = shown.series.name if shown and shown.series.name in by_name else shares[-1][0]
+    order = np.argsort(-by_name[subject], kind="stable")
     named = np.concatenate([order[:_NAMED], order[_NAMED:][-_NAMED:]])
     draws: list[Draw] = [
         partial(draw_ranks, shares=shares, expected=expected),
@@ -222,16 +217,25 @@ def counts_plot(
         draws,
         name="class-counts",
         title=f"How often each class was drawn{where}",
-        caption="In how many tasks a class was, divided by the mean over classes, all seeds "
-        "together. Left: classes sorted anew for each sampler. Chance alone makes some "
-        "come more often than others; "
-        + ("the grey band holds 95 % of classes under uniform draws. " if expected else "")
-        + f"Right: the classes that {most_uneven[0]} drew most and least often.",
+        caption=_counts_caption(subject, banded=expected is not None),
         describe="How often classes were drawn, by rank and by name.",
         legend=tuple((name, style) for name, style, _ in shares),
         size=(PANEL[0], 3.6),
         fit=True,
         marked=True,
+    )
+
+
+def _counts_caption(subject: str, *, banded: bool) -> str:
+    band = (
+        "the grey band holds 95 % of classes under uniform draws, of which it takes as many as the "
+        "sampler with the fewest made. "
+    )
+    return (
+        "In how many tasks a class was, divided by the mean over classes, all seeds together. "
+        "First: classes sorted anew for each sampler. Chance alone makes some come more often than "
+        f"others{'; ' + band if banded else '. '}Second: the classes that {subject} drew most and "
+        "least often."
     )
 
 

@@ -18,6 +18,12 @@ _MEANING = {
     "alpha": "how strongly a confusion raises a potential",
     "tau": "how much of a potential is kept at each update",
 }
+_CAPTION = (
+    "Dots are means over seeds, bars their 95 % intervals (Student's t; none of a single seed), "
+    "short lines the seeds. The horizontal line is uniform, the band around it its interval. These "
+    "intervals are wide where seeds are few; whether an arm differs from uniform is for the paired "
+    "tests in the tables to say, and the highest dot of many is high partly by chance."
+)
 _LINES = (
     *(Style("#d55e00"), Style("#0072b2"), Style("#e69f00"), Style("#cc79a7")),
     *(Style("#56b4e9"), Style("#7f6a00"), Style("#666666")),
@@ -114,11 +120,7 @@ def _settings_plot(
         draws,
         name=f"settings-{setting}",
         title=f"Accuracy against {setting}",
-        caption=f"Test accuracy for values of {setting}, {_MEANING[setting]}. Dots are means over "
-        "seeds, bars their 95 % intervals (Student's t; none of a single seed), short lines the "
-        "seeds. The horizontal line is uniform, the band around it its interval. These intervals "
-        "are wide where seeds are few; whether an arm differs from uniform is for the paired tests "
-        "in the tables to say, and the highest dot of many is high partly by chance.",
+        caption=f"Test accuracy for values of {setting}, {_MEANING[setting]}. {_CAPTION}",
         describe=f"Test accuracy against {setting}.",
         legend=tuple(legend.items()),
     )

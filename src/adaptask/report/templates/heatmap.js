@@ -62,7 +62,7 @@
     const width = Math.min(canvas.parentElement.clientWidth, 780);
     state.narrow = width < 500;
     const classes = shownClasses(width);
-    let margin = 16, size = 0;
+    let margin = 22, size = 0;
     const guess = (width * 0.78) / classes.length;
     if (guess >= 8.5) {
       size = Math.min(13, guess * 0.92);
@@ -156,9 +156,10 @@
 
   function paintCursor({ margin, cell, classes }, ink) {
     const { row, column } = state.cursor, length = classes.length * cell;
-    context.fillStyle = "rgba(128, 128, 128, 0.25)";
-    context.fillRect(margin, margin + row * cell, length, cell);
-    context.fillRect(margin + column * cell, margin, cell, length);
+    context.strokeStyle = "rgba(128, 128, 128, 0.9)";
+    context.lineWidth = 1;
+    context.strokeRect(margin, margin + row * cell, length, cell);
+    context.strokeRect(margin + column * cell, margin, cell, length);
     context.strokeStyle = ink;
     context.lineWidth = 2;
     context.strokeRect(margin + column * cell, margin + row * cell, cell, cell);
@@ -197,10 +198,13 @@
     symbol.textContent = task.uniform ? "○" : "◆";
     symbol.style.color = task.colour;
     symbol.setAttribute("aria-hidden", "true");
-    let sum = 0, pairs = 0;
     const seen = task.now.filter((c) => state.box.classes.includes(c)).length;
-    task.now.forEach((a, i) => task.now.slice(i + 1).forEach((b) => { sum += value(a, b); pairs += 1; }));
-    names.textContent = ` ${task.name}: ${task.now.map(nameOf).join(", ")} (mean log potential of its pairs ${numeral(sum / (pairs || 1), 2)}${seen < task.now.length ? `; ${seen} of ${task.now.length} in view` : ""})`;
+    const mean = (values) => values.reduce((sum, v) => sum + v, 0) / (values.length || 1);
+    const within = (classes) => mean(classes.flatMap((a, i) => classes.slice(i + 1).map((b) => value(a, b))));
+    const all = numeral(mean(task.tasks.map(within)), 2);
+    const view = seen < task.now.length ? `; ${seen} of ${task.now.length} in view` : "";
+    names.textContent = ` ${task.name}: ${task.now.map(nameOf).join(", ")}. Mean log potential of its pairs `
+      + `${numeral(within(task.now), 2)}, of all ${task.tasks.length} tasks ${all}${view}.`;
     line.append(symbol, names);
     return line;
   }
