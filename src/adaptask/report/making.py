@@ -27,7 +27,5 @@ def make_report(folder: Path) -> tuple[StudySummary, Path]:
     """
     study = find_study(folder)
     summary = summarise(study, folder)
-    page = write_report(
-        folder, study, tables_of(summary), verdicts(summary), formats=FORMATS
-    )
+    page = write_report(folder, study, tables_of(summary), verdicts(summary), formats=FORMATS)
     return summary, page
