@@ -14,6 +14,7 @@ from adaptask import __version__
 from adaptask.errors import AdaptaskError, ArgumentError
 from adaptask.experiments.config import RunConfig
 from adaptask.experiments.shared_config import SharedConfig
+from adaptask.experiments.sweeping.config import SweptConfig
 
 _DESCRIPTION = """Adaptive task sampling for few-shot meta-learning.
 
@@ -164,6 +165,76 @@ def compare(
 
 
 @app.command
+def sweep(
+    run: Annotated[SweptConfig, arg(name="")] = SweptConfig(),  # noqa: B008, it is frozen
+    *,
+    alpha: Annotated[tuple[str, ...], arg(metavar="[VALUE...]")] = (),
+    tau: Annotated[tuple[str, ...], arg(metavar="[VALUE...]")] = (),
+    lr: Annotated[tuple[str, ...], arg(metavar="[VALUE...]")] = (),
+    vary: Annotated[tuple[str, ...], arg(metavar="[OPTION=VALUE,...]")] = (),
+    search: Literal["grid", "random"] = "grid",
+    trials: Annotated[int | None, arg(metavar="INT")] = None,
+    seeds: int = 1,
+    search_seed: int = 0,
+    prune: bool = True,
+    output: Annotated[Path | None, arg(metavar="FOLDER")] = None,
+    preset: Annotated[str | None, arg(metavar="NAME")] = None,
+    config: Annotated[Path | None, arg(metavar="FILE")] = None,
+    quiet: bool = False,
+) -> int:
+    """Search for good options, by the accuracy in validation.
+
+    adaptask sweep --alpha 0.5 1 2 --tau 0.3 0.5 0.7 --steps 2000
+
+    Args:
+        run: What all trials share.
+        alpha: Values of alpha, or a range LOW..HIGH for random search.
+        tau: Values of tau, or a range.
+        lr: Learning rates, or a range.
+        vary: Any other options with their values or range: optimiser.weight_decay=0,5e-4.
+        search: Every combination, or random ones.
+        trials: How many, in random search.
+        seeds: Runs of each trial; their mean counts.
+        search_seed: Decides what random search draws.
+        prune: Give up early what is worse than most.
+        output: Where the trials are kept; a folder under runs/ where none is given.
+        preset: Start from a published recipe; `adaptask list` shows them.
+        config: A TOML file that sets any of the options below; flags win over it.
+        quiet: Say only what goes wrong, and the results.
+    """
+    from adaptask.experiments.sweeping.command import sweep as search_options
+
+    return search_options(
+        run.config(),
+        flags={"sampler.alpha": alpha, "sampler.tau": tau, "optimiser.lr": lr},
+        vary=vary,
+        search=search,
+        trials=trials,
+        seeds=seeds,
+        search_seed=search_seed,
+        prune=prune,
+        output=output,
+        quiet=quiet,
+        command=("adaptask", *_given),
+    )
+
+
+@app.command
+def watch(
+    folder: Positional[Annotated[Path, arg(metavar="FOLDER")]], *, once: bool = False
+) -> None:
+    """Show a running run, comparison or sweep, until it ends or Ctrl-C.
+
+    Args:
+        folder: The folder of a run or a study; it need not be there yet.
+        once: Show it once.
+    """
+    from adaptask.experiments.watching.command import watch as show
+
+    show(folder, once=once)
+
+
+@app.command
 def report(folder: Positional[Annotated[Path, arg(metavar="FOLDER")]]) -> int:
     """Make or remake the report of a comparison, a sweep or a single run, from its folder alone.
 
@@ -306,6 +377,8 @@ def main(args: list[str] | None = None) -> int:
             train.__defaults__ = (_starting_point(arguments),)
         if arguments[:1] == ["compare"]:
             compare.__defaults__ = (SharedConfig.of(_starting_point(arguments)),)
+        if arguments[:1] == ["sweep"]:
+            sweep.__defaults__ = (SweptConfig.of(_starting_point(arguments)),)
         _given[:] = arguments
         status = app.cli(prog="adaptask", description=_DESCRIPTION, args=arguments)
     except AdaptaskError as error:

@@ -1,6 +1,8 @@
 """The dual is solved: against other solvers, by weak duality, and so are its derivatives."""
 
+import importlib.util
 import json
+import os
 import warnings
 from pathlib import Path
 
@@ -21,6 +23,52 @@ def went_astray(program):
     return nothing, nothing.bool(), torch.full((len(nothing),), torch.inf, dtype=torch.float64)
 
 
+def as_on_a_gpu(monkeypatch):
+    """Interior-point steps alone, and nobody looks whether they are done."""
+    monkeypatch.setattr(crammer_singer, "_active_set", went_astray)
+    monkeypatch.setattr(crammer_singer, "_reached", lambda *_: False)
+    monkeypatch.setattr(crammer_singer, "_n_steps", crammer_singer._fixed_steps)
+
+
+# Without a GPU, Triton can interpret its kernels: the same operations one after the other in numpy.
+INTERPRETED = not torch.cuda.is_available()
+KERNELS = {
+    name: pytest.param(
+        name,
+        marks=pytest.mark.skipif(
+            importlib.util.find_spec("triton") is None
+            or (INTERPRETED and os.environ.get("TRITON_INTERPRET") != "1"),
+            reason="needs Triton, and a CUDA device or TRITON_INTERPRET=1",
+        ),
+    )
+    for name in ("two launches", "one launch")
+}
+
+
+def by_kernels(name, monkeypatch):
+    """Interior-point steps alone, by the kernels in Triton."""
+    as_on_a_gpu(monkeypatch)
+    monkeypatch.setattr(crammer_singer, "ON_GPU", name)
+    interior_point = crammer_singer._interior_point
+    calls = []
+    if INTERPRETED:
+        module = importlib.import_module("adaptask.learners.crammer_singer_triton")
+        monkeypatch.setattr(crammer_singer, "_kernels", lambda hessian: module)
+    else:
+        assert crammer_singer._kernels(torch.eye(25, device="cuda")[None]) is not None
+
+    def elsewhere(program):
+        calls.append(program)
+        if not INTERPRETED:
+            program = crammer_singer.Program(
+                *(getattr(program, part).cuda() for part in ("hessian", "targets", "unit", "size"))
+            )
+        return tuple(part.cpu() for part in interior_point(program))
+
+    monkeypatch.setattr(crammer_singer, "_interior_point", elsewhere)
+    return calls
+
+
 @pytest.fixture(params=["active set", "interior point", "interior point, every step"])
 def method(request, monkeypatch):
     """Each method by itself; the last as on a GPU, where nobody looks whether it is done."""
@@ -33,8 +81,7 @@ def method(request, monkeypatch):
     else:
         monkeypatch.setattr(crammer_singer, "_active_set", went_astray)
     if request.param.endswith("every step"):
-        monkeypatch.setattr(crammer_singer, "_reached", lambda *_: False)
-        monkeypatch.setattr(crammer_singer, "_n_steps", crammer_singer._fixed_steps)
+        as_on_a_gpu(monkeypatch)
     return request.param
 
 
@@ -161,9 +208,7 @@ HARD = {
 @pytest.mark.parametrize("name", HARD)
 def test_hard_cases_are_right(name, path, penalty, monkeypatch):
     if path == "as on a GPU":
-        monkeypatch.setattr(crammer_singer, "_active_set", went_astray)
-        monkeypatch.setattr(crammer_singer, "_reached", lambda *_: False)
-        monkeypatch.setattr(crammer_singer, "_n_steps", crammer_singer._fixed_steps)
+        as_on_a_gpu(monkeypatch)
     n_way, n_shot, change = HARD[name]
     features = change(clustered(n_way, n_shot), n_way)
     points = features.clone().requires_grad_()
@@ -240,10 +285,97 @@ def test_nothing_warns(method):
 def test_many_ways_with_few_features_are_solved(seed, path, monkeypatch):
     # Twenty steps were not enough for some of these.
     if path == "as on a GPU":
-        monkeypatch.setattr(crammer_singer, "_active_set", went_astray)
-        monkeypatch.setattr(crammer_singer, "_reached", lambda *_: False)
-        monkeypatch.setattr(crammer_singer, "_n_steps", crammer_singer._fixed_steps)
+        as_on_a_gpu(monkeypatch)
     random = torch.Generator().manual_seed(seed)
     features = torch.randn(2, 100, 8, generator=random, dtype=torch.float64).relu()
     _, error = solve_crammer_singer(features @ features.mT, n_way=20, penalty=0.1)
     assert (error <= crammer_singer.TOLERANCE).all()
+
+
+@pytest.mark.parametrize("penalty", [0.1, 1.0])
+@pytest.mark.parametrize("name", HARD)
+@pytest.mark.parametrize("launches", KERNELS.values())
+def test_kernels_solve_hard_cases_as_torch_does(launches, name, penalty, monkeypatch):
+    n_way, n_shot, change = HARD[name]
+    if INTERPRETED:  # full sizes take minutes
+        n_way, n_shot = min(n_way, 3), min(n_shot, 2)
+        if penalty != 1.0 or (launches == "one launch" and name != "duplicates"):
+            pytest.skip("interpreted, all of them take minutes")
+    features = change(clustered(n_way, n_shot, n_tasks=1 if INTERPRETED else 3), n_way)
+    with monkeypatch.context() as patch:
+        as_on_a_gpu(patch)
+        expected, _ = solve_crammer_singer(gram(features), n_way=n_way, penalty=penalty)
+    calls = by_kernels(launches, monkeypatch)
+    points = features.clone().requires_grad_()
+    alpha, error = solve_crammer_singer(gram(points), n_way=n_way, penalty=penalty)
+    assert len(calls) == 1
+    assert (error <= TOLERANCE).all()
+    assert (weak_duality(features, alpha.detach(), n_way, penalty) <= TOLERANCE).all()
+    weights, others = alpha @ points, expected @ features
+    # Both are within the bound on the error of the best ones, and mostly much nearer.
+    terms = (alpha.detach().square().sum(1) * features.square().sum(-1)).sum(-1).sqrt()
+    distance = (weights - others).detach().square().sum((1, 2)).sqrt()
+    assert (distance <= 1e-5 * terms).all()
+    (features @ weights.transpose(1, 2)).square().sum().backward()
+    assert points.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("case", REFERENCES, ids=lambda c: f"{c['n_shot']}-{c['size']}")
+@pytest.mark.parametrize("launches", KERNELS.values())
+def test_logits_by_kernels_are_those_of_other_solvers(launches, case, monkeypatch):
+    if INTERPRETED and (case["n_shot"], case["size"]) != (1, 1.0):
+        pytest.skip("interpreted, this takes minutes")
+    by_kernels(launches, monkeypatch)
+    support, query = reference_features(case["n_way"], case["n_shot"], case["size"])
+    alpha, _ = solve_crammer_singer(gram(support), n_way=case["n_way"], penalty=case["penalty"])
+    logits = query @ (alpha @ support).transpose(1, 2)
+    for expected in case["logits"].values():
+        expected = torch.tensor(expected, dtype=torch.float64)[None]
+        torch.testing.assert_close(logits, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("launches", KERNELS.values())
+def test_kernels_solve_a_task_alike_beside_others_and_refuse_what_is_no_number(
+    launches, monkeypatch
+):
+    by_kernels(launches, monkeypatch)
+    easy, hard = clustered(3, 2, n_tasks=1), with_duplicates(clustered(3, 2, n_tasks=1, seed=1), 3)
+    kernel = gram(torch.cat((easy, hard, easy)))
+    kernel[2, 3, 3] = torch.nan
+    together, error = solve_crammer_singer(kernel, n_way=3, penalty=1.0)
+    alone, _ = solve_crammer_singer(kernel[:1], n_way=3, penalty=1.0)
+    # Not to the last bit: a GPU may multiply a batch of matrices otherwise than a single one.
+    torch.testing.assert_close(together[:1], alone, rtol=0, atol=1e-12)
+    assert (error <= TOLERANCE).tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize("launches", KERNELS.values())
+def test_kernels_that_stop_early_are_not_called_solved(launches, monkeypatch):
+    features = clustered(3, 2)
+    best, _ = solve_crammer_singer(gram(features), n_way=3, penalty=0.1)
+    by_kernels(launches, monkeypatch)
+    for n_steps in (1, 3):
+        monkeypatch.setattr(crammer_singer, "_n_steps", lambda u, n=n_steps: n)
+        alpha, bound = solve_crammer_singer(gram(features), n_way=3, penalty=0.1)
+        distance = ((alpha - best) @ features).square().sum((1, 2)).sqrt()
+        terms = (alpha.square().sum(1) * features.square().sum(-1)).sum(-1).sqrt()
+        assert (distance / terms <= bound).all()
+        assert (bound > TOLERANCE).all()
+
+
+def test_kernels_are_for_gpus_that_have_triton_and_tasks_that_fit(monkeypatch):
+    class OnGpu:
+        device = torch.device("cuda")
+        shape = (8, 200, 200)
+
+    assert crammer_singer._kernels(torch.eye(25)[None]) is None
+    with monkeypatch.context() as patch:
+        patch.setattr(crammer_singer, "find_spec", lambda name: None)
+        assert crammer_singer._kernels(OnGpu()) is None
+    with monkeypatch.context() as patch:
+        patch.setattr(crammer_singer, "ON_GPU", "torch")
+        assert crammer_singer._kernels(OnGpu()) is None
+    if importlib.util.find_spec("triton"):
+        assert crammer_singer._kernels(OnGpu()) is None
+        OnGpu.shape = (8, 128, 128)
+        assert crammer_singer._kernels(OnGpu()) is not None

@@ -76,7 +76,16 @@ def parse_config(text: str, base: RunConfig | None = None) -> RunConfig:
             f"the configuration has format {found}; adaptask {__version__} reads formats up to "
             f"{FORMAT}. Install the version that wrote it."
         )
-    merged: RunConfig = _merged(base or RunConfig(), values, "")
+    return with_values(base or RunConfig(), values)
+
+
+def with_values(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
+    """Return a configuration with some values set anew, section by section as in a TOML file.
+
+    Raises:
+        ArgumentError: If there is no such key, or a value is of another type.
+    """
+    merged: RunConfig = _merged(config, values, "")
     return merged
 
 

@@ -5,14 +5,21 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from adaptask.experiments.config import DataConfig, EvaluationConfig, EveryConfig, RunConfig
+from adaptask.experiments.config import (
+    DataConfig,
+    EvaluationConfig,
+    EveryConfig,
+    RunConfig,
+    TaskConfig,
+)
 from adaptask.experiments.model_options import Conv4Options
 
 CONFIG = RunConfig(
-    steps=800,
+    steps=1000,
     data=DataConfig(dataset="glyphs"),
-    evaluation=EvaluationConfig(n_episodes=600, n_validation=100),
-    every=EveryConfig(log=20, validate=100, checkpoint=200, snapshot=40),
+    task=TaskConfig(n_way=5, n_shot=1, n_query=8),
+    evaluation=EvaluationConfig(n_query=8, n_episodes=600, n_validation=60),
+    every=EveryConfig(log=20, validate=100, checkpoint=200, snapshot=50),
     conv4=Conv4Options(filters=32),
 )
 """ProtoNet on a narrow Conv-4, 5-way 1-shot."""

@@ -11,7 +11,8 @@ diagonal, tied together by the sums over classes: way + 1 factorisations of `sup
 not one of `(way support) x (way support)`.
 
 - An interior-point method. Its number of steps is fixed and it reads no value, so that a GPU
-  never waits and the whole can be captured in a graph.
+  never waits and the whole can be captured in a graph. `crammer_singer_triton` has its steps as
+  fused kernels.
 - On the CPU, where values are at hand, an active-set method first. It ends after 1 to 10 steps
   where features are in general position; tasks where it does not are left to the other.
 
@@ -23,7 +24,9 @@ Hintermueller et al., *The Primal-Dual Active Set Strategy as a Semismooth Newto
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -34,6 +37,9 @@ N_STEPS = 20
 made for every hundred variables: twenty ways of five shots have needed thirty."""
 MOST_STEPS = 60
 """Interior-point steps on a CPU at most, where they end as soon as nothing is left to gain."""
+ON_GPU: Literal["torch", "two launches", "one launch"] = "two launches"
+"""What makes the interior-point steps on a GPU: this module, or kernels in Triton with two launches
+a step or one in all. Where Triton is missing or tasks are too large for it, this module."""
 N_SWITCHES = 12
 """Active-set steps at most."""
 TOLERANCE = 1e-4
@@ -51,6 +57,9 @@ _SMOOTHING = 1e-10
 _ENOUGH = 1e-13
 # Relative change of the weights that the bound on their error takes for rounding.
 _ROUNDING = 1e-10
+
+State = tuple[Tensor, Tensor, Tensor, Tensor]
+"""u, its distance from the bound, nu and the multipliers, `tasks x way x support`; nu has 1 way."""
 
 
 @dataclass(frozen=True)
@@ -216,30 +225,58 @@ def _ridge(program: Program, share: float = _RIDGE) -> Tensor:
 
 def _interior_point(program: Program) -> tuple[Tensor, Tensor, Tensor]:
     """Return u, its distance from the bound and the multipliers, `tasks x way x support` each."""
+    hessian = program.hessian + torch.diag_embed(_ridge(program))
+    state = _start(program)
+    n_steps = _n_steps(state[0])
+    kernels = _kernels(hessian)
+    if kernels is not None:
+        enough = _ENOUGH * program.size.flatten()
+        one_launch = ON_GPU == "one launch"
+        found: tuple[Tensor, Tensor, Tensor] = kernels.search(
+            hessian, enough, state, n_steps=n_steps, one_launch=one_launch
+        )
+        return found
+    for _ in range(n_steps):
+        u, slack, _, multipliers = state
+        centre = (multipliers * slack).mean((1, 2), keepdim=True)
+        if u.device.type == "cpu" and _reached(centre, program.size):
+            break
+        state = _step(program, hessian, centre, state)
+    u, slack, _, multipliers = state
+    return u, slack, multipliers
+
+
+def _start(program: Program) -> State:
     n_way = len(program.targets)
     u = (program.targets - 1 / n_way).expand(len(program.hessian), -1, -1)
     slack = program.unit * program.targets - u
     residual = program.residual(u)
     nu = residual.amin(1, keepdim=True) - 1
     # Multipliers fit the residual, except where the bound is so far that it hardly matters.
-    multipliers = torch.minimum(residual - nu, _START / slack)
-    hessian = (program.hessian + torch.diag_embed(_ridge(program))).unsqueeze(1)
-    for _ in range(_n_steps(u)):
-        centre = (multipliers * slack).mean((1, 2), keepdim=True)
-        if u.device.type == "cpu" and _reached(centre, program.size):
-            break
-        ratio = multipliers / slack
-        system = _Newton(hessian + torch.diag_embed(ratio))
-        right = program.residual(u) - nu
-        du, _ = system.solve(right)
-        shift = _corrector(du, slack, multipliers, centre) / slack
-        du, dnu = system.solve(right - shift)
-        target = torch.addcmul(shift, ratio, du)
-        reach = torch.maximum(du / slack, 1 - target / multipliers).amax((1, 2), keepdim=True)
-        step = (_STEP / reach).clamp(max=1)
-        u, slack = torch.addcmul(u, step, du), torch.addcmul(slack, step, du, value=-1)
-        nu, multipliers = torch.addcmul(nu, step, dnu), torch.lerp(multipliers, target, step)
-    return u, slack, multipliers
+    return u, slack, nu, torch.minimum(residual - nu, _START / slack)
+
+
+def _step(program: Program, hessian: Tensor, centre: Tensor, state: State) -> State:
+    u, slack, nu, multipliers = state
+    ratio = multipliers / slack
+    system = _Newton(hessian.unsqueeze(1) + torch.diag_embed(ratio))
+    right = program.residual(u) - nu
+    du, _ = system.solve(right)
+    shift = _corrector(du, slack, multipliers, centre) / slack
+    du, dnu = system.solve(right - shift)
+    target = torch.addcmul(shift, ratio, du)
+    reach = torch.maximum(du / slack, 1 - target / multipliers).amax((1, 2), keepdim=True)
+    step = (_STEP / reach).clamp(max=1)
+    u, slack = torch.addcmul(u, step, du), torch.addcmul(slack, step, du, value=-1)
+    return u, slack, torch.addcmul(nu, step, dnu), torch.lerp(multipliers, target, step)
+
+
+def _kernels(hessian: Tensor) -> Any:
+    """Return the module that solves this in fused kernels, or None where there is none."""
+    if hessian.device.type != "cuda" or ON_GPU == "torch" or find_spec("triton") is None:
+        return None
+    module: Any = import_module("adaptask.learners.crammer_singer_triton")
+    return module if module.fits(hessian.shape[-1]) else None
 
 
 def _n_steps(u: Tensor) -> int:

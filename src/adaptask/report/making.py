@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from adaptask.report.formats import to_csv, to_latex, to_markdown
 from adaptask.report.page import write_report
 from adaptask.report.study import find_study
 from adaptask.report.summary import StudySummary, summarise, verdicts
 from adaptask.report.tables import tables_of
+
+FORMATS = {"md": to_markdown, "csv": to_csv, "tex": to_latex}
+"""How tables are written beside the page, by the ending of the file."""
 
 
 def make_report(folder: Path) -> tuple[StudySummary, Path]:
@@ -23,4 +27,5 @@ def make_report(folder: Path) -> tuple[StudySummary, Path]:
     """
     study = find_study(folder)
     summary = summarise(study, folder)
-    return summary, write_report(folder, study, tables_of(summary), verdicts(summary))
+    page = write_report(folder, study, tables_of(summary), verdicts(summary), formats=FORMATS)
+    return summary, page

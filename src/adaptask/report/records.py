@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import tomllib
 import zipfile
+import zlib
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -18,7 +18,12 @@ from numpy.typing import NDArray
 
 from adaptask.errors import StateError
 
-_DAMAGE = (OSError, ValueError, EOFError, KeyError, AttributeError, zipfile.BadZipFile)
+# What reading a file with wrong bytes in it raises; RuntimeError and what follows come from
+# archives that claim to be encrypted, or turn out to be something else.
+_DAMAGE = (
+    *(OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error),
+    *(RuntimeError, TypeError, AttributeError, MemoryError),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +60,10 @@ class TestResult:
     loss: float
     steps: tuple[int, ...]
     """After which steps the weights were taken."""
+
+
+PRUNED = "pruned.txt"
+"""In the folder of a run that a search has given up: why."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,14 +113,34 @@ class RunRecord:
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
             accuracies = np.array(found["accuracies"], dtype=np.float64)
-            return TestResult(accuracies, float(found["loss"]), tuple(found["steps"]))
-        except (*_DAMAGE, TypeError) as error:
-            raise StateError(f"the test result {path} is damaged. Remove it.") from error
+            if accuracies.ndim != 1 or not len(accuracies):
+                raise ValueError("it has no list of accuracies")
+            if not ((accuracies >= 0) & (accuracies <= 1)).all():
+                raise ValueError("an accuracy is not between 0 and 1")
+            steps = tuple(int(step) for step in found["steps"])
+            # A loss that is no number, as of weights that diverged, is written as NaN.
+            return TestResult(accuracies, float(found["loss"]), steps)
+        except _DAMAGE as error:
+            raise StateError(
+                f"the test result {path} is damaged: {error}. Remove it and resume the run, which "
+                "then is tested again."
+            ) from error
 
     @cached_property
     def failure(self) -> str | None:
         """Why the run failed, if it did."""
         path = self.folder / "failure.txt"
+        try:
+            return path.read_text(encoding="utf-8", errors="replace").strip()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            return f"{path} cannot be read: {error.strerror}."
+
+    @cached_property
+    def pruned(self) -> str | None:
+        """Why the run was given up as one of the worse in a search, if it was."""
+        path = self.folder / PRUNED
         return path.read_text(encoding="utf-8").strip() if path.exists() else None
 
     @cached_property
@@ -121,7 +150,8 @@ class RunRecord:
             found = json.loads((self.folder / "environment.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return []
-        return found if isinstance(found, list) else []
+        entries = found if isinstance(found, list) else []
+        return [entry for entry in entries if isinstance(entry, dict)]
 
     @cached_property
     def snapshots(self) -> list[Snapshot]:
@@ -139,21 +169,41 @@ class RunRecord:
         if not path.exists():
             return None
         try:
-            found = _arrays(path)
-            names = tuple(str(name) for name in found.pop("class_names"))
-            return Portrait(class_names=names, **found)
-        except (*_DAMAGE, TypeError) as error:
+            found = _read_arrays(path)
+            names = tuple(str(name) for name in found["class_names"])
+            portrait = Portrait(names, found["images"], found["similarity"], found["tasks"])
+            n = len(names)
+            if len(portrait.images) != n or portrait.similarity.shape != (n, n):
+                raise ValueError(f"its parts do not fit {n} class names")
+            return portrait
+        except _DAMAGE as error:
             raise StateError(f"the portrait {path} is damaged: {error}. Remove it.") from error
 
     @property
     def seed(self) -> int:
-        """The run's seed."""
-        return int(self.config.get("seed", 0))
+        """The run's seed.
+
+        Raises:
+            StateError: If the configuration has none that is an integer.
+        """
+        return self._integer("seed")
 
     @property
     def n_steps(self) -> int:
-        """How many steps it is to make."""
-        return int(self.config.get("steps", 0))
+        """How many steps it is to make.
+
+        Raises:
+            StateError: If the configuration has no such number.
+        """
+        return self._integer("steps")
+
+    def _integer(self, name: str) -> int:
+        value = self.config.get(name, 0)
+        if type(value) is not int:
+            raise StateError(
+                f"{name} in {self.folder / 'config.toml'} must be an integer; got {value!r}."
+            )
+        return value
 
     @property
     def steps_done(self) -> int:
@@ -167,10 +217,12 @@ class RunRecord:
 
     @property
     def seconds_per_step(self) -> float | None:
-        """Median over the records of the time that a training step took, all else left out."""
-        records = [r for r in self.metrics if r["split"] == "train" and r.get("seconds")]
-        points = [(0, 0.0), *((r["step"], r["seconds"]) for r in records)]
-        paces = [(t1 - t0) / (s1 - s0) for (s0, t0), (s1, t1) in pairwise(points) if s1 > s0]
+        """Median over the records of the time a training step took; None before the first one."""
+        steps, seconds = self.curve("train", "seconds")
+        points = [(0, 0.0), *zip(steps.tolist(), seconds.tolist(), strict=True)]
+        paces = [
+            (t1 - t0) / (s1 - s0) for (s0, t0), (s1, t1) in pairwise(points) if s1 > s0 and t1 > t0
+        ]
         # The first has what is done once: kernels chosen, memory fetched.
         return float(np.median(paces[1:] or paces)) if paces else None
 
@@ -201,7 +253,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             record = json.loads(line)
         except ValueError:
             record = None
-        if not isinstance(record, dict) or not record.keys() >= {"step", "split"}:
+        if not (isinstance(record, dict) and "split" in record and type(record.get("step")) is int):
             raise StateError(
                 f"line {number} of {path} is no record with a step and a split: {line[:80]!r}. "
                 "Remove the line."
@@ -216,23 +268,29 @@ def read_snapshots(folder: Path) -> list[Snapshot]:
     Raises:
         StateError: If a file is damaged.
     """
-    snapshots = []
-    for step, path in snapshot_files(folder):
-        try:
-            parts = _arrays(path)
-        except _DAMAGE as error:
-            raise StateError(f"the snapshot {path} is damaged: {error}. Remove it.") from error
-        snapshots.append(Snapshot(step, parts.get("distribution"), parts.get("class_counts")))
-    return snapshots
+    return [read_snapshot(step, path) for step, path in snapshot_files(folder)]
 
 
-def _arrays(path: Path) -> dict[str, NDArray[Any]]:
-    # From memory: of a damaged file, numpy would leave the handle open.
-    with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as found:
-        return {name: found[name] for name in found.files}
+def read_snapshot(step: int, path: Path) -> Snapshot:
+    """Return the snapshot in a file.
+
+    Raises:
+        StateError: If it is damaged.
+    """
+    try:
+        parts = _read_arrays(path)
+    except _DAMAGE as error:
+        raise StateError(f"the snapshot {path} is damaged: {error}. Remove it.") from error
+    return Snapshot(step, parts.get("distribution"), parts.get("class_counts"))
 
 
 def snapshot_files(folder: Path) -> list[tuple[int, Path]]:
     """Return the steps and files of the snapshots in a folder, in order."""
     matches = ((re.fullmatch(r"step-(\d+)\.npz", p.name), p) for p in folder.glob("step-*.npz"))
     return sorted((int(match[1]), path) for match, path in matches if match)
+
+
+def _read_arrays(path: Path) -> dict[str, Any]:
+    # The file is opened here: NumPy leaves one open that turns out to be no archive.
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
+        return {name: found[name] for name in found.files}

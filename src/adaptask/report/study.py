@@ -7,14 +7,14 @@ file the runs themselves tell: those that differ by their seed alone belong toge
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from adaptask.atomic_file import replace_file
 from adaptask.errors import ArgumentError, StateError
-from adaptask.report.records import RunRecord
 
 FILE = "study.json"
 FORMAT = 1
@@ -60,12 +60,18 @@ class Citation:
     """A row that a paper prints and nobody runs here."""
 
     labels: Mapping[str, str]
+    """What it is, with keys that the arms have too; those of the columns must be among them."""
     published: Published
 
 
 @dataclass(frozen=True)
 class Study:
-    """What was planned."""
+    """What was planned.
+
+    Raises:
+        ArgumentError: If two arms have the same name or labels, an arm has a seed twice, a
+            baseline or a column is none, labels have other keys, or a run is not below the study.
+    """
 
     title: str
     arms: tuple[Arm, ...]
@@ -77,9 +83,31 @@ class Study:
     """What a reader must know: settings that were chosen, scale, deviations."""
     citations: tuple[Citation, ...] = field(default=())
 
+    def __post_init__(self) -> None:
+        _check_arms(self.arms)
+        keys = set(self.arms[0].labels) if self.arms else set(self.columns)
+        if strange := [column for column in self.columns if column not in keys]:
+            raise ArgumentError(
+                f"the column {strange[0]!r} is no label; there are {_listed(keys)}."
+            )
+        for cited in self.citations:
+            if not set(self.columns) <= cited.labels.keys() <= keys:
+                raise ArgumentError(
+                    f"a citation must have labels among {_listed(keys)}, with all columns; got "
+                    f"{dict(cited.labels)}."
+                )
+
     def arm(self, name: str) -> Arm:
-        """Return the arm of that name."""
-        return next(arm for arm in self.arms if arm.name == name)
+        """Return the arm of that name.
+
+        Raises:
+            ArgumentError: If there is none.
+        """
+        for arm in self.arms:
+            if arm.name == name:
+                return arm
+        names = _listed(arm.name for arm in self.arms)
+        raise ArgumentError(f"the study has no arm {name!r}; it has {names}.")
 
     def write(self, folder: Path) -> None:
         """Write it into the folder of the study.
@@ -87,8 +115,41 @@ class Study:
         Raises:
             TrainingError: If it cannot be written.
         """
-        content = {"format": FORMAT, **asdict(self)}
-        replace_file(folder / FILE, json.dumps(content, indent=1, ensure_ascii=False).encode())
+        # ASCII: names of folders may have bytes that are no UTF-8.
+        content = json.dumps({"format": FORMAT, **asdict(self)}, indent=1)
+        replace_file(folder / FILE, content.encode())
+
+
+def _check_arms(arms: Sequence[Arm]) -> None:
+    names = {arm.name for arm in arms}
+    for arm in arms:
+        if arm.labels.keys() != arms[0].labels.keys():
+            raise ArgumentError(
+                f"all arms must have the same labels; {arms[0].name!r} has "
+                f"{_listed(arms[0].labels)}, {arm.name!r} has {_listed(arm.labels)}."
+            )
+        if arm.baseline is not None and (arm.baseline not in names or arm.baseline == arm.name):
+            raise ArgumentError(
+                f"the baseline of {arm.name!r} must be another arm of the study; got "
+                f"{arm.baseline!r}."
+            )
+        for run in arm.runs:
+            path = PurePosixPath(run.folder)
+            if path.is_absolute() or ".." in path.parts:
+                raise ArgumentError(
+                    f"a run must be in a folder below that of its study; {arm.name!r} has "
+                    f"{run.folder!r}."
+                )
+        if len({run.seed for run in arm.runs}) < len(arm.runs):
+            raise ArgumentError(f"{arm.name!r} has a seed twice; a seed counts once.")
+    if len(names) < len(arms):
+        raise ArgumentError("two arms of the study have the same name; give each its own.")
+    if len({tuple(arm.labels.items()) for arm in arms}) < len(arms):
+        raise ArgumentError("two arms of the study have the same labels; say how they differ.")
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(names) or "none"
 
 
 def read_study(folder: Path) -> Study:
@@ -105,32 +166,57 @@ def read_study(folder: Path) -> Study:
         found = json.loads(path.read_text(encoding="utf-8"))
         return _from_json(found)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise StateError(f"{path} is damaged: {error}.") from error
+        raise StateError(
+            f"{path} is damaged: {error}. Remove it, and the runs themselves tell what they are."
+        ) from error
 
 
 def _from_json(found: dict[str, Any]) -> Study:
     if found.pop("format") > FORMAT:
         raise ValueError("it comes from a newer version; install that")
-
-    def published(value: dict[str, Any] | None) -> Published | None:
-        return None if value is None else Published(**value)
-
     arms = tuple(
         Arm(
-            **{
-                **arm,
-                "runs": tuple(PlannedRun(**run) for run in arm["runs"]),
-                "published": published(arm["published"]),
-            }
+            name=_text(arm["name"]),
+            labels=_labels(arm["labels"]),
+            runs=tuple(PlannedRun(_seed(r["seed"]), _text(r["folder"])) for r in arm["runs"]),
+            baseline=None if arm["baseline"] is None else _text(arm["baseline"]),
+            published=None if arm["published"] is None else _published(arm["published"]),
         )
-        for arm in found.pop("arms")
+        for arm in found["arms"]
     )
-    citations = tuple(
-        Citation(labels=cited["labels"], published=Published(**cited["published"]))
-        for cited in found.pop("citations")
+    return Study(
+        title=_text(found["title"]),
+        arms=arms,
+        command=_text(found["command"]),
+        columns=tuple(_text(column) for column in found["columns"]),
+        notes=tuple(_text(note) for note in found["notes"]),
+        citations=tuple(
+            Citation(_labels(cited["labels"]), _published(cited["published"]))
+            for cited in found["citations"]
+        ),
     )
-    columns, notes = tuple(found.pop("columns")), tuple(found.pop("notes"))
-    return Study(arms=arms, columns=columns, notes=notes, citations=citations, **found)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} stands where a text should")
+    return value
+
+
+def _seed(value: object) -> int:
+    if type(value) is not int:
+        raise TypeError(f"{value!r} stands where a seed should")
+    return value
+
+
+def _labels(found: dict[str, Any]) -> dict[str, str]:
+    return {key: _text(value) for key, value in found.items()}
+
+
+def _published(found: dict[str, Any]) -> Published:
+    if strange := [v for v in found.values() if not isinstance(v, int | float | None)]:
+        raise TypeError(f"{strange[0]!r} stands where a number should")
+    return Published(**found)
 
 
 def find_study(folder: Path) -> Study:
@@ -140,6 +226,8 @@ def find_study(folder: Path) -> Study:
         ArgumentError: If there are no runs.
         StateError: If a file is damaged.
     """
+    if not folder.is_dir():
+        raise ArgumentError(f"there is no folder {folder}.")
     if (folder / FILE).exists():
         return read_study(folder)
     paths = sorted(path.parent for path in folder.rglob("config.toml"))
@@ -150,61 +238,25 @@ def find_study(folder: Path) -> Study:
     return study_of_runs(folder, paths)
 
 
-def study_of_runs(folder: Path, paths: list[Path]) -> Study:
-    """Group runs that differ by their seed alone; name the groups by what else differs."""
-    groups: dict[tuple[tuple[str, str], ...], list[tuple[int, Path]]] = {}
-    for path in paths:
-        record = RunRecord(path)
-        groups.setdefault(_settings(record.config), []).append((record.seed, path))
-    keys = [key for key, _ in sorted(set().union(*groups))]
-    differing = {
-        key for key in keys if len({dict(settings).get(key) for settings in groups}) > 1
-    } or {"model.learner", "sampler.name"}
-    arms = []
-    for settings, members in groups.items():
-        known = dict(settings)
-        labels = {_short(key): known.get(key, "-") for key in sorted(differing)}
-        runs = tuple(
-            PlannedRun(seed, path.relative_to(folder).as_posix()) for seed, path in sorted(members)
-        )
-        name = " ".join(value for value in labels.values() if value != "-")
-        arms.append((settings, Arm(name=name, labels=labels, runs=runs)))
+def study_of_runs(folder: Path, paths: Sequence[Path]) -> Study:
+    """Group runs that differ by their seed alone; name the groups by what else differs.
+
+    Arms with the sampler `uniform` are the baselines of those that differ from them by the sampler
+    alone, and come before these. Of runs alike in everything the first counts, and a note says so.
+
+    Args:
+        folder: Of the study.
+        paths: Folders of the runs, below it or the folder itself.
+
+    Raises:
+        StateError: If a configuration is damaged.
+    """
+    from adaptask.report.grouping import arms_of_runs  # which makes arms
+
+    arms, notes = arms_of_runs(folder, paths)
     return Study(
         title=folder.resolve().name,
-        command=f"adaptask report {folder}",
-        arms=tuple(_with_baseline(settings, arm, arms) for settings, arm in arms),
+        command=f"adaptask report {shlex.quote(str(folder))}",
+        arms=tuple(arms),
+        notes=tuple(notes),
     )
-
-
-def _settings(config: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Return what decides a result, apart from the seed, as pairs of names and texts."""
-    pairs = []
-    for key, value in config.items():
-        if key in ("seed", "format", "every", "machine"):
-            continue
-        if isinstance(value, Mapping):
-            pairs += [(f"{key}.{name}", str(item)) for name, item in value.items()]
-        else:
-            pairs.append((key, str(value)))
-    return tuple(sorted(pairs))
-
-
-def _short(key: str) -> str:
-    return {"sampler.name": "sampler", "model.learner": "learner"}.get(key, key.split(".")[-1])
-
-
-def _with_baseline(
-    settings: tuple[tuple[str, str], ...],
-    arm: Arm,
-    arms: list[tuple[tuple[tuple[str, str], ...], Arm]],
-) -> Arm:
-    """Return the arm with its uniform counterpart as baseline, where there is one."""
-
-    def apart(of: tuple[tuple[str, str], ...]) -> list[tuple[str, str]]:
-        return [(key, value) for key, value in of if not key.startswith("sampler.")]
-
-    for other_settings, other in arms:
-        uniform = dict(other_settings).get("sampler.name") == "uniform"
-        if uniform and other is not arm and apart(other_settings) == apart(settings):
-            return Arm(arm.name, arm.labels, arm.runs, other.name, arm.published)
-    return arm

@@ -27,3 +27,5 @@ class Table:
     """How many columns, from the left, say what a row is; the others are figures."""
     notes: tuple[str, ...] = ()
     """Sentences below it."""
+    expendable: tuple[int, ...] = ()
+    """Columns that a narrow terminal may leave out, the first to go first."""

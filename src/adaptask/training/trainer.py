@@ -305,7 +305,9 @@ class Trainer:
 
     def _log(self) -> dict[str, float]:
         """Record the means since the last record."""
+        start = time.perf_counter()
         metrics = self._train_step.metrics.take()
+        self._seconds += time.perf_counter() - start  # what a device had still to do
         metrics["lr"] = self.optimizer.param_groups[0]["host_lr"]
         self._record("train", {**metrics, "seconds": self._seconds})
         return metrics

@@ -1,0 +1,1 @@
+"""A running run or study in the terminal, from its records alone."""

@@ -1,0 +1,363 @@
+"""The interior-point steps of `crammer_singer` as Triton kernels, two launches a step.
+
+In torch a step is some 85 small kernels, and a GPU spends its time between them. Here a step is
+
+- `invert`, a program for every task and class: the inverse of H + D_k by symmetric Gauss-Jordan
+  elimination, and its product with the right side,
+- `advance`, a program for every task: the Schur complement of the sums over classes, predictor,
+  corrector, length of the step and the step.
+
+`whole` makes all steps in one launch, a program for every task. A program of a task of which
+nothing is left to gain returns at once, so that steps after the last one cost next to nothing.
+
+The arithmetic is that of `crammer_singer`, in another order. Inverses by elimination lose digits
+where points depend on each other. So the Schur complement is not inverted but factorised, LDL',
+and every solution with it is refined once; and what rounding has left of the sums over classes,
+which are to be zero, is taken back in the next step.
+
+Importable where Triton is. Nothing is tuned by trial, nothing read on the host: the kernels can
+be captured in a graph once they have run.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+triton: Any = importlib.import_module("triton")
+tl: Any = importlib.import_module("triton.language")
+jit: Callable[[Callable[..., Any]], Any] = triton.jit
+if TYPE_CHECKING:
+    constexpr: TypeAlias = Any
+    tensor: TypeAlias = Any
+else:
+    # Triton reads annotations too: what is constexpr is fixed when it compiles.
+    constexpr, tensor = tl.constexpr, tl.tensor
+
+LARGEST = 128
+"""Support points of a task at most: a matrix of one class lies in the registers of a program."""
+WARPS = {16: 1, 32: 4, 64: 8, 128: 16}
+"""Warps of a program by the side of its matrices."""
+
+
+def fits(n_support: int) -> bool:
+    """Return whether tasks with so many support points can be solved here."""
+    return n_support <= LARGEST
+
+
+def search(
+    hessian: Tensor,
+    enough: Tensor,
+    start: tuple[Tensor, Tensor, Tensor, Tensor],
+    *,
+    n_steps: int,
+    one_launch: bool = False,
+    n_warps: int | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return u, its distance from the bound and the multipliers after the last step.
+
+    Args:
+        hessian: H with what keeps it regular on its diagonal, `tasks x support x support`.
+        enough: Mean product of slack and multiplier at which a task is done, `tasks`.
+        start: u, slacks, nu and multipliers to start from, `tasks x way x support`, nu with 1
+            way; left as they are.
+        n_steps: Steps at most.
+        one_launch: Make all steps in one launch.
+        n_warps: Warps of a program; by the size of the task if None.
+
+    All tensors are float64.
+    """
+    n_tasks, n_way, n_support = start[0].shape
+    # u, slacks, multipliers, right sides, products of these with the inverses.
+    rows = hessian.new_empty(n_tasks, 5, n_way, n_support)
+    torch.stack((start[0], start[1], start[3]), dim=1, out=rows[:, :3])
+    # The inverses of the classes, their sum and its factor.
+    matrices = hessian.new_empty(n_tasks, n_way + 2, n_support, n_support)
+    tensors = (hessian.contiguous(), enough.contiguous(), start[2].clone(), rows, matrices)
+    size = max(16, triton.next_power_of_2(n_support))
+    sizes = (n_way, n_support, triton.next_power_of_2(n_way), size)
+    warps = n_warps or WARPS[size]
+    if one_launch:
+        _whole[(n_tasks,)](*tensors, n_steps, *sizes, num_warps=warps)
+    else:
+        for _ in range(n_steps):
+            _invert[(n_tasks, n_way)](*tensors, *sizes, num_warps=warps)
+            _advance[(n_tasks,)](*tensors, *sizes, num_warps=warps)
+    return rows[:, 0], rows[:, 1], rows[:, 2]
+
+
+# In the kernels `way x n` numbers lie in tiles of `ways x size`, powers of two. What a tile has
+# too much is zero, or one where something is divided by it.
+
+
+@jit
+def _invert(
+    hessian: tensor,
+    enough: tensor,
+    nu: tensor,
+    rows: tensor,
+    matrices: tensor,
+    way: constexpr,
+    n: constexpr,
+    ways: constexpr,
+    size: constexpr,
+) -> None:
+    """Invert the block of a class."""
+    task, k = tl.program_id(0), tl.program_id(1)
+    hessian, nu, rows = hessian + task * n * n, nu + task * n, rows + task * 5 * way * n
+    matrices += task * (way + 2) * n * n
+    if _is_open(enough + task, rows, way, n, ways, size):
+        _invert_block(k, hessian, nu, rows, matrices, way, n, size)
+
+
+@jit
+def _advance(
+    hessian: tensor,
+    enough: tensor,
+    nu: tensor,
+    rows: tensor,
+    matrices: tensor,
+    way: constexpr,
+    n: constexpr,
+    ways: constexpr,
+    size: constexpr,
+) -> None:
+    """Make the step of a task whose blocks are inverted."""
+    task = tl.program_id(0)
+    nu, rows, matrices = (
+        nu + task * n,
+        rows + task * 5 * way * n,
+        matrices + task * (way + 2) * n * n,
+    )
+    if _is_open(enough + task, rows, way, n, ways, size):
+        _make_step(nu, rows, matrices, way, n, ways, size)
+
+
+@jit
+def _whole(
+    hessian: tensor,
+    enough: tensor,
+    nu: tensor,
+    rows: tensor,
+    matrices: tensor,
+    n_steps: constexpr,
+    way: constexpr,
+    n: constexpr,
+    ways: constexpr,
+    size: constexpr,
+) -> None:
+    """Make all steps of a task, one class after the other."""
+    task = tl.program_id(0)
+    hessian, nu, rows = hessian + task * n * n, nu + task * n, rows + task * 5 * way * n
+    matrices += task * (way + 2) * n * n
+    for _ in range(n_steps):
+        if _is_open(enough + task, rows, way, n, ways, size):
+            for k in range(way):
+                _invert_block(k, hessian, nu, rows, matrices, way, n, size)
+            # What one thread has stored another one loads.
+            tl.debug_barrier()
+            _make_step(nu, rows, matrices, way, n, ways, size)
+            tl.debug_barrier()
+
+
+@jit
+def _is_open(
+    enough: tensor, rows: tensor, way: constexpr, n: constexpr, ways: constexpr, size: constexpr
+) -> tensor:
+    slack = _rows(rows + way * n, 0.0, way, n, ways, size)
+    multipliers = _rows(rows + 2 * way * n, 0.0, way, n, ways, size)
+    # Not so where a product is no number.
+    return _total(slack * multipliers) > tl.load(enough) * (way * n)
+
+
+@jit
+def _invert_block(
+    k: tensor,
+    hessian: tensor,
+    nu: tensor,
+    rows: tensor,
+    matrices: tensor,
+    way: constexpr,
+    n: constexpr,
+    size: constexpr,
+) -> None:
+    """Store the inverse of H + D_k, the right side of class k and their product."""
+    at = tl.arange(0, size)
+    down, across, real, own = at[:, None], at[None, :], at < n, rows + k * n + at
+    block = _square(hessian, n, size)
+    u = tl.load(own, mask=real, other=0.0)
+    slack = tl.load(own + way * n, mask=real, other=1.0)
+    multipliers = tl.load(own + 2 * way * n, mask=real, other=0.0)
+    target = tl.where(at // (n // way) == k, 1.0, 0.0)
+    right = target - tl.sum(block * u[:, None], axis=0) - tl.load(nu + at, mask=real, other=0.0)
+    right = tl.where(real, right, 0.0)
+    block += tl.where(down == across, (multipliers / slack)[None, :], 0.0)
+    # Each pivot takes its row and column out and puts those of minus the inverse in.
+    for pivot in range(n):
+        line = tl.sum(tl.where(down == pivot, block, 0.0), axis=0)
+        diagonal = tl.sum(tl.where(at == pivot, line, 0.0), axis=0)
+        line = tl.where(at == pivot, -1.0, line)
+        rest = tl.where((down == pivot) | (across == pivot), 0.0, block)
+        block = rest - line[:, None] * (line / diagonal)[None, :]
+    block = -block
+    inverse = matrices + k * n * n + down * n + across
+    tl.store(inverse, block, mask=(down < n) & (across < n))
+    tl.store(own + 3 * way * n, right, mask=real)
+    tl.store(own + 4 * way * n, tl.sum(block * right[:, None], axis=0), mask=real)
+
+
+@jit
+def _make_step(
+    nu: tensor,
+    rows: tensor,
+    matrices: tensor,
+    way: constexpr,
+    n: constexpr,
+    ways: constexpr,
+    size: constexpr,
+) -> None:
+    """Predict, correct, and go as far as the bounds allow."""
+    pivots = _factorise_schur(matrices, way, n, size)
+    u = _rows(rows, 0.0, way, n, ways, size)
+    slack = _rows(rows + way * n, 1.0, way, n, ways, size)
+    multipliers = _rows(rows + 2 * way * n, 1.0, way, n, ways, size)
+    at = tl.arange(0, size)
+    real = (tl.arange(0, ways)[:, None] < way) & (at[None, :] < n)
+    off = tl.sum(u, axis=0)
+
+    du = _rows(rows + 4 * way * n, 0.0, way, n, ways, size)
+    du, _ = _tie(du, off, matrices, pivots, way, n, ways, size)
+    share, scaled = du / slack, du * multipliers
+    distance = 1 - 1 / tl.maximum(_largest(tl.abs(share - 0.5)) + 0.5, 1.0)
+    centre = _total(tl.where(real, multipliers * slack, 0.0)) / (way * n)
+    shift = (scaled * share - scaled + distance * distance * distance * centre) / slack
+    shift = tl.where(real, shift, 0.0)
+
+    right = _rows(rows + 3 * way * n, 0.0, way, n, ways, size)
+    du = _times(matrices, right - shift, way, n, ways, size)
+    du, dnu = _tie(du, off, matrices, pivots, way, n, ways, size)
+    target = shift + multipliers / slack * du
+    reach = tl.where(real, tl.maximum(du / slack, 1 - target / multipliers), 0.0)
+    step = 0.999 / tl.maximum(_largest(reach), 0.999)
+
+    before = tl.load(nu + at, mask=at < n, other=0.0)
+    tl.store(nu + at, before + step * dnu, mask=at < n)
+    _store_rows(rows, u + step * du, way, n, ways, size)
+    _store_rows(rows + way * n, slack - step * du, way, n, ways, size)
+    moved = multipliers + step * (target - multipliers)
+    _store_rows(rows + 2 * way * n, moved, way, n, ways, size)
+
+
+@jit
+def _factorise_schur(matrices: tensor, way: constexpr, n: constexpr, size: constexpr) -> tensor:
+    """Store the sum S of the inverses and M, return d, of S^-1 = M' diag(1 / d) M.
+
+    M is lower triangular with ones on its diagonal.
+    """
+    at = tl.arange(0, size)
+    down, across = at[:, None], at[None, :]
+    block = _square(matrices, n, size)
+    for k in range(1, way):
+        block += _square(matrices + k * n * n, n, size)
+    schur, inside = matrices + way * n * n + down * n + across, (down < n) & (across < n)
+    tl.store(schur, block, mask=inside)
+    pivots = tl.full([size], 1.0, tl.float64)
+    # Left of the pivot grows M, right of it remains what is still to be eliminated.
+    for pivot in range(n):
+        line = tl.sum(tl.where(down == pivot, block, 0.0), axis=0)
+        diagonal = tl.sum(tl.where(at == pivot, line, 0.0), axis=0)
+        pivots = tl.where(at == pivot, diagonal, pivots)
+        factors = tl.where(at > pivot, line, 0.0) / diagonal
+        line = tl.where(at == pivot, 1.0, line)
+        rest = tl.where((across == pivot) & (down > pivot), 0.0, block)
+        block = rest - factors[:, None] * line[None, :]
+    block = tl.where(down == across, 1.0, tl.where(down > across, block, 0.0))
+    tl.store(schur + n * n, block, mask=inside)
+    # What one thread has stored another one loads.
+    tl.debug_barrier()
+    return pivots
+
+
+@jit
+def _tie(
+    du: tensor,
+    off: tensor,
+    matrices: tensor,
+    pivots: tensor,
+    way: constexpr,
+    n: constexpr,
+    ways: constexpr,
+    size: constexpr,
+) -> tensor:
+    """Return du with sums over classes of -off, and the change of nu that makes them so."""
+    total = tl.sum(du, axis=0) + off
+    schur = matrices + way * n * n
+    dnu = _divide(total, schur + n * n, pivots, n, size)
+    # Once more for what rounding left.
+    left = total - tl.sum(_square(schur, n, size) * dnu[:, None], axis=0)
+    dnu += _divide(left, schur + n * n, pivots, n, size)
+    alike = tl.zeros([ways, size], tl.float64) + dnu[None, :]
+    return du - _times(matrices, alike, way, n, ways, size), dnu
+
+
+@jit
+def _divide(total: tensor, factor: tensor, pivots: tensor, n: constexpr, size: constexpr) -> tensor:
+    """Return S^-1 total."""
+    lower = _square(factor, n, size)
+    half = tl.sum(lower * total[None, :], axis=1) / pivots
+    return tl.sum(lower * half[:, None], axis=0)
+
+
+@jit
+def _times(
+    matrices: tensor,
+    vectors: tensor,
+    way: constexpr,
+    n: constexpr,
+    ways: constexpr,
+    size: constexpr,
+) -> tensor:
+    """Return the product of every class's inverse with its row, `ways x size`."""
+    classes = tl.arange(0, ways)[:, None]
+    products = tl.zeros([ways, size], tl.float64)
+    for k in range(way):
+        vector = tl.sum(tl.where(classes == k, vectors, 0.0), axis=0)
+        product = tl.sum(_square(matrices + k * n * n, n, size) * vector[:, None], axis=0)
+        products = tl.where(classes == k, product[None, :], products)
+    return products
+
+
+@jit
+def _square(pointer: tensor, n: constexpr, size: constexpr) -> tensor:
+    rows, columns = tl.arange(0, size)[:, None], tl.arange(0, size)[None, :]
+    return tl.load(pointer + rows * n + columns, mask=(rows < n) & (columns < n), other=0.0)
+
+
+@jit
+def _rows(
+    pointer: tensor, other: tensor, way: constexpr, n: constexpr, ways: constexpr, size: constexpr
+) -> tensor:
+    classes, at = tl.arange(0, ways)[:, None], tl.arange(0, size)[None, :]
+    return tl.load(pointer + classes * n + at, mask=(classes < way) & (at < n), other=other)
+
+
+@jit
+def _store_rows(
+    pointer: tensor, values: tensor, way: constexpr, n: constexpr, ways: constexpr, size: constexpr
+) -> None:
+    classes, at = tl.arange(0, ways)[:, None], tl.arange(0, size)[None, :]
+    tl.store(pointer + classes * n + at, values, mask=(classes < way) & (at < n))
+
+
+@jit
+def _total(values: tensor) -> tensor:
+    return tl.sum(tl.sum(values, axis=1), axis=0)
+
+
+@jit
+def _largest(values: tensor) -> tensor:
+    return tl.max(tl.max(values, axis=1), axis=0)

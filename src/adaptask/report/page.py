@@ -1,0 +1,194 @@
+"""The report of a study: one HTML file that needs nothing else, plots and tables beside it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from adaptask.atomic_file import replace_file
+from adaptask.report.close_up import (
+    DrawnTasks,
+    Frame,
+    Pair,
+    drawn_tasks,
+    evolution_of,
+    map_plot,
+    pairs_of,
+    write_potentials,
+)
+from adaptask.report.names import clean
+from adaptask.report.panels import Panel, Style, panels_of, styles_of
+from adaptask.report.provenance import Provenance, provenance_of
+from adaptask.report.sections import DISTRIBUTION, TRAINING, Plot, counts_plot, curve_plot
+from adaptask.report.settings_plot import settings_plots
+from adaptask.report.showcase import Showcase, find_showcases, heatmap_data
+from adaptask.report.study import Study
+from adaptask.report.table import Table
+
+FILE = "report.html"
+
+Formats = Mapping[str, Callable[[Table], str]]
+"""How a table is written, by the ending of its file."""
+
+
+@dataclass(frozen=True, eq=False)
+class CloseUp:
+    """What is shown of the run that is looked at most closely; parts may be missing."""
+
+    shown: Showcase | None
+    hardest: list[Pair]
+    easiest: list[Pair]
+    tasks: list[DrawnTasks]
+    class_map: Plot | None
+    frames: list[Frame]
+    frame_names: list[str]
+
+
+def write_report(
+    folder: Path,
+    study: Study,
+    tables: Sequence[Table],
+    verdicts: Sequence[str],
+    *,
+    formats: Formats | None = None,
+) -> Path:
+    """Write `report.html` into the folder of a study, and `plots` and `tables` beside it.
+
+    Every file is replaced whole. What there are no records for is left out, and the page says why.
+
+    Args:
+        folder: Of the study; the runs are below it.
+        study: What was planned.
+        tables: The main one first.
+        verdicts: What follows from them, a sentence each.
+        formats: How tables are written beside the page, by file ending; none where it is None.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        StateError: If a file of a run is damaged.
+        TrainingError: If something cannot be written.
+    """
+    _write_tables(folder / "tables", tables, formats or {})
+    panels = panels_of(folder, study)
+    content = render(
+        study=study,
+        provenance=provenance_of(folder, study, panels),
+        tables=tables,
+        verdicts=verdicts,
+        formats=sorted(formats or {}),
+        **_pictured(folder / "plots", panels),
+    )
+    path = folder / FILE
+    replace_file(path, content.encode("utf-8"))
+    return path
+
+
+def _pictured(plots: Path, panels: Sequence[Panel]) -> dict[str, Any]:
+    """Write all plots, and return what the page shows of them, by its part."""
+    plots.mkdir(parents=True, exist_ok=True)
+    styles = styles_of(panels)
+    showcases, left_out = find_showcases(panels)
+    first = showcases[0] if showcases else None
+    training = [curve_plot(plots, metric, panels, styles) for metric in TRAINING]
+    distribution = [curve_plot(plots, metric, panels, styles) for metric in DISTRIBUTION]
+    distribution.append(counts_plot(plots, panels, styles, first))
+    return {
+        "training": [plot for plot in training if plot],
+        "distribution": [plot for plot in distribution if plot],
+        "settings": settings_plots(plots, panels, styles),
+        "left_out": left_out,
+        "close_up": _close_up(plots, panels, first, styles),
+        "heatmap": heatmap_data(showcases, styles) if showcases else None,
+    }
+
+
+def _write_tables(folder: Path, tables: Sequence[Table], formats: Formats) -> None:
+    if tables and formats:
+        folder.mkdir(parents=True, exist_ok=True)
+    for table in tables:
+        for ending, write in formats.items():
+            replace_file(folder / f"{table.name}.{ending}", write(table).encode("utf-8"))
+
+
+def _close_up(
+    plots: Path, panels: Sequence[Panel], shown: Showcase | None, styles: dict[str, Style]
+) -> CloseUp:
+    hardest, easiest = pairs_of(plots, shown) if shown else ([], [])
+    frames, names = evolution_of(plots, shown) if shown else ([], [])
+    if shown:
+        write_potentials(plots, shown, styles)
+    panel = shown.panel if shown else panels[0]
+    return CloseUp(
+        shown=shown,
+        hardest=hardest,
+        easiest=easiest,
+        tasks=drawn_tasks(plots, panel, shown, styles),
+        class_map=map_plot(plots, panel, shown, styles),
+        frames=frames,
+        frame_names=names,
+    )
+
+
+def render(
+    *,
+    study: Study,
+    provenance: Provenance,
+    tables: Sequence[Table],
+    verdicts: Sequence[str],
+    heatmap: dict[str, object] | None,
+    **parts: Any,
+) -> str:
+    """Return the page as text, from the template and all that it shows."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=PackageLoader("adaptask.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["clean"] = clean
+    # SVG elements are made by matplotlib and an XML writer, which escape what is text in them.
+    environment.filters["svg"] = Markup
+    script = _own("heatmap.js") + _own("page.js")
+    return environment.get_template("report.html.j2").render(
+        study=study,
+        provenance=provenance,
+        tables=tables,
+        verdicts=verdicts,
+        heatmap=heatmap,
+        data=Markup(script_json(heatmap)),
+        style=Markup(_own("report.css")),
+        script=Markup(script),
+        script_hash=_hash(script),
+        **parts,
+    )
+
+
+def script_json(value: object) -> str:
+    r"""Return JSON that is safe inside a script element: no markup, nothing but ASCII.
+
+    >>> script_json(["</script>"])
+    '["\\u003c/script\\u003e"]'
+    """
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _own(name: str) -> str:
+    return (resources.files("adaptask.report") / "templates" / name).read_text(encoding="utf-8")
+
+
+def _hash(script: str) -> str:
+    digest = hashlib.sha256(script.encode("utf-8")).digest()
+    return f"sha256-{base64.b64encode(digest).decode('ascii')}"

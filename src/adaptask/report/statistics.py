@@ -1,0 +1,214 @@
+"""What several runs say together: means, differences seed by seed, and what they cannot tell.
+
+A seed is the unit of every comparison. The episodes of a run share its weights, so that counting
+them as independent would find differences where there is only chance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptask.arguments import check_number
+from adaptask.errors import ArgumentError
+
+LEVEL = 0.05
+"""A difference counts as significant if its p-value is below this."""
+POWER = 0.8
+"""With what probability a difference is seen that counts as one that would have been."""
+
+
+@dataclass(frozen=True)
+class MeanInterval:
+    """A mean over test episodes and its 95 % interval."""
+
+    mean: float
+    half_width: float | None
+    """1.96 standard errors over the episodes; None of a single episode."""
+    n_runs: int
+    n_episodes: int
+    """Of each run; the least, where they differ."""
+    same_episodes: bool
+    """Whether all runs have the same number of episodes, so that they could be averaged one by
+    one."""
+
+
+@dataclass(frozen=True)
+class PairedDifference:
+    """How far an arm is from its baseline, over the seeds that both have."""
+
+    seeds: tuple[int, ...]
+    mean: float
+    spread: float | None
+    """Standard deviation of the differences, with n - 1; None of one seed."""
+    half_width: float | None
+    """Of the 95 % interval by Student's t; None where there can be none."""
+    p: float | None
+    """Of the two-sided paired t-test; None where there can be none."""
+
+    @property
+    def low(self) -> float | None:
+        """Lower end of the interval."""
+        return None if self.half_width is None else self.mean - self.half_width
+
+    @property
+    def high(self) -> float | None:
+        """Upper end of the interval."""
+        return None if self.half_width is None else self.mean + self.half_width
+
+    def detectable(self, level: float = LEVEL) -> float | None:
+        """Return how large a true difference is found with probability `POWER`.
+
+        The spread is the one observed, itself a guess with few seeds. None without a test.
+
+        Args:
+            level: Of the test; a study with several comparisons divides it among them.
+        """
+        if self.p is None or self.spread is None:
+            return None
+        n = len(self.seeds)
+        return _noncentrality(n, level) * self.spread / math.sqrt(n)
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """How many times as long as its baseline an arm takes for a step."""
+
+    factor: float
+    n_pairs: int
+    """Over how many seeds."""
+
+
+def mean_interval(accuracies: Sequence[NDArray[np.float64]]) -> MeanInterval:
+    """Return the mean accuracy of runs on the same test episodes, and its interval over these.
+
+    Each episode is averaged over the runs first: it is one draw from the tasks, however many runs
+    were tested on it. Where the numbers of episodes differ that cannot be done; the half-width is
+    then the mean of those of the runs, which is never too small.
+
+    Args:
+        accuracies: Of each run, `episodes`.
+
+    Raises:
+        ArgumentError: If there are no runs, or one has no episodes.
+    """
+    if not accuracies or any(values.ndim != 1 or len(values) == 0 for values in accuracies):
+        raise ArgumentError("a mean needs at least one run, and each run at least one episode.")
+    sizes = {len(values) for values in accuracies}
+    if len(sizes) == 1:
+        by_episode = np.mean(accuracies, axis=0)
+        mean, half = float(by_episode.mean()), _half_width(by_episode)
+    else:
+        mean = float(np.mean([values.mean() for values in accuracies]))
+        halves = [_half_width(values) for values in accuracies]
+        known = [half for half in halves if half is not None]
+        half = float(np.mean(known)) if len(known) == len(halves) else None
+    return MeanInterval(mean, half, len(accuracies), min(sizes), len(sizes) == 1)
+
+
+def _half_width(values: NDArray[np.float64]) -> float | None:
+    if len(values) < 2:
+        return None
+    return 1.96 * float(values.std(ddof=1)) / math.sqrt(len(values))
+
+
+def spread_over_seeds(values: Sequence[float]) -> float | None:
+    """Return the standard deviation, with n - 1; None of fewer than two.
+
+    >>> spread_over_seeds([1.0, 3.0, 2.0])
+    1.0
+    """
+    return float(np.std(values, ddof=1)) if len(values) > 1 else None
+
+
+def paired_difference(
+    arm: Mapping[int, float], baseline: Mapping[int, float]
+) -> PairedDifference | None:
+    """Compare an arm with its baseline over the seeds that both have; None if there are none.
+
+    With one seed there is a difference, but neither interval nor test. The same goes where all
+    seeds differ by the same amount: a spread of zero says that the seeds are no repetitions.
+
+    Args:
+        arm: Accuracies by seed.
+        baseline: Accuracies by seed.
+    """
+    from scipy import special
+
+    seeds = tuple(sorted(arm.keys() & baseline.keys()))
+    if not seeds:
+        return None
+    differences = np.array([arm[seed] - baseline[seed] for seed in seeds])
+    mean, n = float(differences.mean()), len(seeds)
+    spread = spread_over_seeds(differences.tolist())
+    # Subtraction leaves the last bits of the accuracies in differences that are equal.
+    rounding = 1e-12 * max(abs(value) for seed in seeds for value in (arm[seed], baseline[seed]))
+    if spread is None or spread <= rounding:
+        return PairedDifference(seeds, mean, spread, None, None)
+    error = spread / math.sqrt(n)
+    half_width = float(special.stdtrit(n - 1, 1 - LEVEL / 2)) * error
+    p = 2 * float(special.stdtr(n - 1, -abs(mean) / error))
+    return PairedDifference(seeds, mean, spread, half_width, p)
+
+
+@lru_cache
+def _noncentrality(n: int, level: float) -> float:
+    """Return the noncentrality at which a paired t-test over n seeds has its power."""
+    from scipy import optimize, stats
+
+    df = n - 1
+    critical = float(stats.t.isf(level / 2, df))
+
+    def shortfall(noncentrality: float) -> float:
+        # The chance of a significant difference in the wrong direction is left out: at this power
+        # it is far below a thousandth.
+        return float(stats.nct.sf(critical, df, noncentrality)) - POWER
+
+    high = critical
+    while shortfall(high) < 0:
+        high *= 2
+    return float(optimize.brentq(shortfall, 0, high))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return the p-values corrected for their number, each at its place.
+
+    Calling those below a level significant makes one false finding or more with a probability of
+    at most that level (Holm, Scandinavian Journal of Statistics 6, 1979).
+
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+
+    Raises:
+        ArgumentError: If one is no number between 0 and 1.
+    """
+    for p in p_values:
+        check_number("a p-value", p, low=0, high=1)
+    corrected = [0.0] * len(p_values)
+    largest = 0.0
+    for rank, i in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[i]))
+        corrected[i] = largest
+    return corrected
+
+
+def overhead(arm: Mapping[int, float], baseline: Mapping[int, float]) -> Overhead | None:
+    """Return the median over common seeds of the ratio of times; None if there are none.
+
+    The median of the logarithms: exchanging arm and baseline inverts it, and a single run that
+    was disturbed does not count.
+
+    Args:
+        arm: Seconds a step by seed, above 0.
+        baseline: Seconds a step by seed, above 0.
+    """
+    seeds = arm.keys() & baseline.keys()
+    if not seeds:
+        return None
+    ratios = [math.log(arm[seed] / baseline[seed]) for seed in seeds]
+    return Overhead(math.exp(float(np.median(ratios))), len(ratios))

@@ -1,0 +1,149 @@
+"""What a study says, in plain sentences: one for each comparison, and what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from adaptask.report.statistics import PairedDifference
+from adaptask.report.study import Study
+from adaptask.report.wording import named, p_value, signed
+
+if TYPE_CHECKING:
+    from adaptask.report.summary import ArmSummary, StudySummary
+
+
+def verdicts(summary: StudySummary) -> list[str]:
+    """Return a sentence for each arm that has a baseline: what the difference is and means."""
+    return [_verdict(summary, found) for found in summary.arms if found.arm.baseline is not None]
+
+
+def short_verdict(found: ArmSummary) -> str:
+    """Return the verdict on an arm in a word or two, for a table; empty without a comparison.
+
+    Its words mean: `better` and `worse`, significantly; `not significant`, tested and not found;
+    `one seed`, `no spread`, not to be tested.
+    """
+    if found.difference is None:
+        return ""
+    if len(found.difference.seeds) == 1:
+        return "one seed"
+    if found.p is None:
+        return "no spread"
+    if not found.is_significant:
+        return "not significant"
+    return "better" if found.difference.mean > 0 else "worse"
+
+
+def shortfalls(summary: StudySummary) -> list[str]:
+    """Return sentences that say which runs failed or have not finished, and what limits the rest.
+
+    Empty where all is as planned.
+    """
+    sentences = []
+    for found in summary.arms:
+        for reason, seeds in _by_reason(found.failures).items():
+            sentences.append(f"{found.arm.name}, {_seeds(seeds)} failed: {reason}")
+        for reason, seeds in _by_reason(found.unfinished).items():
+            sentences.append(f"{found.arm.name}, {_seeds(seeds)} not finished: {reason}.")
+    return [*sentences, *summary.remarks]
+
+
+def _verdict(summary: StudySummary, found: ArmSummary) -> str:
+    baseline = summary.arm(found.arm.baseline or "")
+    arm_words, baseline_words, context = _words(
+        summary.study, found.arm.labels, baseline.arm.labels
+    )
+    head = f"{arm_words} against {baseline_words}" + (f" with {context}" if context else "")
+    names = (arm_words, baseline_words)
+    if found.difference is None:
+        result = "no seed has finished in both"
+    elif len(found.difference.seeds) == 1:
+        result = (
+            f"{signed(found.difference.mean)} points; one seed says nothing about whether that "
+            "is more than chance"
+        )
+    elif found.p is None:
+        result = _without_spread(found.difference)
+    else:
+        result = _tested(summary, found, found.difference, found.p, names)
+    sentences = [f"{head}: {result}.", *_incomplete((found, baseline), names)]
+    return " ".join(sentences)
+
+
+def _tested(
+    summary: StudySummary,
+    found: ArmSummary,
+    difference: PairedDifference,
+    p: float,
+    names: tuple[str, str],
+) -> str:
+    low, high = difference.low or 0.0, difference.high or 0.0
+    sign = "" if p_value(p).startswith("<") else "= "
+    correction = f" (Holm, {summary.n_tests} comparisons)" if summary.n_tests > 1 else ""
+    figures = (
+        f"{signed(difference.mean)} points [{signed(low)}, {signed(high)}], "
+        f"p {sign}{p_value(p)}{correction}, {len(difference.seeds)} seeds"
+    )
+    if found.is_significant:
+        word = "better" if difference.mean > 0 else "worse"
+        return f"{figures}: {names[0]} is {word} than {names[1]}"
+    return f"{figures}: no significant difference; {_unseen(found.detectable or 0.0)}"
+
+
+def _unseen(detectable: float) -> str:
+    if detectable >= 100:
+        return "with so few seeds none would have been seen reliably, however large"
+    digits = f"{detectable:.0f}" if detectable >= 10 else f"{detectable:.1f}"
+    least = digits if float(digits) else f"{detectable:.1g}"
+    return f"one below about {least} points would not have been seen reliably"
+
+
+def _without_spread(difference: PairedDifference) -> str:
+    n = len(difference.seeds)
+    if signed(difference.mean) == "+0.00":
+        return f"the same accuracy with each of {n} seeds; there is nothing to test"
+    return (
+        f"{signed(difference.mean)} points with each of {n} seeds; without any spread there is "
+        "no test"
+    )
+
+
+def _incomplete(pair: Iterable[ArmSummary], names: Iterable[str]) -> list[str]:
+    """Return a sentence for each of two arms that has not finished."""
+    sentences = []
+    for found, name in zip(pair, names, strict=True):
+        if found.n_finished < found.n_planned:
+            failed = f", {len(found.failures)} failed" if found.failures else ""
+            sentences.append(
+                f"Only {found.n_finished} of {found.n_planned} runs of {name} finished{failed}."
+            )
+    return sentences
+
+
+def _words(
+    study: Study, labels: Mapping[str, str], baseline: Mapping[str, str]
+) -> tuple[str, str, str]:
+    """Return what an arm is, what its baseline is, and what both have in common.
+
+    What all arms of the study have in common is left out.
+    """
+    differing = [key for key in labels if labels[key] != baseline[key]]
+    varying = [key for key in labels if len({arm.labels[key] for arm in study.arms}) > 1]
+    shared = [key for key in varying if key not in differing]
+    return (
+        named(labels, differing) or "the arm",
+        named(baseline, differing) or "the baseline",
+        named(labels, shared),
+    )
+
+
+def _by_reason(reasons: Mapping[int, str]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for seed, reason in reasons.items():
+        found.setdefault(reason, []).append(seed)
+    return found
+
+
+def _seeds(seeds: list[int]) -> str:
+    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"

@@ -1,0 +1,196 @@
+"""What a search varies and which trials it makes, before anything is trained."""
+
+import itertools
+import math
+from dataclasses import replace
+
+import optuna
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from adaptask.errors import ArgumentError
+from adaptask.experiments.config import ModelConfig, OptimiserConfig, RunConfig, SamplerConfig
+from adaptask.experiments.sweeping.plan import plan_trials
+from adaptask.experiments.sweeping.space import Option, Range, parse_options
+
+BASE = RunConfig()
+
+
+def plan(*vary, base=BASE, search="grid", n_trials=None, seed=0, **flags):
+    options = parse_options(base, {f"sampler.{k}": v for k, v in flags.items()}, vary)
+    return plan_trials(base, options, search=search, n_trials=n_trials, seed=seed)
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "values"),
+    [
+        ("optimiser.weight_decay=0,5e-4", "optimiser.weight_decay", (0.0, 5e-4)),
+        ("optimiser.weight-decay=.5,1", "optimiser.weight_decay", (0.5, 1.0)),
+        ("optimiser.name=adam,sgd", "optimiser.name", ("adam", "sgd")),
+        ("optimiser.clip_norm=none,1", "optimiser.clip_norm", (None, 1.0)),
+        ("optimiser.milestones=[10,20],[30]", "optimiser.milestones", ((10, 20), (30,))),
+        ("protonet.learn_temperature=true,false", "protonet.learn_temperature", (True, False)),
+        ("resnet12.widths=doubling,[4,4,8,8]", "resnet12.widths", ("doubling", (4, 4, 8, 8))),
+        ("steps=10,20", "steps", (10, 20)),
+        ("data.augmentation=none,crop-flip", "data.augmentation", ("none", "crop-flip")),
+        ("optimiser.lr=1e-4..1e-2", "optimiser.lr", Range(1e-4, 1e-2)),
+        ("conv4.filters=16..64", "conv4.filters", Range(16, 64)),
+    ],
+)
+def test_values_are_of_the_type_of_their_option(text, key, values):
+    (option,) = parse_options(BASE, {}, [text])
+    assert option == Option(key, values)
+    if isinstance(values, tuple):
+        assert [type(value) for value in option.values] == [type(value) for value in values]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("optimiser.weight_decai=0", "did you mean optimiser.weight_decay?"),
+        ("alpha=1", "did you mean sampler.alpha?"),
+        ("optimiser.lr=fast", "optimiser.lr must be a number; got 'fast'"),
+        ("optimiser.lr=nan", "must be a finite number"),
+        ("optimiser.name=rmsprop", "must be one of adam, sgd"),
+        ("conv4.filters=1.5", "must be an integer"),
+        ("optimiser.name=a..b", "must be one of adam, sgd"),
+        ("data.augmentation=a..b", "has no range"),
+        ("optimiser.lr=1e-2..1e-4", "from LOW to HIGH"),
+        ("optimiser.lr=1..2,3", "either values or one range"),
+        ("optimiser.lr=1,1.0", "has the value 1 twice"),
+        ("optimiser.lr", "--vary takes options with their values"),
+        ("optimiser.lr=", "--vary takes options with their values"),
+        ("optimiser=3", "must be a section"),
+        ("seed=1,2", "--seeds"),
+        ("data.dataset=glyphs,omniglot", "sweep each by itself"),
+        ("evaluation.n_validation=10,20", "measured alike"),
+        ("every.validate=10,20", "equally often"),
+    ],
+)
+def test_a_bad_option_is_refused_with_what_to_do(text, message):
+    with pytest.raises(ArgumentError, match=message.replace("?", r"\?")):
+        parse_options(BASE, {}, [text])
+
+
+def test_there_must_be_something_to_vary_once():
+    with pytest.raises(ArgumentError, match="needs something to vary"):
+        parse_options(BASE, {"sampler.alpha": ()}, [])
+    with pytest.raises(ArgumentError, match="given twice"):
+        parse_options(BASE, {"sampler.alpha": ("1", "2")}, ["sampler.alpha=3"])
+
+
+@given(
+    st.lists(st.integers(1, 50).map(lambda n: n / 8), min_size=1, max_size=4, unique=True),
+    st.lists(st.integers(0, 8).map(lambda n: n / 8), min_size=1, max_size=4, unique=True),
+    st.permutations(["sampler.confusion=sum,mean", "optimiser.weight_decay=0,0.5,1"]),
+)
+@settings(max_examples=30, deadline=None)
+def test_a_grid_has_every_combination_once(alphas, taus, vary):
+    trials = plan(*vary, alpha=[str(a) for a in alphas], tau=[str(t) for t in taus])
+    found = [
+        (sampler.alpha, sampler.tau, sampler.confusion, weight_decay)
+        for sampler, weight_decay in (
+            (trial.config.sampler, trial.config.optimiser.weight_decay) for trial in trials
+        )
+    ]
+    wanted = itertools.product(alphas, taus, ["sum", "mean"], [0.0, 0.5, 1.0])
+    assert sorted(found) == sorted(wanted)
+    assert len({trial.name for trial in trials}) == len(trials)
+
+
+def test_a_trial_is_the_base_with_its_values_and_named_after_them():
+    base = RunConfig(steps=7, sampler=SamplerConfig(strategy="easy"))
+    trials = plan("optimiser.weight_decay=5e-4", base=base, alpha=["2"], tau=["0.3", "0.5"])
+    assert [trial.name for trial in trials] == [
+        "alpha=2,tau=0.3,weight_decay=0.0005",
+        "alpha=2,tau=0.5,weight_decay=0.0005",
+    ]
+    assert trials[0].labels == {"alpha": "2", "tau": "0.3", "weight_decay": "0.0005"}
+    sampler = SamplerConfig(strategy="easy", alpha=2.0, tau=0.3)
+    changed = {"sampler": sampler, "optimiser": OptimiserConfig(weight_decay=5e-4)}
+    assert trials[0].config == replace(base, **changed)
+
+
+def test_names_can_be_those_of_folders_and_differ_when_values_do():
+    base = RunConfig(optimiser=OptimiserConfig(schedule="step", factors=(0.1,)))
+    trials = plan("optimiser.milestones=[1,20],[12,0]", "data.augmentation=a/b,a:b", base=base)
+    names = {trial.name for trial in trials}
+    assert len(names) == 4
+    assert all(not set(name) & set('/\\: "*?<>|') and len(name) < 200 for name in names)
+    long = plan("data.augmentation=" + ",".join("x" * 300 + end for end in "ab"))
+    assert len({trial.name for trial in long}) == 2
+    assert max(len(trial.name) for trial in long) < 200
+
+
+def test_random_search_is_the_same_for_the_same_seed_and_grows_at_the_end():
+    vary = ("optimiser.lr=1e-4..1e-1", "conv4.filters=8..64", "sampler.tau=0.3,0.5,0.7")
+    ten = plan(*vary, search="random", n_trials=10, seed=3)
+    assert ten == plan(*vary, search="random", n_trials=10, seed=3)
+    assert ten == plan(*vary, search="random", n_trials=25, seed=3)[:10]
+    assert ten != plan(*vary, search="random", n_trials=10, seed=4)
+
+
+def test_ranges_are_uniform_or_log_uniform_by_their_span():
+    trials = plan(
+        "optimiser.lr=1e-4..1e-1", search="random", n_trials=400, seed=1, alpha=["0.5..2"]
+    )
+    # Kolmogorov-Smirnov against the law: 1.95 / sqrt(n) is exceeded once in a thousand.
+    for values, share in (
+        ([t.config.optimiser.lr for t in trials], lambda x: math.log10(x / 1e-4) / 3),
+        ([t.config.sampler.alpha for t in trials], lambda x: (x - 0.5) / 1.5),
+    ):
+        shares = sorted(map(share, values))
+        assert all(0 <= s <= 1 for s in shares)
+        gap = max(abs((i + 0.5) / len(shares) - s) for i, s in enumerate(shares))
+        assert gap < 1.95 / math.sqrt(len(shares))
+    assert Range(0.0, 5.0).is_log is False
+    assert Range(-5.0, 5.0).is_log is False
+    assert Range(1, 10).is_log is True
+
+
+def test_random_search_tries_no_combination_twice_and_knows_how_many_there_are():
+    trials = plan("conv4.filters=1..3", search="random", n_trials=6, alpha=["1", "2"])
+    assert len({trial.name for trial in trials}) == 6
+    with pytest.raises(ArgumentError, match="there are 6 combinations only"):
+        plan("conv4.filters=1..3", search="random", n_trials=7, alpha=["1", "2"])
+
+
+def test_a_search_must_fit_what_is_varied():
+    with pytest.raises(ArgumentError, match=r"list some between 0\.5 and 2, or draw .*random"):
+        plan(alpha=["0.5..2"])
+    with pytest.raises(ArgumentError, match="makes all 2 combinations; leave out --trials"):
+        plan(alpha=["1", "2"], n_trials=2)
+    with pytest.raises(ArgumentError, match="--trials N"):
+        plan(alpha=["1", "2"], search="random")
+
+
+def test_options_that_play_no_part_are_refused():
+    uniform = RunConfig(sampler=SamplerConfig(name="uniform"))
+    with pytest.raises(ArgumentError, match="'uniform' takes no alpha"):
+        plan(base=uniform, alpha=["0.5", "1"])
+    with pytest.raises(ArgumentError, match=r"alpha 2.*'uniform' takes no alpha"):
+        plan("sampler.name=uniform,gcp", alpha=["1", "2"])
+    with pytest.raises(ArgumentError, match=r"maml\.inner_lr was set, but this run has"):
+        plan("maml.inner_lr=0.1,0.2")
+    with pytest.raises(ArgumentError, match="plays no part without the optimiser sgd"):
+        plan("optimiser.momentum=0.5,0.9")
+    assert len(plan("maml.inner_lr=0.1,0.2", base=RunConfig(model=ModelConfig("maml")))) == 2
+
+
+def test_trials_must_be_validated_alike():
+    with pytest.raises(ArgumentError, match=r"--evaluation\.n-way 5"):
+        plan("task.n_way=5,10")
+    alike = replace(BASE, evaluation=replace(BASE.evaluation, n_way=5))
+    assert len(plan("task.n_way=5,10", base=alike)) == 2
+
+
+def test_what_optuna_draws_from_is_what_was_asked_for():
+    options = parse_options(
+        BASE, {}, ["optimiser.lr=1e-4..1e-2", "conv4.filters=1..4", "optimiser.clip_norm=none,1"]
+    )
+    assert [option.distribution() for option in options] == [
+        optuna.distributions.FloatDistribution(1e-4, 1e-2, log=True),
+        optuna.distributions.IntDistribution(1, 4),
+        optuna.distributions.CategoricalDistribution([None, 1.0]),
+    ]

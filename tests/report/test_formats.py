@@ -1,0 +1,395 @@
+"""Every format gives back the texts that went in, whatever they are."""
+
+import csv
+import io
+import re
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from adaptask.report.formats import print_table, to_csv, to_html, to_latex, to_markdown
+from adaptask.report.table import Cell, Table
+from adaptask.report.wording import plain
+
+NASTY = [
+    "a|b",
+    "a & b",
+    "100 %",
+    "n_way",
+    "<script>alert(1)</script>",
+    "two\nlines",
+    'say "so"',
+    "it's",
+    "back\\slash",
+    "\\",
+    "**bold**",
+    "`code`",
+    "[text](http://x)",
+    "=1+1",
+    "+cmd|' /C calc'!A0",
+    "-2+3",
+    "@SUM(A1)",
+    "\t=1",
+    "{}$#^~",
+    "--- and --",
+    "[0]",
+    "*",
+    "\x1b[31mred\x07",
+    ":smile: [bold]x[/bold]",
+    "\ud800",
+    "名前",
+    "&lt;",
+    "é\u2028ß",
+    "",
+    " ",
+]
+TEXT = st.one_of(st.sampled_from(NASTY), st.text(st.characters(), max_size=8))
+
+
+@st.composite
+def any_table(draw):
+    n = draw(st.integers(1, 4))
+    texts = st.lists(TEXT, min_size=n, max_size=n)
+    cell = st.builds(Cell, TEXT, st.booleans())
+    row = st.lists(cell, min_size=n, max_size=n).map(tuple)
+    return Table(
+        name=draw(TEXT),
+        title=draw(TEXT),
+        headings=tuple(draw(texts)),
+        rows=tuple(draw(st.lists(row, max_size=3))),
+        n_labels=draw(st.integers(0, n)),
+        notes=tuple(draw(st.lists(TEXT, max_size=2))),
+    )
+
+
+SMALL = Table(
+    name="results",
+    title="A & B",
+    headings=("learner", "accuracy (%)", "difference"),
+    rows=(
+        (Cell("protonet"), Cell("50.00 ± 1.07"), Cell("")),
+        (Cell("maml_x"), Cell("51.25 ± 1.07", is_best=True), Cell("-1.25 [-2.00, +0.50]")),
+    ),
+    notes=("100 % of it.",),
+)
+
+
+def expected(table):
+    """Headings and cells as they should come back: on one line, without space around."""
+    rows = [table.headings, *([cell.text for cell in row] for row in table.rows)]
+    return [[plain(text).strip() for text in row] for row in rows]
+
+
+def test_texts_lose_their_lines_and_what_steers_a_terminal():
+    assert plain("two\r\nlines\x1b[31m\x07\ud800") == "two  lines [31m \ufffd"
+
+
+# Markdown
+
+
+def from_markdown(text):
+    """Cells, split on pipes that no backslash escapes, unescaped and without bold."""
+    lines = [line for line in text.split("\n") if line.startswith("|")]
+    assert re.fullmatch(r"\| (:---|---:)( \| (:---|---:))* \|", lines[1])
+    rows = []
+    for line in (lines[0], *lines[2:]):
+        cells = _hidden(line).split("|")[1:-1]
+        rows.append([_shown(cell.strip()) for cell in cells])
+    return rows
+
+
+def _hidden(line):
+    return re.sub(r"\\(.)", lambda match: chr(0xE000 + ord(match[1])), line)
+
+
+def _shown(cell):
+    bold = re.fullmatch(r"\*\*(.*)\*\*", cell)
+    inner = bold[1] if bold else cell
+    assert not re.search(r"[<>*_`|]", inner)  # all that is left is escaped
+    return re.sub("[\ue000-\ue07f]", lambda match: chr(ord(match[0]) - 0xE000), inner)
+
+
+@settings(deadline=None)
+@given(any_table())
+def test_markdown_comes_back(table):
+    assert from_markdown(to_markdown(table)) == expected(table)
+
+
+def test_markdown_reads_well_as_it_is():
+    assert to_markdown(SMALL) == (
+        "**A \\& B**\n\n"
+        "| learner | accuracy (%) | difference |\n"
+        "| :--- | ---: | ---: |\n"
+        "| protonet | 50.00 ± 1.07 |  |\n"
+        "| maml\\_x | **51.25 ± 1.07** | -1.25 [-2.00, +0.50] |\n"
+        "\n- 100 % of it.\n"
+    )
+
+
+def test_markdown_makes_no_links_of_names():
+    table = Table("t", "t", ("a",), ((Cell("![x](http://x)"),),))
+    assert "!\\[x](http://x)" in to_markdown(table)
+
+
+# CSV
+
+
+@settings(deadline=None)
+@given(any_table())
+def test_csv_comes_back_and_holds_no_formula(table):
+    rows = list(csv.reader(io.StringIO(to_csv(table))))
+    texts = [table.headings, *([cell.text for cell in row] for row in table.rows)]
+    assert len(rows) == len(texts)
+    for number, (row, originals) in enumerate(zip(rows, texts, strict=True)):
+        for i, (found, original) in enumerate(zip(row, originals, strict=True)):
+            assert found in (plain(original), f"'{plain(original)}")
+            if found.lstrip()[:1] in ("=", "+", "-", "@") and found != "-":
+                allowed = r"[-+\d.,\s±\[\]]+" if number and i >= table.n_labels else r"[-+][\d.]+"
+                assert re.fullmatch(allowed, found)
+
+
+@pytest.mark.parametrize(
+    ("text", "label", "figure"),
+    [
+        ("=1", "'=1", "'=1"),
+        ("@x", "'@x", "'@x"),
+        (" =1", "' =1", "' =1"),
+        ("-1.25 [-2.00, +0.50]", "'-1.25 [-2.00, +0.50]", "-1.25 [-2.00, +0.50]"),
+        ("+1.25", "+1.25", "+1.25"),
+        ("-1+cmd|'x'!A0", "'-1+cmd|'x'!A0", "'-1+cmd|'x'!A0"),
+        ("- (paper 71.6)", "'- (paper 71.6)", "'- (paper 71.6)"),
+        ("-", "-", "-"),
+        ("a=1", "a=1", "a=1"),
+    ],
+)
+def test_spreadsheets_find_figures_and_no_formulas(text, label, figure):
+    table = Table("t", "t", ("a", "b"), ((Cell(text), Cell(text)),))
+    assert list(csv.reader(io.StringIO(to_csv(table))))[1] == [label, figure]
+
+
+# LaTeX
+
+COMMANDS = {
+    r"\textbackslash{}": "\\",
+    r"\textasciitilde{}": "~",
+    r"\textasciicircum{}": "^",
+    r"\textless{}": "<",
+    r"\textgreater{}": ">",
+    r"\textbar{}": "|",
+    r"\char34{}": '"',
+    r"\char96{}": "`",
+    r"$\pm$": "±",
+    "$-$": "-",
+    "-{}": "-",
+    "{[}": "[",
+    "{]}": "]",
+    "{*}": "*",
+    **{f"\\{c}": c for c in "&%$#_{}"},
+}
+TOKEN = re.compile("|".join(re.escape(c) for c in sorted(COMMANDS, key=len, reverse=True)) + "|.")
+
+
+def from_latex_cell(text):
+    """The text of a cell; anything that TeX would read as more than text is an error."""
+    bold = re.fullmatch(r"\\textbf\{(.*)\}", text)
+    found = ""
+    for token in TOKEN.findall(bold[1] if bold else text):
+        if token not in COMMANDS:
+            assert token not in '\\{}$&#%_^~|<>`"[]*'
+        found += COMMANDS.get(token, token)
+    return found
+
+
+def from_latex(text):
+    body = text.split("\\toprule\n")[1].split("    \\bottomrule")[0].replace("    \\midrule\n", "")
+    rows = []
+    for line in body.rstrip("\n").split("\n"):
+        assert line.endswith(r" \\")
+        cells = f" {line[4:-3]} ".split(" & ")  # in a text there is a backslash before
+        rows.append([from_latex_cell(cell.strip()) for cell in cells])
+    return rows
+
+
+@settings(deadline=None)
+@given(any_table())
+def test_latex_comes_back(table):
+    text = to_latex(table)
+    assert from_latex(text) == expected(table)
+    assert "--" not in text
+
+
+@settings(deadline=None)
+@given(any_table())
+def test_latex_is_balanced_and_ends_what_it_begins(table):
+    text = to_latex(table)
+    bare = re.sub(r"\\[{}\\]", "", text)
+    assert bare.count("{") == bare.count("}")
+    assert re.findall(r"\\(begin|end)\{(\w+)\}", text) == [
+        ("begin", "table"),
+        ("begin", "tabular"),
+        ("end", "tabular"),
+        ("end", "table"),
+    ]
+    n = len(table.headings)
+    assert f"{{@{{}}{'l' * table.n_labels}{'r' * (n - table.n_labels)}@{{}}}}" in text
+
+
+def test_latex_has_rules_signs_and_bold():
+    text = to_latex(SMALL)
+    assert r"\caption{A \& B}" in text
+    assert r"protonet & 50.00 $\pm$ 1.07 &  \\" in text
+    assert r"maml\_x & \textbf{51.25 $\pm$ 1.07} & $-$1.25 {[}$-$2.00, +0.50{]} \\" in text
+    assert r"\footnotesize 100 \% of it." in text
+
+
+# HTML
+
+
+class Reader(HTMLParser):
+    """Collects rows of cells, and sees to it that all that opens closes."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.rows, self.tags, self.scopes = [], [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.open.append(tag)
+        self.tags.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+            self.scopes.append((tag, dict(attrs).get("scope"), dict(attrs).get("class")))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if {"td", "th"} & set(self.open):
+            self.rows[-1][-1] += data
+
+
+def read_html(text):
+    reader = Reader()
+    reader.feed(text)
+    reader.close()
+    assert reader.open == []
+    return reader
+
+
+@settings(deadline=None)
+@given(any_table())
+def test_html_comes_back_and_names_make_no_tags(table):
+    reader = read_html(to_html(table))
+    assert reader.rows == expected(table)
+    known = {"table", "caption", "thead", "tbody", "tr", "th", "td", "strong", "ul", "li"}
+    assert set(reader.tags) <= known
+
+
+def test_html_says_what_is_a_heading_of_what():
+    reader = read_html(to_html(SMALL))
+    heading, row = ("th", "col", None), [("th", "row", None), *[("td", None, "figure")] * 2]
+    assert reader.scopes == [heading, *[("th", "col", "figure")] * 2, *row, *row]
+    assert "<caption>A &amp; B</caption>" in to_html(SMALL)
+    assert "<strong>51.25 ± 1.07</strong>" in to_html(SMALL)
+    assert "style" not in to_html(SMALL)
+
+
+# Terminal
+
+
+def shown(table, width):
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    print_table(table, console)
+    return console.file.getvalue()
+
+
+@settings(deadline=None)
+@given(any_table(), st.integers(20, 120))
+def test_a_terminal_shows_anything_within_its_width(table, width):
+    from rich.cells import cell_len
+
+    text = shown(table, width)
+    assert "\x1b" not in text
+    assert all(cell_len(line) <= width for line in text.split("\n"))
+
+
+def test_markup_and_emoji_are_shown_as_they_are():
+    table = Table("t", "[bold]t[/bold]", ("a",), ((Cell(":smile: [red]x"),),), notes=("[i]",))
+    text = shown(table, 80)
+    assert "[bold]t[/bold]" in text
+    assert ":smile: [red]x" in text
+    assert "[i]" in text
+
+
+WIDE = Table(
+    name="results",
+    title="t",
+    headings=("learner", "runs", "difference to uniform", "p"),
+    rows=((Cell("protonet"), Cell("3/3"), Cell("+1.25 [-0.50, +3.00]"), Cell("0.012")),),
+    notes=("runs: finished and planned.", "p: paired.", "All."),
+    expendable=(1, 3),
+)
+
+
+def test_a_wide_terminal_shows_all_on_a_line_each():
+    lines = shown(WIDE, 80).splitlines()
+    assert lines[1].split() == ["learner", "runs", "difference", "to", "uniform", "p"]
+    assert lines[3].split() == ["protonet", "3/3", "+1.25", "[-0.50,", "+3.00]", "0.012"]
+    assert lines[4:] == ["", "runs: finished and planned.", "p: paired.", "All."]
+
+
+@pytest.mark.parametrize(
+    ("width", "gone", "cell"),
+    [
+        (43, [], "+1.25 [-0.50, +3.00]"),
+        (42, ["runs"], "+1.25 [-0.50, +3.00]"),
+        (36, ["runs", "p"], "+1.25 [-0.50, +3.00]"),
+        (29, ["runs", "p"], "[-0.50, +3.00]"),
+    ],
+)
+def test_a_narrow_terminal_leaves_out_what_can_be_spared_and_says_so(width, gone, cell):
+    text = shown(WIDE, width)
+    assert cell in text
+    assert "All." in text
+    for heading in ("runs", "p"):
+        assert (f"{heading}: " in text) == (heading not in gone)
+    assert ("For lack of room without: " in text) == bool(gone)
+    assert all(f"{heading}" in text.partition("without:")[2] for heading in gone)
+
+
+def test_labels_share_a_column_where_there_is_no_other_way():
+    headings = ("learner", "dataset", "accuracy", "difference")
+    row = (
+        Cell("protonet"),
+        Cell("miniImageNet"),
+        Cell("50.00 ± 1.07"),
+        Cell("-1.25 [-2.00, +0.50]"),
+    )
+    lines = shown(Table("t", "t", headings, (row,), n_labels=2), 44).splitlines()
+    assert lines[-2].split() == ["protonet,", "50.00", "±", "1.07", "-1.25"]
+    assert lines[-1].split() == ["miniImageNet", "[-2.00,", "+0.50]"]
+
+
+@pytest.mark.parametrize("width", range(54, 72))
+def test_headings_are_broken_before_figures(width):
+    # 8 + 10 + 15 + 15 and three gaps with a word of the headings on each line; 71 without.
+    headings = ("learner", "difference to uniform", "difference to uniform", "verdict")
+    texts = ("protonet", "better", "not significant", "not significant")
+    lines = shown(Table("t", "t", headings, (tuple(map(Cell, texts)),)), width).splitlines()
+    assert lines[-1].split() == " ".join(texts).split()
+
+
+def test_groups_of_rows_stand_apart():
+    rows = tuple((Cell(a), Cell(b)) for a, b in ("xu", "xg", "yu", "yg"))
+    lines = shown(Table("t", "t", ("a", "b"), rows, n_labels=2), 80).splitlines()[3:]
+    assert [line.split() for line in lines] == [
+        ["x", "u"],
+        ["x", "g"],
+        [],
+        ["y", "u"],
+        ["y", "g"],
+    ]

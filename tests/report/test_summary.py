@@ -1,0 +1,273 @@
+"""What came out of a study, from folders of runs with chosen results."""
+
+import json
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from adaptask.report.study import Arm, PlannedRun, Study, read_study
+from adaptask.report.summary import summarise
+from adaptask.report.verdicts import short_verdict, shortfalls, verdicts
+
+UNIFORM = {0: 0.50, 1: 0.52, 2: 0.48}
+
+
+def summary_of(folder):
+    return summarise(read_study(folder), folder)
+
+
+@pytest.fixture
+def complete(study_folder):
+    """Two learners, two samplers against uniform, three seeds."""
+    return summary_of(
+        study_folder(
+            {
+                ("protonet", "uniform"): UNIFORM,
+                ("protonet", "c"): {0: 0.51, 1: 0.515, 2: 0.49},
+                ("protonet", "gcp"): {0: 0.53, 1: 0.551, 2: 0.509},
+                ("maml", "uniform"): UNIFORM,
+                ("maml", "gcp"): {0: 0.47, 1: 0.489, 2: 0.451},
+            },
+            seconds={("protonet", "gcp"): 0.012},
+        )
+    )
+
+
+def test_an_arm_has_its_mean_interval_and_spread(complete):
+    found = complete.arm("protonet uniform")
+    assert (found.n_finished, found.n_planned) == (3, 3)
+    assert found.accuracies == pytest.approx({0: 50, 1: 52, 2: 48})
+    assert found.mean.mean == pytest.approx(50)
+    assert found.spread == pytest.approx(2)
+    # The runs differ by a shift alone: the interval is that of each.
+    alone = np.random.default_rng(0).normal(0, 0.08, 200)
+    assert found.mean.half_width == pytest.approx(196 * alone.std(ddof=1) / np.sqrt(200))
+    assert (found.difference, found.p, found.overhead) == (None, None, None)
+
+
+def test_differences_are_paired_by_seed_and_corrected_over_the_study(complete):
+    uniform = [100 * value for value in UNIFORM.values()]
+    arms = {
+        "protonet c": [51, 51.5, 49],
+        "protonet gcp": [53, 55.1, 50.9],
+        "maml gcp": [47, 48.9, 45.1],
+    }
+    plain = {name: stats.ttest_rel(values, uniform).pvalue for name, values in arms.items()}
+    # Holm's correction by hand: the smallest three times, the next twice, the last as it is.
+    first, second, third = sorted(plain, key=plain.get)
+    corrected = {first: 3 * plain[first]}
+    corrected[second] = max(corrected[first], 2 * plain[second])
+    corrected[third] = max(corrected[second], plain[third])
+    assert complete.n_tests == 3
+    for name, values in arms.items():
+        found = complete.arm(name)
+        assert found.difference.mean == pytest.approx(np.mean(values) - 50)
+        assert found.difference.p == pytest.approx(plain[name])
+        assert found.p == pytest.approx(corrected[name])
+    assert complete.arm("protonet gcp").is_significant
+    assert not complete.arm("protonet c").is_significant
+
+
+def test_what_could_have_been_seen_counts_with_the_correction(complete):
+    found = complete.arm("protonet c")
+    assert found.detectable == pytest.approx(found.difference.detectable(0.05 / 3))
+    assert found.detectable > found.difference.detectable()
+
+
+def test_the_factor_is_of_the_times_of_a_step(complete):
+    assert complete.arm("protonet gcp").overhead.factor == pytest.approx(1.2)
+    assert complete.arm("protonet gcp").overhead.n_pairs == 3
+    assert complete.arm("protonet gcp").seconds_per_step == pytest.approx(0.012)
+    assert complete.arm("protonet c").overhead.factor == pytest.approx(1)
+
+
+def test_verdicts_say_plainly_what_is_better(complete):
+    said = verdicts(complete)
+    assert len(said) == 3
+    assert said[1].startswith("gcp against uniform with protonet: +3.00 points [+2.75, +3.25], p ")
+    assert said[1].endswith("(Holm, 3 comparisons), 3 seeds: gcp is better than uniform.")
+    assert said[2].startswith("gcp against uniform with maml: -3.00 points [-3.25, -2.75], p ")
+    assert said[2].endswith("3 seeds: gcp is worse than uniform.")
+    assert [short_verdict(found) for found in complete.arms] == [
+        *("", "not significant", "better", "", "worse"),
+    ]
+
+
+def test_a_verdict_without_significance_says_what_could_have_been_seen(complete):
+    said = verdicts(complete)[0]
+    about = complete.arm("protonet c").detectable
+    # Differences 1, -0.5, 1: mean 0.5 with an error of 0.5, so that t = 1, p = 1 - 1 / sqrt(3) and
+    # the interval is 4.3027 errors to both sides. As the largest p it is not corrected.
+    assert said == (
+        "c against uniform with protonet: +0.50 points [-1.65, +2.65], p = 0.42 (Holm, 3 "
+        "comparisons), 3 seeds: no significant difference; one below about "
+        f"{about:.1f} points would not have been seen reliably."
+    )
+
+
+def test_complete_studies_fall_short_of_nothing(complete):
+    assert shortfalls(complete) == []
+    assert complete.remarks == ()
+
+
+def test_one_comparison_needs_no_correction(study_folder):
+    summary = summary_of(
+        study_folder(
+            {("protonet", "uniform"): UNIFORM, ("protonet", "gcp"): {0: 0.53, 1: 0.5, 2: 0.5}}
+        )
+    )
+    [said] = verdicts(summary)
+    assert said.startswith("gcp against uniform: +1.00 points [")  # all have the same learner
+    assert "Holm" not in said
+    found = summary.arm("protonet gcp")
+    assert found.p == found.difference.p
+
+
+def test_one_seed_says_nothing(study_folder):
+    summary = summary_of(
+        study_folder({("protonet", "uniform"): {0: 0.5}, ("protonet", "gcp"): {0: 0.6}})
+    )
+    [said] = verdicts(summary)
+    assert said.startswith("gcp against uniform: +10.00 points; one seed says nothing about")
+    assert "better" not in said
+    assert short_verdict(summary.arms[1]) == "one seed"
+    assert (summary.n_tests, summary.arms[1].p, summary.arms[1].spread) == (0, None, None)
+
+
+@pytest.mark.parametrize(
+    ("shift", "words"),
+    [(0.0, "the same accuracy with each of 3 seeds"), (0.01, "+1.00 points with each of 3 seeds")],
+)
+def test_equal_differences_are_not_sold_as_certainty(study_folder, shift, words):
+    gcp = {seed: value + shift for seed, value in UNIFORM.items()}
+    summary = summary_of(study_folder({("maml", "uniform"): UNIFORM, ("maml", "gcp"): gcp}))
+    [said] = verdicts(summary)
+    assert words in said
+    assert "better" not in said
+    assert "test" in said
+    assert short_verdict(summary.arms[1]) == "no spread"
+
+
+def test_few_seeds_and_a_wide_spread_could_have_shown_nothing(study_folder):
+    summary = summary_of(
+        study_folder(
+            {("maml", "uniform"): {0: 0.5, 1: 0.5}, ("maml", "gcp"): {0: 0.4, 1: 0.65}},
+        )
+    )
+    assert "none would have been seen reliably, however large" in verdicts(summary)[0]
+
+
+def test_unfinished_and_failed_runs_are_counted_and_named(study_folder):
+    trace = 'Traceback (most recent call last):\n  File "x"\nValueError: no room'
+    summary = summary_of(
+        study_folder(
+            {
+                ("protonet", "uniform"): {**UNIFORM, 3: ""},
+                ("protonet", "c"): {0: None, 1: "", 2: "too hot\nsecond line", 3: trace},
+                ("protonet", "gcp"): {0: 0.53, 1: 0.56, 2: None, 3: trace},
+            }
+        )
+    )
+    c, gcp = summary.arm("protonet c"), summary.arm("protonet gcp")
+    assert c.mean is None
+    assert dict(c.failures) == {2: "too hot", 3: "ValueError: no room"}
+    assert dict(c.unfinished) == {0: "1000 of 1000 steps, not tested", 1: "not begun"}
+    assert gcp.difference.seeds == (0, 1)
+    said = verdicts(summary)
+    assert said[0] == (
+        "c against uniform: no seed has finished in both. Only 0 of 4 runs of c finished, 2 "
+        "failed. Only 3 of 4 runs of uniform finished."
+    )
+    assert "2 seeds" in said[1]
+    assert "Only 2 of 4 runs of gcp finished, 1 failed." in said[1]
+    assert shortfalls(summary) == [
+        "protonet uniform, seed 3 not finished: not begun.",
+        "protonet c, seed 2 failed: too hot",
+        "protonet c, seed 3 failed: ValueError: no room",
+        "protonet c, seed 0 not finished: 1000 of 1000 steps, not tested.",
+        "protonet c, seed 1 not finished: not begun.",
+        "protonet gcp, seed 3 failed: ValueError: no room",
+        "protonet gcp, seed 2 not finished: 1000 of 1000 steps, not tested.",
+    ]
+
+
+def test_runs_that_fell_short_in_the_same_way_share_a_sentence(study_folder):
+    summary = summary_of(study_folder({("maml", "uniform"): {0: "", 1: "", 2: "hot", 3: "hot"}}))
+    assert shortfalls(summary) == [
+        "maml uniform, seeds 2, 3 failed: hot",
+        "maml uniform, seeds 0, 1 not finished: not begun.",
+    ]
+
+
+def test_a_run_that_finished_after_a_failure_has_finished(study_folder):
+    folder = study_folder({("maml", "uniform"): {0: 0.5}})
+    (folder / "runs/0/0/failure.txt").write_text("once")
+    assert summary_of(folder).arms[0].failures == {}
+
+
+def test_a_study_whose_runs_are_gone_has_none(tmp_path):
+    study = Study("s", (Arm("a", {"sampler": "gcp"}, (PlannedRun(0, "runs/a"),)),))
+    [found] = summarise(study, tmp_path).arms
+    assert dict(found.unfinished) == {0: "not begun"}
+    assert (found.mean, found.seconds_per_step) == (None, None)
+
+
+def test_a_damaged_run_fails_alone(study_folder):
+    folder = study_folder({("maml", "uniform"): UNIFORM, ("maml", "gcp"): UNIFORM})
+    (folder / "runs/0/0/test.json").write_text("{")
+    (folder / "runs/1/1/metrics.jsonl").write_text("{\n")
+    (folder / "runs/1/2/config.toml").write_text("= =")
+    summary = summary_of(folder)
+    uniform, gcp = summary.arms
+    assert "test.json is damaged" in uniform.failures[0]
+    assert uniform.n_finished == 2
+    assert "config.toml cannot be read" in gcp.failures[2]
+    assert gcp.difference.seeds == (1,)
+    [remark] = summary.remarks
+    assert "no time a step of maml gcp, seed 1" in remark
+    assert gcp.overhead.n_pairs == 2  # seeds 0 and 2, whose records of time are whole
+
+
+def test_other_numbers_of_episodes_and_other_episodes_are_remarked_on(study_folder):
+    folder = study_folder({("maml", "uniform"): UNIFORM, ("maml", "gcp"): UNIFORM})
+    path = folder / "runs/1/0/test.json"
+    result = json.loads(path.read_text())
+    path.write_text(json.dumps(result | {"accuracies": result["accuracies"][:50]}))
+    config = folder / "runs/1/0/config.toml"
+    config.write_text(config.read_text().replace("n_episodes = 200", "n_episodes = 50"))
+    remarks = " ".join(summary_of(folder).remarks)
+    assert "The runs of maml gcp have different numbers of test episodes" in remarks
+    assert "maml gcp and maml uniform were tested on different episodes" in remarks
+
+
+def test_times_of_different_machines_are_not_compared(study_folder):
+    folder = study_folder({("maml", "uniform"): UNIFORM, ("maml", "gcp"): UNIFORM})
+    path = folder / "runs/1/0/environment.json"
+    path.write_text(path.read_text().replace('"device": "cpu"', '"device": "cuda:0"'))
+    summary = summary_of(folder)
+    assert summary.arm("maml gcp").overhead.n_pairs == 2
+    [remark] = summary.remarks
+    assert "different machines" in remark
+
+
+def test_numbers_among_the_labels_are_named(study_folder):
+    results = {
+        (learner, shots, alpha, sampler): {0: 0.5, 1: 0.51}
+        for learner in ("maml", "anil")
+        for shots in ("1", "5")
+        for alpha, sampler in (("-", "uniform"), ("2", "gcp"))
+    }
+    folder = study_folder(results, keys=("learner", "shots", "alpha", "sampler"))
+    study = read_study(folder)
+    arms = [
+        Arm(
+            a.name,
+            a.labels,
+            a.runs,
+            a.name.replace("2 gcp", "- uniform") if "gcp" in a.name else None,
+        )
+        for a in study.arms
+    ]
+    said = verdicts(summarise(Study("s", tuple(arms)), folder))
+    assert said[0].startswith("alpha 2, gcp against uniform with maml, shots 1: ")
