@@ -146,8 +146,10 @@ def _passes(config: RunConfig, n_way: int, n_shot: int, n_query: int, steps: str
     A step on support images counts as three: forward, and backward for weights and images.
     """
     options = config.learner_options
-    inner_steps = int(getattr(options, steps, None) or getattr(options, "inner_steps", 0))
-    if not inner_steps:
+    # Where no steps are set for tests, they are those of training.
+    inner_steps: int | None = getattr(options, steps, None)
+    inner_steps = inner_steps or getattr(options, "inner_steps", None)
+    if inner_steps is None:
         return n_way * (n_shot + n_query)
     batch: int = min(n_way * n_shot, getattr(options, "batch_size", n_way * n_shot))
     return 3 * inner_steps * batch + n_way * n_query
