@@ -15,12 +15,6 @@ TINY_RUN = (
 )
 
 
-@pytest.fixture
-def tiny_run(tiny):
-    """The arguments of a run that takes a second."""
-    return ["train", *TINY_RUN.split()]
-
-
 @pytest.fixture(scope="session")
 def noise_cache(tmp_path_factory):
     """The folder of a cache in which `glyphs` is noise: of its shape, made in no time."""
@@ -58,3 +52,9 @@ def narrow_steps(monkeypatch):
         return replace(config, conv4=replace(config.conv4, filters=2))
 
     monkeypatch.setattr(timing, "setting_config", narrow)
+
+
+@pytest.fixture
+def tiny_run(tiny):
+    """The arguments of a run that takes a second."""
+    return ["train", *TINY_RUN.split()]
