@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -99,6 +100,18 @@ def test_another_dataset_has_no_figures_of_the_paper():
         TABLE_3.published("PN with gcp-sampling", "cifar-fs", 1),
     ]
     assert TABLE_2.published("PN", "cifar-fs", 1, "resnet12").accuracy == 72.2
+
+
+def test_the_page_lists_every_target_with_its_rows_and_its_number_of_runs():
+    page = (Path(__file__).parents[2] / "docs" / "reproduce.md").read_text()
+    for name, target in TARGETS.items():
+        (line,) = re.findall(rf"^\| `{name}` \| {target.number} \|.*$", page, flags=re.M)
+        cells = line.strip("| ").split(" | ")
+        listed = re.findall(r"`(.*?)`", cells[3])
+        assert listed == list(target.rows[: len(listed)])
+        assert len(listed) == len(target.rows) or "..." in line
+        if not target.times:
+            assert int(cells[4]) == plan(name).n_runs
 
 
 def test_strategies_can_be_compared_for_other_learners():
