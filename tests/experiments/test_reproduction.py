@@ -130,6 +130,11 @@ def test_a_dry_run_says_what_to_do_about_missing_data(nothing_prepared, known_co
     assert "--dataset glyphs" in printed
 
 
+def test_one_is_not_called_many(nothing_prepared, known_costs, capsys):
+    dry_run(plan("figure-evolution"))
+    assert "1 trial, 1 seed each: 1 run." in capsys.readouterr().out
+
+
 def test_a_dry_run_of_times_needs_no_measurement(nothing_prepared, capsys):
     dry_run(plan("table-time", scale=0.1))
     printed = " ".join(capsys.readouterr().out.split())

@@ -103,8 +103,9 @@ def _show_trials(planned: Plan, costs: Mapping[RunConfig, Cost], console: Consol
             cells.append(duration(took))
         table.add_row(*cells)
     console.print(table)
-    seeds = "1 seed" if planned.seeds == 1 else f"{planned.seeds} seeds"
-    console.print(f"\n{len(planned.trials)} trials, {seeds} each: {planned.n_runs} runs.", end="")
+    trials, seeds = _counted(len(planned.trials), "trial"), _counted(planned.seeds, "seed")
+    runs = _counted(planned.n_runs, "run")
+    console.print(f"\n{trials}, {seeds} each: {runs}.", end="")
     if costs:
         how = "a few steps of each kind" if is_whole else "parts of a step where one takes long"
         console.print(f" One after the other about {duration(total)} here, by {how}.", end="")
@@ -125,6 +126,10 @@ def _groups(trials: tuple[Trial, ...]) -> list[list[Trial]]:
         rest = {k: v for k, v in trial.labels.items() if k not in ("sampler", "alpha", "tau")}
         groups.setdefault(str(rest), []).append(trial)
     return list(groups.values())
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def duration(seconds: float) -> str:

@@ -134,8 +134,8 @@ def _deviations(
     if foreign := [name for name in choice.datasets if name not in target.datasets]:
         found.append(
             f"{foreign[0]} takes the place of {' and '.join(target.datasets)}; the paper has no "
-            "figures for it. What the recipe leaves to the dataset is as for CIFAR-FS, unless "
-            "the recipe knows it."
+            "figures for it. Settings that depend on the dataset are those of CIFAR-FS where the "
+            "literature has none for it."
         )
     if scale < 1:
         found.append(
