@@ -140,6 +140,8 @@ def test_a_dry_run_of_times_needs_no_measurement(nothing_prepared, capsys):
     printed = " ".join(capsys.readouterr().out.split())
     assert "8 settings of 6 s on cifar-fs" in printed
     assert "about 48 s" in printed
+    assert "timed for that share of a minute" in printed
+    assert "episodes" not in printed
 
 
 def test_planning_needs_no_torch():

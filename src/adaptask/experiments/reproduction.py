@@ -137,7 +137,9 @@ def _deviations(
             "figures for it. Settings that depend on the dataset are those of CIFAR-FS where the "
             "literature has none for it."
         )
-    if scale < 1:
+    if scale < 1 and target.times:
+        found.append(f"At scale {scale:g}: settings are timed for that share of a minute each.")
+    elif scale < 1:
         found.append(
             f"At scale {scale:g}: steps and all that is counted in steps, and episodes, are "
             f"{scale:g} times those of the paper, but at least {LEAST_STEPS} steps and "
