@@ -165,6 +165,61 @@ def compare(
 
 
 @app.command
+def reproduce(
+    target: Positional[Annotated[str, arg(metavar="TARGET")]],
+    *,
+    dataset: Annotated[str | None, arg(metavar="NAME")] = None,
+    scale: float = 1.0,
+    rows: Annotated[tuple[str, ...], arg(metavar="[ROW...]")] = (),
+    shots: Annotated[tuple[int, ...], arg(metavar="[INT...]")] = (),
+    learners: Annotated[tuple[str, ...], arg(metavar="[NAME...]")] = (),
+    seeds: Annotated[int | None, arg(metavar="INT")] = None,
+    dry_run: bool = False,
+    output: Annotated[Path | None, arg(metavar="FOLDER")] = None,
+    workers: Annotated[int | None, arg(metavar="INT")] = None,
+    device: str = "auto",
+) -> int:
+    """Make a table or a figure of the paper anew, with the published figures beside ours.
+
+    adaptask reproduce table-compat --dataset glyphs --scale 0.01
+
+    table-mini, table-cifar, table-compat, table-strategies, table-time, table-tiered,
+    figure-hyper, figure-tsne, figure-heatmap, figure-samples, figure-evolution
+
+    Args:
+        target: One of those above.
+        dataset: Takes the place of all its datasets; glyphs needs no download.
+        scale: Of steps and episodes: 0.01 makes all of it small.
+        rows: Which rows of the table; all by default.
+        shots: Which shots; all by default.
+        learners: Other learners than the paper's, where a target has a choice.
+        seeds: Runs of each; three by default, one for figures that are looked at.
+        dry_run: Print what would run, and how long it would take here, measured now.
+        output: Where the runs and the report are kept; a folder under runs/ where none is given.
+        workers: How many runs at once; by default one a core on a CPU, one on a GPU.
+        device: cpu, cuda, or auto: a GPU where there is one.
+    """
+    from adaptask.experiments.paper.plan_display import dry_run as show
+    from adaptask.experiments.paper.reproduction import plan
+    from adaptask.experiments.paper.reproduction import reproduce as run_plan
+
+    planned = plan(
+        target,
+        dataset=dataset,
+        scale=scale,
+        rows=rows,
+        seeds=seeds,
+        shots=shots,
+        learners=learners,
+        device=device,
+    )
+    if dry_run:
+        show(planned)
+        return 0
+    return run_plan(planned, output, workers=workers)
+
+
+@app.command
 def sweep(
     run: Annotated[SweptConfig, arg(name="")] = SweptConfig(),  # noqa: B008, it is frozen
     *,

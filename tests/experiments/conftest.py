@@ -43,7 +43,7 @@ def glyphs_of_noise(noise_cache, monkeypatch):
 @pytest.fixture
 def narrow_steps(monkeypatch):
     """Makes the networks whose steps are timed so narrow that a step takes no time."""
-    from adaptask.experiments import timing
+    from adaptask.experiments.paper import timing
 
     whole = timing.setting_config
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from adaptask.experiments.datasets_at_hand import needs_preparing
-from adaptask.experiments.reproduction import Plan
-from adaptask.experiments.target_trials import time_name
+from adaptask.experiments.paper.datasets_at_hand import needs_preparing
+from adaptask.experiments.paper.reproduction import Plan
+from adaptask.experiments.paper.target_trials import time_name
 from adaptask.experiments.trials import Trial
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from adaptask.experiments.config import RunConfig
-    from adaptask.experiments.estimates import Cost
+    from adaptask.experiments.paper.estimates import Cost
     from adaptask.report.table import Table
 
 
@@ -48,7 +48,7 @@ def dry_run(planned: Plan, *, estimate: bool = True) -> None:
 
 
 def _measured(planned: Plan, console: Console) -> Mapping[RunConfig, Cost]:
-    from adaptask.experiments.estimates import measure_costs
+    from adaptask.experiments.paper.estimates import measure_costs
     from adaptask.training.machine import choose_device
 
     where = choose_device(planned.device)
@@ -113,7 +113,7 @@ def _show_trials(planned: Plan, costs: Mapping[RunConfig, Cost], console: Consol
 
 
 def _run_time(config: RunConfig, costs: Mapping[RunConfig, Cost]) -> tuple[float, bool]:
-    from adaptask.experiments.estimates import kind_of, run_seconds
+    from adaptask.experiments.paper.estimates import kind_of, run_seconds
 
     cost = costs[kind_of(config)]
     return run_seconds(config, cost), cost.is_measured_whole

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 from adaptask.arguments import check_choice
 from adaptask.errors import ArgumentError
-from adaptask.experiments import target_notes as notes
-from adaptask.experiments.paper_figures import (
+from adaptask.experiments.paper import target_notes as notes
+from adaptask.experiments.paper.figures import (
     TABLE_1,
     TABLE_2,
     TABLE_5,
@@ -19,8 +19,7 @@ from adaptask.experiments.paper_figures import (
     PrintedTable,
     PrintedTime,
 )
-from adaptask.experiments.recipes import CONV4_LEARNERS, RESNET12_LEARNERS
-from adaptask.experiments.target_trials import (
+from adaptask.experiments.paper.target_trials import (
     METHODS,
     STRATEGIES,
     Choice,
@@ -33,6 +32,7 @@ from adaptask.experiments.target_trials import (
     strategies,
     time_name,
 )
+from adaptask.experiments.recipes import CONV4_LEARNERS, RESNET12_LEARNERS
 from adaptask.experiments.trials import Trial
 from adaptask.report.study import Citation
 

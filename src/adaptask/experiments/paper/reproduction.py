@@ -11,11 +11,11 @@ from pathlib import Path
 from adaptask.arguments import check_choice, check_integer, check_number
 from adaptask.errors import ArgumentError
 from adaptask.experiments.config import check_config
-from adaptask.experiments.datasets_at_hand import check_dataset_name, images_a_class
-from adaptask.experiments.paper_figures import PrintedTime
-from adaptask.experiments.scaling import LEAST_EPISODES, LEAST_STEPS, fitted, scaled
-from adaptask.experiments.target_trials import Choice, time_name
-from adaptask.experiments.targets import TARGETS, Target
+from adaptask.experiments.paper.datasets_at_hand import check_dataset_name, images_a_class
+from adaptask.experiments.paper.figures import PrintedTime
+from adaptask.experiments.paper.scaling import LEAST_EPISODES, LEAST_STEPS, fitted, scaled
+from adaptask.experiments.paper.target_trials import Choice, time_name
+from adaptask.experiments.paper.targets import TARGETS, Target
 from adaptask.experiments.trials import Trial
 from adaptask.report.study import Citation
 
@@ -224,8 +224,8 @@ def run_times(planned: Plan, folder: Path) -> None:
     """Time what was planned, print the table, and keep it as `times.json`."""
     from rich.console import Console
 
-    from adaptask.experiments.plan_display import show_table
-    from adaptask.experiments.timing import time_settings, timing_table, write_times
+    from adaptask.experiments.paper.plan_display import show_table
+    from adaptask.experiments.paper.timing import time_settings, timing_table, write_times
     from adaptask.training.machine import choose_device
 
     console = Console(highlight=False)

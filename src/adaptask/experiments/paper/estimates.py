@@ -16,7 +16,7 @@ from adaptask.experiments.config import (
     RunConfig,
     SamplerConfig,
 )
-from adaptask.experiments.step_times import Work, build_episodes, build_step, seconds
+from adaptask.experiments.paper.step_times import Work, build_episodes, build_step, seconds
 
 BUDGET = 12.0
 """Seconds that the measurement of a kind may take; a step that takes longer is measured once."""

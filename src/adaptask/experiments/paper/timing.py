@@ -19,11 +19,11 @@ import torch
 from adaptask.arguments import check_number
 from adaptask.atomic_file import replace_file
 from adaptask.experiments.config import RunConfig, SamplerConfig, TaskConfig
-from adaptask.experiments.datasets_at_hand import images_a_class, is_at_hand
-from adaptask.experiments.paper_figures import PrintedTime
+from adaptask.experiments.paper.datasets_at_hand import images_a_class, is_at_hand
+from adaptask.experiments.paper.figures import PrintedTime
+from adaptask.experiments.paper.scaling import fitted
+from adaptask.experiments.paper.step_times import build_step, seconds
 from adaptask.experiments.recipes import recipe
-from adaptask.experiments.scaling import fitted
-from adaptask.experiments.step_times import build_step, seconds
 from adaptask.report.table import Cell, Table
 
 FILE = "times.json"

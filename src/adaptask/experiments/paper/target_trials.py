@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from adaptask.experiments.config import EveryConfig, SamplerConfig
-from adaptask.experiments.paper_figures import (
+from adaptask.experiments.paper.figures import (
     TABLE_1,
     TABLE_3,
     TABLE_4,

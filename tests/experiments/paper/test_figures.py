@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from adaptask.experiments.paper_figures import SOURCES, TABLE_3, TABLE_4, TABLE_5, TABLES
+from adaptask.experiments.paper.figures import SOURCES, TABLE_3, TABLE_4, TABLE_5, TABLES
 
-PAPER = Path(__file__).parents[3] / "shared" / "paper" / "adaptive-task-sampling.tex"
+PAPER = Path(__file__).parents[4] / "shared" / "paper" / "adaptive-task-sampling.tex"
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from adaptask.errors import DataError
-from adaptask.experiments import timing
-from adaptask.experiments.paper_figures import TABLE_5, PrintedTime
-from adaptask.experiments.timing import (
+from adaptask.experiments.paper import timing
+from adaptask.experiments.paper.figures import TABLE_5, PrintedTime
+from adaptask.experiments.paper.timing import (
     Timing,
     setting_config,
     time_setting,

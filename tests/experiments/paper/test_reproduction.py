@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from adaptask.errors import ArgumentError
-from adaptask.experiments import estimates, plan_display
-from adaptask.experiments.estimates import Cost, kind_of, measure_costs, run_seconds
-from adaptask.experiments.plan_display import dry_run
+from adaptask.experiments.paper import estimates, plan_display
+from adaptask.experiments.paper.estimates import Cost, kind_of, measure_costs, run_seconds
+from adaptask.experiments.paper.plan_display import dry_run
+from adaptask.experiments.paper.reproduction import default_folder, plan, reproduce
 from adaptask.experiments.presets import preset_config
-from adaptask.experiments.reproduction import default_folder, plan, reproduce
 
 
 @pytest.fixture
@@ -146,8 +146,8 @@ def test_a_dry_run_of_times_needs_no_measurement(nothing_prepared, capsys):
 
 def test_planning_needs_no_torch():
     code = (
-        "import sys\nfrom adaptask.experiments.reproduction import plan\n"
-        "from adaptask.experiments.plan_display import dry_run\n"
+        "import sys\nfrom adaptask.experiments.paper.reproduction import plan\n"
+        "from adaptask.experiments.paper.plan_display import dry_run\n"
         "dry_run(plan('table-compat', dataset='glyphs', scale=0.01), estimate=False)\n"
         "assert 'torch' not in sys.modules\n"
     )

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from adaptask.experiments.config import DataConfig, EvaluationConfig, RunConfig, TaskConfig
 from adaptask.experiments.config import check_config as check
+from adaptask.experiments.paper.scaling import LEAST_EPISODES, LEAST_STEPS, fitted, scaled
 from adaptask.experiments.presets import PRESETS, preset_config
-from adaptask.experiments.scaling import LEAST_EPISODES, LEAST_STEPS, fitted, scaled
 from adaptask.training import StepSchedule
 
 names = st.sampled_from(sorted(PRESETS))

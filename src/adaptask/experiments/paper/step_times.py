@@ -16,7 +16,7 @@ from adaptask.data import EpisodeSource
 from adaptask.data.images import ImageSet
 from adaptask.experiments.building import build_evaluator, build_model, build_parts, open_split
 from adaptask.experiments.config import RunConfig
-from adaptask.experiments.datasets_at_hand import image_shape, is_at_hand
+from adaptask.experiments.paper.datasets_at_hand import image_shape, is_at_hand
 from adaptask.training.step import TrainingStep
 
 Work = Callable[[], object]

@@ -11,10 +11,10 @@ from adaptask.errors import ArgumentError
 from adaptask.experiments.building import build_evaluator, build_trainer
 from adaptask.experiments.config import check_config
 from adaptask.experiments.config_file import dump_config, parse_config
-from adaptask.experiments.estimates import kind_of
-from adaptask.experiments.paper_figures import TABLE_2, TABLE_3, TABLES
-from adaptask.experiments.reproduction import plan
-from adaptask.experiments.targets import TARGETS
+from adaptask.experiments.paper.estimates import kind_of
+from adaptask.experiments.paper.figures import TABLE_2, TABLE_3, TABLES
+from adaptask.experiments.paper.reproduction import plan
+from adaptask.experiments.paper.targets import TARGETS
 from adaptask.experiments.trials import check_trials
 
 TRAINED = [name for name, target in TARGETS.items() if not target.times]
@@ -103,7 +103,7 @@ def test_another_dataset_has_no_figures_of_the_paper():
 
 
 def test_the_page_lists_every_target_with_its_rows_and_its_number_of_runs():
-    page = (Path(__file__).parents[2] / "docs" / "reproduce.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "reproduce.md").read_text()
     for name, target in TARGETS.items():
         (line,) = re.findall(rf"^\| `{name}` \| {target.number} \|.*$", page, flags=re.M)
         cells = line.strip("| ").split(" | ")
