@@ -28,7 +28,8 @@ MAY_IMPORT = {
     "report": {"errors", "arguments", "atomic_file", "__init__"},
     "experiments": FOUNDATION
     | {"report", "theory", "samplers", "data", "conformance", "backbones", "learners", "training"},
-    "cli": {"errors", "experiments"},
+    "cli": {"errors", "experiments", "cli_data"},
+    "cli_data": {"experiments"},
     "__main__": {"cli"},
     "__init__": set(),
 }

@@ -11,6 +11,7 @@ from tyro.conf import Positional, arg
 from tyro.extras import SubcommandApp
 
 from adaptask import __version__
+from adaptask.cli_data import app as data_app
 from adaptask.errors import AdaptaskError, ArgumentError
 from adaptask.experiments.config import RunConfig
 from adaptask.experiments.shared_config import SharedConfig
@@ -21,10 +22,7 @@ _DESCRIPTION = """Adaptive task sampling for few-shot meta-learning.
 Start with `adaptask demo`."""
 
 app = SubcommandApp()
-data = SubcommandApp()
-app.command(data, name="data", help="List, prepare, check and look at datasets.")
-
-Name = Annotated[str, arg(metavar="NAME")]
+app.command(data_app, name="data", help="List, prepare, check and look at datasets.")
 
 _given: list[str] = []
 """The words of the command line, for reports to repeat."""
@@ -165,6 +163,61 @@ def compare(
 
 
 @app.command
+def reproduce(
+    target: Positional[Annotated[str, arg(metavar="TARGET")]],
+    *,
+    dataset: Annotated[str | None, arg(metavar="NAME")] = None,
+    scale: float = 1.0,
+    rows: Annotated[tuple[str, ...], arg(metavar="[ROW...]")] = (),
+    shots: Annotated[tuple[int, ...], arg(metavar="[INT...]")] = (),
+    learners: Annotated[tuple[str, ...], arg(metavar="[NAME...]")] = (),
+    seeds: Annotated[int | None, arg(metavar="INT")] = None,
+    dry_run: bool = False,
+    output: Annotated[Path | None, arg(metavar="FOLDER")] = None,
+    workers: Annotated[int | None, arg(metavar="INT")] = None,
+    device: str = "auto",
+) -> int:
+    """Make a table or a figure of the paper anew, with the published figures beside ours.
+
+    adaptask reproduce table-compat --dataset glyphs --scale 0.01
+
+    table-mini, table-cifar, table-compat, table-strategies, table-time, table-tiered,
+    figure-hyper, figure-tsne, figure-heatmap, figure-samples, figure-evolution
+
+    Args:
+        target: One of those above.
+        dataset: Takes the place of all its datasets; glyphs needs no download.
+        scale: Of steps and episodes: 0.01 makes all of it small.
+        rows: Which rows of the table; all by default.
+        shots: Which shots; all by default.
+        learners: Other learners than the paper's, where a target has a choice.
+        seeds: Runs of each; three by default, one for figures that are looked at.
+        dry_run: Print what would run, and how long it would take here, measured now.
+        output: Where the runs and the report are kept; a folder under runs/ where none is given.
+        workers: How many runs at once; by default one a core on a CPU, one on a GPU.
+        device: cpu, cuda, or auto: a GPU where there is one.
+    """
+    from adaptask.experiments.paper.plan_display import dry_run as show
+    from adaptask.experiments.paper.reproduction import plan
+    from adaptask.experiments.paper.reproduction import reproduce as run_plan
+
+    planned = plan(
+        target,
+        dataset=dataset,
+        scale=scale,
+        rows=rows,
+        seeds=seeds,
+        shots=shots,
+        learners=learners,
+        device=device,
+    )
+    if dry_run:
+        show(planned)
+        return 0
+    return run_plan(planned, output, workers=workers)
+
+
+@app.command
 def sweep(
     run: Annotated[SweptConfig, arg(name="")] = SweptConfig(),  # noqa: B008, it is frozen
     *,
@@ -258,90 +311,6 @@ def list_parts() -> None:
 def version() -> None:
     """Print the version."""
     sys.stdout.write(f"adaptask {__version__}\n")
-
-
-@data.command(name="list")
-def data_list() -> None:
-    """Show every dataset: what it is, whether it is prepared, how many classes and images."""
-    from adaptask.experiments.data_commands import list_datasets
-
-    list_datasets()
-
-
-@data.command(name="prepare")
-def data_prepare(
-    name: Positional[Name],
-    *,
-    source: Path,
-    called: Annotated[str | None, arg(metavar="NAME")] = None,
-    image_size: Annotated[int | None, arg(metavar="PIXELS")] = None,
-    grey: bool = False,
-    fractions: Annotated[tuple[float, float, float] | None, arg(metavar="TRAIN VAL TEST")] = None,
-    seed: Annotated[int | None, arg(metavar="INT")] = None,
-    split_lists: Annotated[Path | None, arg(metavar="FOLDER")] = None,
-    workers: Annotated[int | None, arg(metavar="INT")] = None,
-) -> None:
-    """Convert a dataset once into the cache, from any layout in which it is usually found.
-
-    Args:
-        name: A dataset of `adaptask data list`, or `folder` for images of your own.
-        source: The folder or archive that has the data.
-        called: For `folder`: the name under which the dataset is then known.
-        image_size: For `folder`: height and width of the images.
-        grey: For `folder`: make the images grey.
-        fractions: For `folder`: shares of the classes for train, val and test.
-        seed: For `folder`: decides which classes go where.
-        split_lists: For `folder`: a folder with train.txt, val.txt and test.txt.
-        workers: Number of processes; all cores where it is not given.
-    """
-    from adaptask.experiments.data_commands import prepare_dataset
-
-    prepare_dataset(
-        name=name,
-        source=source,
-        called=called,
-        image_size=image_size,
-        grey=grey,
-        fractions=fractions,
-        seed=seed,
-        split_lists=split_lists,
-        workers=workers,
-    )
-
-
-@data.command(name="check")
-def data_check(name: Positional[Name]) -> None:
-    """Verify a prepared dataset and report images that stand in two splits.
-
-    Args:
-        name: A prepared dataset.
-    """
-    from adaptask.experiments.data_commands import check_dataset
-
-    check_dataset(name=name)
-
-
-@data.command(name="sheet")
-def data_sheet(
-    name: Positional[Name],
-    *,
-    split: Literal["train", "val", "test"] = "train",
-    out: Annotated[Path | None, arg(metavar="FILE")] = None,
-    n_classes: int = 12,
-    n_images: int = 12,
-) -> None:
-    """Draw a contact sheet: some images of some classes, as a PNG file.
-
-    Args:
-        name: A prepared dataset.
-        split: Which split to show.
-        out: Where to write; NAME-SPLIT.png where it is not given.
-        n_classes: How many classes, spread over the split.
-        n_images: How many images of each.
-    """
-    from adaptask.experiments.data_commands import draw_sheet
-
-    draw_sheet(name=name, split=split, out=out, n_classes=n_classes, n_images=n_images)
 
 
 def _starting_point(arguments: list[str]) -> RunConfig:

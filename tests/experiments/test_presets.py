@@ -4,7 +4,8 @@ from adaptask.cli import main
 from adaptask.errors import ArgumentError
 from adaptask.experiments.config import check_config
 from adaptask.experiments.config_file import dump_config, load_config, parse_config
-from adaptask.experiments.presets import PRESETS, preset_config
+from adaptask.experiments.presets import PRESETS, preset_config, preset_groups
+from adaptask.experiments.recipes import recipe
 from adaptask.training import StepSchedule
 
 
@@ -27,6 +28,80 @@ def test_the_recipe_is_metaoptnets(dataset, n_shot, smoothing):
         by_epoch = [0.1 * rates(1000 * epoch, config.steps) for epoch in (19, 20, 40, 50, 59)]
         assert by_epoch == pytest.approx([0.1, 0.006, 0.0012, 0.00024, 0.00024])
         assert config.steps == 60_000
+
+
+def test_prototypical_networks_on_resnet12_can_train_with_the_shots_of_the_test():
+    for shots in (1, 5):
+        config = preset_config(f"protonet-resnet12-mini-imagenet-{shots}shot")
+        assert config.task.n_shot == config.tested_shot == shots
+        ours = preset_config("protonet-resnet12-mini-imagenet")
+        assert (config.optimiser, config.protonet) == (ours.optimiser, ours.protonet)
+
+
+@pytest.mark.parametrize(("shots", "steps"), [(1, 60_000), (5, 40_000)])
+def test_the_recipe_is_closer_looks(shots, steps):
+    for learner in ("protonet", "matchingnet"):
+        config = preset_config(f"{learner}-conv4-cifar-fs-{shots}shot")
+        assert config.steps == steps
+        assert (config.task.n_shot, config.task.n_query, config.task.n_tasks) == (shots, 16, 1)
+        assert (config.optimiser.name, config.optimiser.lr) == ("adam", 1e-3)
+        assert config.every.validate == config.evaluation.n_validation == 100
+    # Their Matching Network reads the support set once for every image of it.
+    assert (config.matchingnet.full_context, config.matchingnet.n_reads) == (True, 5 * shots)
+
+
+@pytest.mark.parametrize("shots", [1, 5])
+def test_the_recipe_is_that_of_how_to_train_your_maml(shots):
+    for learner in ("maml", "maml++"):
+        config = preset_config(f"{learner}-conv4-mini-imagenet-{shots}shot")
+        assert (config.steps, config.task.n_tasks, config.task.n_shot) == (50_000, 2, shots)
+        assert (config.learner_options.inner_steps, config.learner_options.inner_lr) == (5, 0.01)
+        assert (config.evaluation.keep_best, config.evaluation.n_validation) == (5, 600)
+        assert config.data.augmentation == "none"
+        assert not config.learner_options.first_order
+    options = config.maml_plus_plus
+    assert all((options.multi_step_loss, options.per_step_norm, options.per_layer_rates))
+    assert options.multi_step_share == 15 / 100
+    assert not options.anneal_order
+
+
+@pytest.mark.parametrize(("shots", "batch"), [(1, 5), (5, 15)])
+def test_the_recipe_is_reptiles(shots, batch):
+    config = preset_config(f"reptile-conv4-mini-imagenet-{shots}shot")
+    assert (config.steps, config.task.n_tasks, config.task.n_shot) == (100_000, 5, 15)
+    assert (config.tested_shot, config.reptile.evaluation_batch_size) == (shots, batch)
+    assert (config.reptile.inner_steps, config.reptile.batch_size) == (8, 10)
+    assert (config.reptile.inner_lr, config.reptile.evaluation_steps) == (0.001, 50)
+    # Plain SGD at 1 moves to where the learner points.
+    assert (config.optimiser.name, config.optimiser.lr, config.optimiser.momentum) == ("sgd", 1, 0)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_conv4_has_the_filters_and_tests_the_episodes_of_the_paper(name):
+    config = preset_config(name)
+    assert config.conv4.filters == 64
+    assert (config.evaluation.n_episodes, config.evaluation.n_query) == (1000, 15)
+
+
+def test_a_recipe_takes_any_dataset_and_does_not_mirror_characters():
+    for learner, backbone in (("protonet", "conv4"), ("metaoptnet-svm", "resnet12")):
+        assert recipe(learner, backbone, "glyphs", 1).data.augmentation == "none"
+        assert "flip" in recipe(learner, backbone, "cub", 1).data.augmentation
+    with pytest.raises(ArgumentError, match=r"learner must be one of protonet, .*; got 'maml'"):
+        recipe("maml", "resnet12", "glyphs", 1)
+
+
+def test_presets_are_listed_in_groups_that_name_them_all():
+    groups = preset_groups()
+    named = set()
+    for pattern, description in groups.items():
+        *_, listed = description.split(": ")
+        datasets, _, shots = listed.partition("; ")
+        for dataset in datasets.split(", "):
+            for shot in shots.split(", "):
+                named.add(pattern.replace("DATASET", dataset).replace("SHOTS", shot))
+    assert named == set(PRESETS)
+    assert len(groups) < 12
 
 
 def test_a_preset_is_where_flags_and_files_start(tiny, tmp_path, capsys):

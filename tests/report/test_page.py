@@ -382,6 +382,20 @@ def test_pointing_at_a_cell_reads_it(opened):
 
 
 @browser_only
+def test_tapping_a_cell_reads_it(browser, page):
+    size = {"width": 360, "height": 740}
+    context = browser.new_context(viewport=size, has_touch=True, is_mobile=True)
+    tab = context.new_page()
+    tab.goto(page.as_uri())
+    canvas = part(tab, "canvas")
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    canvas.tap(position={"x": box["width"] - 5, "y": box["height"] * 0.6})
+    assert "log potential" in part(tab, "readout").inner_text()
+    context.close()
+
+
+@browser_only
 def test_the_buttons_go_through_the_tasks(opened, page):
     tasks = RunRecord(page.parent / "runs/gcp-1/seed-0").portrait.tasks
     names = json.loads(opened.locator("#heatmap-data").text_content())["catalogues"][0]["names"]

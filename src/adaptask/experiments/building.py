@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 import torch
-from torch import nn
+from torch import nn, optim
 
 from adaptask.backbones import build_backbone
 from adaptask.data import EpisodeSource, open_episodes
@@ -16,7 +16,7 @@ from adaptask.errors import ArgumentError, StateError
 from adaptask.experiments.config import RunConfig
 from adaptask.learners import LEARNERS, Ensemble, Learner, build_learner
 from adaptask.randomness import derive_seed
-from adaptask.samplers import build_sampler
+from adaptask.samplers import Sampler, build_sampler
 from adaptask.training.displays import Display
 from adaptask.training.evaluation import Evaluator
 from adaptask.training.optimisation import Schedule, StepSchedule, build_optimizer, constant, cosine
@@ -88,16 +88,15 @@ def depends_on_steps(config: RunConfig) -> bool:
     return anneals.get(config.model.learner, False) or config.optimiser.schedule == "cosine"
 
 
-def build_trainer(
-    config: RunConfig, device: torch.device, *, folder: RunFolder | None, display: Display | None
-) -> Trainer:
-    """Build everything that a run needs.
+def build_parts(
+    config: RunConfig, source: EpisodeSource, device: torch.device
+) -> tuple[Learner, Sampler, optim.Optimizer]:
+    """Build what a training step needs besides its images: learner, sampler and optimiser.
 
     Raises:
         ArgumentError: If the configuration does not fit the data.
-        DataError: If the dataset has not been prepared.
+        DataError: If a class has too few images.
     """
-    source = open_split(config, "train", device)
     _check_tasks(config, source)
     learner = build_model(config, source.image_set.image_shape, device)
     sampler = build_sampler(
@@ -108,6 +107,27 @@ def build_trainer(
         device=device,
         **config.sampler_options(),
     )
+    optimizer = build_optimizer(
+        config.optimiser.name,
+        learner.parameters(),
+        lr=config.optimiser.lr,
+        weight_decay=config.optimiser.weight_decay,
+        momentum=config.optimiser.momentum,
+    )
+    return learner, sampler, optimizer
+
+
+def build_trainer(
+    config: RunConfig, device: torch.device, *, folder: RunFolder | None, display: Display | None
+) -> Trainer:
+    """Build everything that a run needs.
+
+    Raises:
+        ArgumentError: If the configuration does not fit the data.
+        DataError: If the dataset has not been prepared.
+    """
+    source = open_split(config, "train", device)
+    learner, sampler, optimizer = build_parts(config, source, device)
     return Trainer(
         learner,
         sampler,
@@ -115,13 +135,7 @@ def build_trainer(
         n_shot=config.task.n_shot,
         n_query=config.task.n_query,
         n_tasks=config.task.n_tasks,
-        optimizer=build_optimizer(
-            config.optimiser.name,
-            learner.parameters(),
-            lr=config.optimiser.lr,
-            weight_decay=config.optimiser.weight_decay,
-            momentum=config.optimiser.momentum,
-        ),
+        optimizer=optimizer,
         schedule=build_schedule(config),
         accumulate=config.optimiser.accumulate,
         clip_norm=config.optimiser.clip_norm,

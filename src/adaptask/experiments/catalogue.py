@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from adaptask.experiments.config import BACKBONES, LEARNERS, RunConfig
-from adaptask.experiments.presets import PRESETS
+from adaptask.experiments.presets import preset_groups
 
 _WIDTH = 17
 
@@ -24,7 +24,7 @@ def catalogue() -> dict[str, dict[str, str]]:
         "samplers": SAMPLERS,
         "learners": {name: _first_line(config.options_of(name)) for name in LEARNERS},
         "backbones": {name: _first_line(config.options_of(name)) for name in BACKBONES},
-        "presets": {name: preset.description for name, preset in PRESETS.items()},
+        "presets": preset_groups(),
         "datasets": {entry.name: entry.description for entry in status()},
     }
 

@@ -26,11 +26,22 @@ def conclude(folder: Path, failures: Mapping[str, str] | None = None) -> int:
     summary, page = make_report(folder)
     console = Console(highlight=False)
     console.print()
-    print_table(tables_of(summary)[0], console)
+    tables = {table.name: table for table in tables_of(summary)}
+    print_table(tables.get("paper") or tables["results"], console)
     console.print()
     for verdict in verdicts(summary):
         console.print(verdict, markup=False)
-    for name, failure in (failures or {}).items():
-        console.print(f"{name} failed: {failure}", markup=False, style="red")
+    if failures:
+        console.print()
+        for failure, names in _by_reason(failures).items():
+            console.print(f"{', '.join(names)} failed: {failure}", markup=False, style="red")
     console.print(f"\nThe report is {page.resolve()}", markup=False, soft_wrap=True)
     return 1 if failures else 0
+
+
+def _by_reason(failures: Mapping[str, str]) -> dict[str, list[str]]:
+    """Say what befell many runs, such as a dataset that is missing, once."""
+    reasons: dict[str, list[str]] = {}
+    for name, failure in failures.items():
+        reasons.setdefault(failure, []).append(name)
+    return reasons

@@ -13,7 +13,7 @@ from torch.nn.functional import interpolate, normalize
 from adaptask.atomic_file import replace_file
 from adaptask.data import EpisodeSource
 from adaptask.interfaces import TaskSampler
-from adaptask.randomness import RandomModule
+from adaptask.randomness import RandomModule, derive_seed
 
 FILE = "portrait.npz"
 N_TASKS = 24
@@ -40,7 +40,9 @@ def save_portrait(
         TrainingError: If it cannot be written.
     """
     content = io.BytesIO()
-    tasks = sampler.fork(_SEED) if isinstance(sampler, RandomModule) else sampler
+    # A stream of its own for every kind of sampler: with one for all, tasks would look alike.
+    seed = derive_seed(_SEED, type(sampler).__name__)
+    tasks = sampler.fork(seed) if isinstance(sampler, RandomModule) else sampler
     np.savez_compressed(
         content,
         allow_pickle=False,

@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from adaptask.arguments import check_choice
-from adaptask.experiments.config import (
-    DataConfig,
-    EvaluationConfig,
-    EveryConfig,
-    ModelConfig,
-    OptimiserConfig,
-    RunConfig,
-    TaskConfig,
-)
-from adaptask.experiments.model_options import (
-    MetaOptNetRidgeOptions,
-    MetaOptNetSVMOptions,
-    ProtoNetOptions,
-    ResNet12Options,
+from adaptask.experiments.config import RunConfig
+from adaptask.experiments.recipes import (
+    CONV4_LEARNERS,
+    RESNET12_LEARNERS,
+    TRAINING_SHOTS,
+    metaoptnet,
+    recipe,
 )
 
-_EPOCH = 1000
+_CONV4_DATASETS = ("cifar-fs", "mini-imagenet")
+_SHOTS = (1, 5)
 
-_TRAINING_SHOTS = {
-    "cifar-fs": 5,
-    "fc100": 15,
-    "mini-imagenet": 15,
-    # As their paper has it; the commands that come with their code have 10.
-    "tiered-imagenet": 15,
+_ORIGIN = {
+    "matchingnet": "CloserLookFewShot (Chen et al. 2019)",
+    "protonet": "CloserLookFewShot (Chen et al. 2019)",
+    "reptile": "Reptile (Nichol et al. 2018)",
+    "maml": "How to train your MAML (Antoniou et al. 2018)",
+    "maml++": "How to train your MAML (Antoniou et al. 2018)",
 }
-_SMOOTHING = {"mini-imagenet": 0.1, "tiered-imagenet": 0.1}
 
 
 @dataclass(frozen=True)
@@ -41,50 +34,52 @@ class Preset:
     config: RunConfig
 
 
-def metaoptnet(learner: str, dataset: str) -> RunConfig:
-    """Return the recipe of MetaOptNet (Lee et al. 2019), which the paper's Tables 1 and 2 follow.
-
-    60 epochs of 1000 steps of 8 tasks, SGD with Nesterov momentum 0.9 and weight decay 5e-4, the
-    learning rate falling from 0.1 to 0.006, 0.0012 and 0.00024 at epochs 20, 40 and 50.
-    """
-    smoothing = _SMOOTHING.get(dataset, 0.0)
-    config = RunConfig(
-        steps=60 * _EPOCH,
-        data=DataConfig(dataset=dataset, augmentation="crop-jitter-flip"),
-        task=TaskConfig(n_way=5, n_shot=_TRAINING_SHOTS[dataset], n_query=6, n_tasks=8),
-        model=ModelConfig(learner=learner, backbone="resnet12"),  # type: ignore[arg-type]
-        optimiser=OptimiserConfig(
-            name="sgd",
-            lr=0.1,
-            weight_decay=5e-4,
-            momentum=0.9,
-            schedule="step",
-            milestones=(20 * _EPOCH, 40 * _EPOCH, 50 * _EPOCH),
-            factors=(0.06, 0.012, 0.0024),
-        ),
-        evaluation=EvaluationConfig(n_shot=5, n_validation=2000),
-        every=EveryConfig(validate=_EPOCH, checkpoint=_EPOCH, snapshot=_EPOCH),
-        resnet12=ResNet12Options(widths="metaoptnet", mean_pool=False),
-    )
-    if learner == "protonet":
-        scaled = ProtoNetOptions(
-            scale_by_dimension=True, learn_temperature=True, label_smoothing=smoothing
+def _presets() -> dict[str, Preset]:
+    found = {
+        f"{learner}-resnet12-{dataset}": Preset(
+            "as MetaOptNet (Lee et al. 2019)", metaoptnet(learner, dataset)
         )
-        return replace(config, protonet=scaled)
-    if learner == "metaoptnet-ridge":
-        ridge = MetaOptNetRidgeOptions(label_smoothing=smoothing)
-        return replace(config, metaoptnet_ridge=ridge)
-    return replace(config, metaoptnet_svm=MetaOptNetSVMOptions(label_smoothing=smoothing))
+        for learner in RESNET12_LEARNERS
+        for dataset in TRAINING_SHOTS
+    }
+    for dataset in TRAINING_SHOTS:
+        for shots in _SHOTS:
+            found[f"protonet-resnet12-{dataset}-{shots}shot"] = Preset(
+                "the same, shots as in tests",
+                recipe("protonet", "resnet12", dataset, shots),
+            )
+    for learner in CONV4_LEARNERS:
+        for dataset in _CONV4_DATASETS:
+            for shots in _SHOTS:
+                found[f"{learner}-conv4-{dataset}-{shots}shot"] = Preset(
+                    f"as {_ORIGIN[learner]}", recipe(learner, "conv4", dataset, shots)
+                )
+    return found
 
 
-PRESETS: dict[str, Preset] = {
-    f"{learner}-resnet12-{dataset}": Preset(
-        "the recipe of MetaOptNet (Lee et al. 2019)", metaoptnet(learner, dataset)
-    )
-    for learner in ("protonet", "metaoptnet-ridge", "metaoptnet-svm")
-    for dataset in _TRAINING_SHOTS
-}
+PRESETS: dict[str, Preset] = _presets()
 """Every preset by its name."""
+
+
+def preset_groups() -> dict[str, str]:
+    """Return the patterns that the names of presets follow, each with what it is and for what.
+
+    >>> preset_groups()["maml-conv4-DATASET-SHOTS"]
+    'as How to train your MAML (Antoniou et al. 2018): cifar-fs, mini-imagenet; 1shot, 5shot'
+    """
+    groups: dict[str, tuple[str, dict[str, None], dict[str, None]]] = {}
+    for name, preset in PRESETS.items():
+        dataset = preset.config.data.dataset
+        stem, _, shots = name.partition(f"-{dataset}")
+        pattern = f"{stem}-DATASET" + ("-SHOTS" if shots else "")
+        group = groups.setdefault(pattern, (preset.description, {}, {}))
+        group[1][dataset] = None
+        group[2][shots.removeprefix("-")] = None
+    return {
+        pattern: f"{description}: {', '.join(datasets)}"
+        + (f"; {', '.join(shots)}" if "" not in shots else "")
+        for pattern, (description, datasets, shots) in groups.items()
+    }
 
 
 def preset_config(name: str) -> RunConfig:

@@ -198,10 +198,11 @@ def _map_caption(
     )
     return (
         "t-SNE of the class prototypes, the mean features of the model trained with "
-        f"{mapped_name}, by their cosine: classes that lie together look alike to it. Distances between far groups "
-        "mean nothing. All panels are the same map; each marks the classes of the first "
-        f"{MAPPED_TASKS} tasks that a sampler drew after the last step, one kind of mark a task. "
-        "Mean cosine between the classes of a task, over all recorded ones (higher is more alike): "
+        f"{mapped_name}, by their cosine: classes that lie together look alike to it. Distances "
+        "between far groups mean nothing. All panels are the same map; each marks the classes of "
+        f"the first {MAPPED_TASKS} tasks that a sampler drew after the last step, one kind of mark "
+        "a task. Mean cosine between the classes of a task, over all recorded ones (higher is more "
+        "alike): "
         f"{closeness}."
     )
 

@@ -138,6 +138,8 @@ def _troubles(folder: Path, study: Study, records: Sequence[RunRecord]) -> Itera
                 state = "not begun"
             elif record.is_finished:
                 continue
+            elif record.pruned is not None:
+                state = "given up early, since others were better"
             elif record.failure is not None:
                 state = f"failed after step {record.steps_done}: {clean(record.failure)}"
             elif record.steps_done >= record.n_steps:

@@ -227,8 +227,8 @@
     const column = Math.floor((event.clientX - frame.left - margin) / cell);
     const row = Math.floor((event.clientY - frame.top - margin) / cell);
     const inside = Math.min(row, column) >= 0 && Math.max(row, column) < classes.length;
-    if (inside) state.cursor = { row, column };
-    draw();
+    if (!inside || (state.cursor && state.cursor.row === row && state.cursor.column === column)) return;
+    look({ cursor: { row, column } });
   }
 
   function move(event) {

@@ -1,0 +1,163 @@
+"""A plan as `--dry-run` prints it: what would run, how many runs, how long, what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from adaptask.experiments.paper.datasets_at_hand import needs_preparing
+from adaptask.experiments.paper.reproduction import Plan
+from adaptask.experiments.paper.target_trials import time_name
+from adaptask.experiments.trials import Trial
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from adaptask.experiments.config import RunConfig
+    from adaptask.experiments.paper.estimates import Cost
+    from adaptask.report.table import Table
+
+
+def dry_run(planned: Plan, *, estimate: bool = True) -> None:
+    """Print a plan and, measured now on this machine, about how long it would take.
+
+    Args:
+        planned: What would run.
+        estimate: Whether to measure; without it nothing needs torch.
+    """
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    console.print(planned.title, style="bold")
+    console.print(f"The paper: {planned.target.says}\n", markup=False)
+    if planned.times:
+        _show_times(planned, console)
+    else:
+        costs = _measured(planned, console) if estimate else {}
+        _show_trials(planned, costs, console)
+    for dataset in planned.datasets:
+        if needs_preparing(dataset):
+            console.print(
+                f"\n{dataset} has not been prepared: adaptask data prepare {dataset} --source "
+                "PATH. Without a download: --dataset glyphs.",
+                markup=False,
+            )
+    console.print()
+    for note in planned.notes:
+        console.print(f"- {note}", style="dim", markup=False)
+
+
+def _measured(planned: Plan, console: Console) -> Mapping[RunConfig, Cost]:
+    from adaptask.experiments.paper.estimates import measure_costs
+    from adaptask.training.machine import choose_device
+
+    where = choose_device(planned.device)
+    with console.status("") as status:
+        return measure_costs(
+            [trial.config for trial in planned.trials],
+            where,
+            progress=lambda kind: status.update(
+                f"timing {kind.model.learner} on {kind.model.backbone}, {kind.data.dataset}, "
+                f"{kind.tested_shot}-shot, on {where}"
+            ),
+        )
+
+
+def _show_times(planned: Plan, console: Console) -> None:
+    for time in planned.times:
+        console.print(f"  {time_name(time)}: uniform and gcp in turns")
+    total = duration(len(planned.times) * planned.timing_seconds)
+    console.print(
+        f"\n{len(planned.times)} settings of {planned.timing_seconds:g} s on "
+        f"{planned.datasets[0]}, nothing is trained to the end: about {total}."
+    )
+
+
+def _show_trials(planned: Plan, costs: Mapping[RunConfig, Cost], console: Console) -> None:
+    from rich.table import Table as RichTable
+
+    groups = _groups(planned.trials)
+    values = {
+        key: list(dict.fromkeys(trial.labels[key] for trial in planned.trials))
+        for key in planned.trials[0].labels
+    }
+    # What is the same for all is said once.
+    if same := [f"{key} {found[0]}" for key, found in values.items() if len(found) == 1]:
+        console.print(", ".join(same) + "\n", markup=False)
+    keys = [key for key, found in values.items() if len(found) > 1]
+    table = RichTable(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for key in keys:
+        table.add_column(key)
+    for heading in ("steps", "tasks", "runs", *(["a run"] if costs else [])):
+        table.add_column(heading, justify="right", no_wrap=True)
+    total, is_whole = 0.0, True
+    for members in groups:
+        config = members[0].config
+        cells = [", ".join(dict.fromkeys(trial.labels[key] for trial in members)) for key in keys]
+        n_runs = len(members) * planned.seeds
+        cells += [f"{config.steps:,}", str(config.task.n_tasks), str(n_runs)]
+        if costs:
+            took, whole = _run_time(config, costs)
+            total += took * n_runs
+            is_whole &= whole
+            cells.append(duration(took))
+        table.add_row(*cells)
+    console.print(table)
+    trials, seeds = _counted(len(planned.trials), "trial"), _counted(planned.seeds, "seed")
+    runs = _counted(planned.n_runs, "run")
+    console.print(f"\n{trials}, {seeds} each: {runs}.", end="")
+    if costs:
+        how = "a few steps of each kind" if is_whole else "parts of a step where one takes long"
+        console.print(f" One after the other about {duration(total)} here, by {how}.", end="")
+    console.print()
+
+
+def _run_time(config: RunConfig, costs: Mapping[RunConfig, Cost]) -> tuple[float, bool]:
+    from adaptask.experiments.paper.estimates import kind_of, run_seconds
+
+    cost = costs[kind_of(config)]
+    return run_seconds(config, cost), cost.is_measured_whole
+
+
+def _groups(trials: tuple[Trial, ...]) -> list[list[Trial]]:
+    """Return trials that differ in their sampler alone, together."""
+    groups: dict[str, list[Trial]] = {}
+    for trial in trials:
+        rest = {k: v for k, v in trial.labels.items() if k not in ("sampler", "alpha", "tau")}
+        groups.setdefault(str(rest), []).append(trial)
+    return list(groups.values())
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def duration(seconds: float) -> str:
+    """Return a time in the units that suit it.
+
+    >>> duration(42), duration(600), duration(5400), duration(400_000)
+    ('42 s', '10 min', '1 h 30 min', '4 d 15 h')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    if minutes < 48 * 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    hours = round(minutes / 60)
+    return f"{hours // 24} d {hours % 24} h"
+
+
+def show_table(table: Table, console: Console) -> None:
+    """Print a table of a report in the terminal."""
+    from rich.table import Table as RichTable
+
+    shown = RichTable(title=table.title, box=None, pad_edge=False, title_justify="left")
+    for i, heading in enumerate(table.headings):
+        shown.add_column(heading, justify="left" if i < table.n_labels else "right")
+    for row in table.rows:
+        shown.add_row(*(cell.text for cell in row))
+    console.print(shown)
+    for note in table.notes:
+        console.print(f"- {note}", style="dim", markup=False)

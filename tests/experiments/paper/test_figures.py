@@ -1,0 +1,121 @@
+"""Every published figure stands as the paper prints it."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from adaptask.experiments.paper.figures import SOURCES, TABLE_3, TABLE_4, TABLE_5, TABLES
+
+PAPER = Path(__file__).parents[4] / "shared" / "paper" / "adaptive-task-sampling.tex"
+
+
+@pytest.fixture(scope="module")
+def paper():
+    if not PAPER.exists():
+        pytest.skip(f"the source of the paper is not at {PAPER}")
+    text = PAPER.read_text()
+    return re.sub(r"(?<!\\)%.*", "", text)  # comments hold figures that are not printed
+
+
+def printed_rows(paper, label):
+    """Yield the lines of a table that hold figures, as lists of cells."""
+    end = paper.index(r"\label{" + label)
+    table = paper[paper.rindex(r"\begin{tabular}", 0, end) : end]
+    for line in table.split(r"\\"):
+        cells = [re.sub(r"\\textbf\{(.*?)\}", r"\1", cell) for cell in line.split("&")]
+        if len(cells) > 1 and re.search(r"\d\.\d", line):
+            yield cells
+
+
+def figure(cell):
+    """Return a cell as it is written here: '49.42 ± 0.78'."""
+    numbers = re.findall(r"\d+\.\d+", cell)
+    return " ± ".join(numbers)
+
+
+def method(cell):
+    """Return the name of a method without marks and citation, and the key that it cites."""
+    source = re.search(r"\\cite\{(.*?)\}", cell)
+    name = re.sub(r"\\(hline|noalign\{.*?\}|smallskip)|\\cite\{.*?\}|\$.*?\$|~", "", cell)
+    name = name.replace("}", "").strip()
+    return " ".join(name.split()), source.group(1) if source else ""
+
+
+@pytest.mark.parametrize("number", TABLES)
+def test_a_table_of_accuracies_is_as_printed(paper, number):
+    table = TABLES[number]
+    rows = list(printed_rows(paper, table.label))
+    assert len(rows) == len(table.rows)
+    for cells, row in zip(rows, table.rows, strict=True):
+        assert method(cells[0]) == (row.method, row.source)
+        figures = cells[1:]
+        if row.backbone:
+            assert cells[1].strip() == row.backbone
+            figures = cells[2:]
+        assert tuple(map(figure, figures)) == row.cells
+
+
+def test_the_table_of_times_is_as_printed(paper):
+    rows = list(printed_rows(paper, "table_training_time"))
+    names = {"Conv-4": "conv4", "ResNet-12": "resnet12"}
+    for cells, row in zip(rows, TABLE_5, strict=True):
+        way, shot, backbone = re.search(r"(\d+)-way-(\d+)-shot, (\S+)", cells[0]).groups()
+        assert (int(way), int(shot), names[backbone]) == (row.n_way, row.n_shot, row.backbone)
+        assert [float(figure(cell)) for cell in cells[1:]] == [row.uniform, row.gcp, row.factor]
+
+
+def test_tables_and_figures_have_the_numbers_that_the_paper_gives_them(paper):
+    paper = re.sub(r"\\if 0.*?\\fi", "", paper, flags=re.S)
+    labels = re.findall(r"\\label\{(table_\w+)\}", paper)
+    expected = [TABLES[n].label if n in TABLES else "table_training_time" for n in range(1, 7)]
+    assert labels == expected
+    figures = re.findall(r"\\begin\{(?:figure\*?|SCfigure)\}.*?\\label\{(\w+)\}", paper, flags=re.S)
+    assert figures == [
+        "episode",
+        "showcase",
+        "fig_hyper_parameters",
+        "fig_case_embedding_spacce",
+        "fig_class_correlation_heatmap",
+        "fig_instance_sampling_examples",
+        "fig_heatmaps",
+    ]
+
+
+def test_the_text_has_the_gains_that_contradict_the_table(paper):
+    assert "1.84 and 1.2 percentage points in miniImageNet and 1.89 and 1.0" in paper
+
+
+@pytest.mark.parametrize("table", TABLES.values(), ids=lambda table: f"Table {table.number}")
+def test_every_figure_is_an_accuracy_with_a_known_source(table):
+    for row in table.rows:
+        assert len(row.cells) == len(table.columns)
+        assert row.source in {"", *SOURCES}
+        for dataset, shots in table.columns:
+            name = {"CONV-4": "conv4", "ResNet-12": "resnet12"}.get(row.backbone, "")
+            found = table.published(row.method, dataset, shots, name)
+            assert 20 < found.accuracy < 100
+            assert found.interval is None or 0 < found.interval < 2
+
+
+def test_a_column_that_the_table_does_not_have_is_not_published():
+    assert TABLE_3.published("PN", "glyphs", 1) is None
+    assert TABLE_3.published("PN", "cifar-fs", 10) is None
+
+
+def test_the_tables_contradict_each_other_in_one_place_alone():
+    same = {
+        "MAML++": "random sampling",
+        "MAML++ with gcp-sampling": "gcp-sampling with hard class",
+    }
+    differing = []
+    for in_table_3, in_table_4 in same.items():
+        for column in TABLE_3.columns:
+            one = TABLE_3.published(in_table_3, *column)
+            other = TABLE_4.published(in_table_4, *column)
+            if one != other:
+                differing.append((column, one.accuracy, other.accuracy))
+    assert differing == [
+        (("cifar-fs", 5), 73.86, 73.36),
+        (("cifar-fs", 5), 73.98, 74.58),
+    ]

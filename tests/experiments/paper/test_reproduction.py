@@ -1,0 +1,246 @@
+"""A plan says what would run, how long, and what is missing; running it hands it on."""
+
+import re
+import subprocess
+import sys
+import types
+
+import pytest
+import torch
+
+from adaptask.errors import ArgumentError
+from adaptask.experiments.paper import estimates, plan_display
+from adaptask.experiments.paper.estimates import Cost, kind_of, measure_costs, run_seconds
+from adaptask.experiments.paper.plan_display import dry_run
+from adaptask.experiments.paper.reproduction import default_folder, plan, reproduce
+from adaptask.experiments.presets import preset_config
+
+
+@pytest.fixture
+def nothing_prepared(tmp_path, monkeypatch):
+    monkeypatch.setenv("ADAPTASK_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def known_costs(monkeypatch):
+    """Pretends that a step takes a second and an episode a tenth, so that nothing is measured."""
+    monkeypatch.setattr(
+        estimates,
+        "measure_costs",
+        lambda configs, device, **_: {
+            kind_of(config): Cost(step=1.0, episode=0.1, is_measured_whole=True)
+            for config in configs
+        },
+    )
+    monkeypatch.setenv("COLUMNS", "120")
+
+
+def test_a_plan_has_as_many_runs_as_trials_and_seeds():
+    planned = plan("table-cifar", rows=["protonet"], shots=[1], seeds=4)
+    assert len(planned.trials) == 2
+    assert planned.n_runs == 8
+    assert planned.title == "Table 2: 5-way accuracy on CIFAR-FS"
+    assert plan("table-cifar").seeds == 3
+    assert plan("figure-tsne").seeds == 1
+
+
+def test_a_plan_at_full_scale_on_its_own_data_is_the_paper():
+    planned = plan("table-mini")
+    assert planned.notes == planned.target.notes
+    assert planned.trials == tuple(planned.target.trials(planned.target.choose()))
+    assert planned.command == "adaptask reproduce table-mini"
+    assert default_folder(planned).as_posix() == "runs/reproduce-table-mini"
+
+
+def test_what_is_not_as_in_the_paper_is_said(nothing_prepared):
+    planned = plan("table-mini", dataset="omniglot", scale=0.01, shots=[5], seeds=2)
+    assert planned.command == (
+        "adaptask reproduce table-mini --dataset omniglot --scale 0.01 --shots 5 --seeds 2"
+    )
+    replaced, scale, *ours = planned.notes
+    assert "omniglot takes the place of mini-imagenet" in replaced
+    assert "At scale 0.01" in scale
+    assert "not to be compared" in scale
+    assert tuple(ours) == planned.target.notes
+    assert planned.trials[0].config.data.augmentation == "none"
+    folder = default_folder(planned).as_posix()
+    assert folder == "runs/reproduce-table-mini-omniglot-scale0.01"
+
+
+def test_tasks_take_no_more_images_than_a_class_has(tiny):
+    planned = plan("table-compat", dataset=tiny, rows=["reptile"], shots=[1])
+    task = planned.trials[0].config.task
+    assert (task.n_shot, task.n_query) == (11, 5)  # of 16 images
+    said = [note for note in planned.notes if "too few images a class" in note]
+    assert said == [
+        "tiny has too few images a class for training tasks of 15 shots and 5 queries; they have "
+        "11 and 5."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "chosen", "message"),
+    [
+        ("table-7", {}, "target must be one of table-mini, table-cifar"),
+        ("table-cifar", {"dataset": "nowhere"}, "there is no dataset 'nowhere'; there are glyphs"),
+        ("table-cifar", {"scale": 0}, "scale must be above 0"),
+        ("table-cifar", {"scale": 2}, "scale must be a number between 0 and 1"),
+        ("table-cifar", {"seeds": 0}, "seeds must be at least 1"),
+        ("table-cifar", {"rows": ["PN"]}, "a row of table-cifar must be one of protonet"),
+        (
+            "table-time",
+            {"rows": ["5way-1shot-conv4"], "shots": [5]},
+            "no row of table-time is left",
+        ),
+    ],
+)
+def test_what_cannot_be_planned_is_refused(name, chosen, message):
+    with pytest.raises(ArgumentError, match=message):
+        plan(name, **chosen)
+
+
+def test_times_are_chosen_by_rows_and_shots():
+    assert len(plan("table-time").times) == 8
+    assert [time.n_way for time in plan("table-time", shots=[1]).times] == [5, 5, 10, 15, 20]
+    (time,) = plan("table-time", rows=["20way-1shot-conv4"]).times
+    assert time.factor == 1.215
+
+
+def test_a_dry_run_prints_rows_runs_and_the_time_they_would_take(
+    nothing_prepared, known_costs, capsys
+):
+    planned = plan("table-compat", rows=["maml", "protonet"], dataset="glyphs", scale=0.01)
+    dry_run(planned)
+    printed = capsys.readouterr().out
+    assert "Table 3: Five meta-learners" in printed
+    assert "backbone conv4, dataset glyphs" in printed
+    assert re.search(r"protonet +uniform, gcp +1 +600 +1 +6", printed)
+    assert "8 trials, 3 seeds each: 24 runs." in printed
+    total = sum(run_seconds(trial.config, Cost(1.0, 0.1, True)) * 3 for trial in planned.trials)
+    assert f"about {plan_display.duration(total)} here" in " ".join(printed.split())
+    assert "has not been prepared" not in printed  # glyphs are made on first use
+    for note in planned.notes:
+        assert note[:30] in printed
+
+
+def test_a_dry_run_says_what_to_do_about_missing_data(nothing_prepared, known_costs, capsys):
+    dry_run(plan("table-mini", rows=["protonet"], shots=[1]))
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "adaptask data prepare mini-imagenet --source PATH" in printed
+    assert "--dataset glyphs" in printed
+
+
+def test_one_is_not_called_many(nothing_prepared, known_costs, capsys):
+    dry_run(plan("figure-evolution"))
+    assert "1 trial, 1 seed each: 1 run." in capsys.readouterr().out
+
+
+def test_a_dry_run_of_times_needs_no_measurement(nothing_prepared, capsys):
+    dry_run(plan("table-time", scale=0.1))
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "8 settings of 6 s on cifar-fs" in printed
+    assert "about 48 s" in printed
+    assert "timed for that share of a minute" in printed
+    assert "episodes" not in printed
+
+
+def test_planning_needs_no_torch():
+    code = (
+        "import sys\nfrom adaptask.experiments.paper.reproduction import plan\n"
+        "from adaptask.experiments.paper.plan_display import dry_run\n"
+        "dry_run(plan('table-compat', dataset='glyphs', scale=0.01), estimate=False)\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "20 trials, 3 seeds each: 60 runs." in done.stdout
+
+
+def test_a_run_costs_its_steps_its_validations_and_its_test():
+    config = preset_config("maml-conv4-cifar-fs-1shot")
+    cost = Cost(step=2.0, episode=0.5, is_measured_whole=True)
+    # 100 validations of 600 episodes, and an ensemble of five on 1000.
+    assert run_seconds(config, cost) == 50_000 * 2 + 0.5 * (100 * 600 + 5 * 1000)
+    config = preset_config("protonet-conv4-cifar-fs-1shot")
+    assert run_seconds(config, cost) == 60_000 * 2 + 0.5 * (600 * 100 + 1000)
+
+
+def test_runs_that_differ_by_sampler_seed_or_length_are_measured_once():
+    planned = plan("table-strategies", dataset="glyphs", shots=[1])
+    assert len({kind_of(trial.config) for trial in planned.trials}) == 1
+    both = plan("table-strategies", dataset="glyphs").trials
+    assert len({kind_of(trial.config) for trial in both}) == 2
+    smaller = plan("table-strategies", dataset="glyphs", shots=[1], scale=0.1).trials[0]
+    assert kind_of(smaller.config) == kind_of(planned.trials[0].config)
+
+
+@pytest.mark.parametrize("budget", [0.0, 2.0])
+def test_a_kind_is_measured_on_noise_where_there_is_no_data(nothing_prepared, budget):
+    config = plan("figure-evolution").trials[0].config
+    seen = []
+    costs = measure_costs(
+        [config, config], torch.device("cpu"), budget=budget, progress=seen.append
+    )
+    assert seen == [kind_of(config)]
+    cost = costs[kind_of(config)]
+    assert cost.episode > 0
+    assert 0 < cost.step < 20
+    if budget == 0:
+        assert not cost.is_measured_whole
+
+
+def test_time_grows_with_passes_beyond_what_fits_into_the_budget(monkeypatch):
+    """A pretended device: a tenth of a second, and one for every hundred passes."""
+    monkeypatch.setattr(estimates, "seconds", lambda work, device: work())
+    sizes = [estimates._Size(n, lambda n=n: lambda: 0.1 + n / 100) for n in (10, 40, 200, 2000)]
+    device = torch.device("cpu")
+    assert estimates._climb(sizes, device, 100.0) == (pytest.approx(20.1), True)
+    assert estimates._climb(sizes, device, 5.0) == (pytest.approx(20.1), False)
+    # Of one size alone, all time is taken to grow.
+    assert estimates._climb(sizes, device, 0.1) == (pytest.approx(0.2 * 200), False)
+
+
+def test_reproducing_hands_the_plan_to_the_study(monkeypatch, tmp_path):
+    handed = {}
+
+    class StudyPlan:
+        def __init__(self, **fields):
+            self.fields = fields
+
+    def run_study(study, folder, *, workers):
+        handed.update(study.fields, folder=folder, workers=workers)
+        return {"a run": "failed"}
+
+    def module(name, **members):
+        made = types.ModuleType(name)
+        vars(made).update(members)
+        monkeypatch.setitem(sys.modules, name, made)
+
+    module("adaptask.experiments.studies", StudyPlan=StudyPlan, run_study=run_study)
+    module(
+        "adaptask.experiments.conclusion",
+        conclude=lambda folder, failures: 1 if failures else 0,
+    )
+    planned = plan("table-cifar", rows=["protonet"], seeds=2, device="cpu")
+    assert reproduce(planned, tmp_path, workers=3) == 1
+    assert handed["trials"] == planned.trials
+    assert list(handed["seeds"]) == [0, 1]
+    assert handed["columns"] == ("dataset", "shots")
+    assert len(handed["citations"]) == 10
+    assert (handed["folder"], handed["workers"]) == (tmp_path, 3)
+    assert {trial.config.machine.device for trial in handed["trials"]} == {"cpu"}
+
+
+def test_reproducing_times_prints_and_keeps_them(
+    glyphs_of_noise, narrow_steps, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv("COLUMNS", "160")
+    planned = plan(
+        "table-time", dataset="glyphs", rows=["5way-1shot-conv4"], scale=0.01, device="cpu"
+    )
+    assert planned.timing_seconds == 1.0
+    assert reproduce(planned, tmp_path / "times") == 0
+    printed = capsys.readouterr().out
+    assert "measured on cpu for about 1 s" in printed
+    assert re.search(r"5-way 1-shot +conv4 .* 235\.4 +251\.8 +1\.070", printed)
+    assert (tmp_path / "times" / "times.json").exists()
