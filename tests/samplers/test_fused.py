@@ -33,6 +33,13 @@ def test_a_draw_chooses_what_torch_chooses_from_the_same_noise(n_classes, n_way,
     assert torch.equal(found.cpu(), truth)
 
 
+@pytest.mark.parametrize(("n_classes", "n_way", "n_tasks"), [(5, 5, 3), (64, 5, 8), (351, 20, 2)])
+def test_the_largest_are_those_of_topk(n_classes, n_way, n_tasks):
+    noise = torch.rand(n_tasks, n_classes, generator=torch.Generator().manual_seed(0))
+    found = fused.largest(noise.to(DEVICE), n_way)
+    assert torch.equal(found.cpu(), noise.topk(n_way).indices)
+
+
 def feedback(n_classes, n_way, n_tasks, n_queries, seed=0):
     generator = torch.Generator().manual_seed(seed)
     ids = torch.stack(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
@@ -105,6 +106,12 @@ class Sampler(FeedbackModule):
         To be called before a device graph of `sample` and `update` is replayed.
         """
 
+    def _kernels(self) -> Any:
+        """Return the kernels to draw and learn with, on a GPU where Triton is installed."""
+        if self.device.type != "cuda" or self.dtype != torch.float32:
+            return None
+        return _load_kernels()
+
     @abstractmethod
     def _draw(self, n_tasks: int) -> Tensor:
         """Return the classes of new tasks, `tasks x way`, distinct within a row."""
@@ -198,3 +205,13 @@ class Sampler(FeedbackModule):
     def extra_repr(self) -> str:
         """Show the sizes in `print(sampler)`."""
         return f"n_classes={self.n_classes}, n_way={self.n_way}"
+
+
+@functools.cache
+def _load_kernels() -> Any:
+    """Return the module of kernels; None where Triton is not installed."""
+    try:
+        from adaptask.samplers import fused
+    except ImportError:
+        return None
+    return fused

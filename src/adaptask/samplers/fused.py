@@ -1,4 +1,4 @@
-"""Drawing and learning of class-pair samplers as kernels of their own, in Triton.
+"""Drawing and learning of samplers as kernels of their own, in Triton.
 
 On a GPU the arithmetic of a sampler is nothing and its thirty small kernels are everything. These
 do the same as `greedy_draw` and `PairPotentialSampler`: a draw of all tasks and all classes is one
@@ -78,6 +78,36 @@ def greedy_draw(log_potentials: Tensor, log_row_weights: Tensor, noise: Tensor) 
         width=width,
         num_warps=_warps(width),
     )
+    return drawn
+
+
+@jit
+def _choose(
+    noise: tensor, drawn: tensor, n_classes: tensor, n_way: tensor, width: constexpr
+) -> None:
+    """Choose the classes of the largest numbers, the largest first."""
+    task = tl.program_id(0)
+    at = tl.arange(0, width)
+    score = tl.load(noise + task * n_classes + at, mask=at < n_classes, other=-1.0)
+    for k in range(n_way):
+        chosen = tl.argmax(score, 0)
+        tl.store(drawn + task * n_way + k, chosen.to(tl.int64))
+        score = tl.where(at == chosen, -1.0, score)
+
+
+def largest(noise: Tensor, n_way: int) -> Tensor:
+    """Return the positions of the largest numbers of each row, `tasks x way` int64.
+
+    What `topk` gives, in one launch.
+
+    Args:
+        noise: `tasks x classes` float32, not negative.
+        n_way: How many.
+    """
+    n_tasks, n_classes = noise.shape
+    drawn = torch.empty(n_tasks, n_way, dtype=torch.int64, device=noise.device)
+    width = triton.next_power_of_2(n_classes)
+    _choose[(n_tasks,)](noise, drawn, n_classes, n_way, width=width, num_warps=_warps(width))
     return drawn
 
 

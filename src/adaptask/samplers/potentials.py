@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -101,12 +100,6 @@ class PairPotentialSampler(Sampler):
     def prepare(self) -> None:
         """Notice potentials that were edited, loaded or moved since they were last used."""
         self._follow_edits()
-
-    def _kernels(self) -> Any:
-        """Return the kernels to draw and learn with, on a GPU where Triton is installed."""
-        if self.device.type != "cuda" or self.dtype != torch.float32:
-            return None
-        return _load_kernels()
 
     def _learn(self, feedback: Feedback) -> None:
         self._follow_edits()
@@ -215,16 +208,6 @@ class PairPotentialSampler(Sampler):
             f"{super().extra_repr()}, {self.rule}, "
             f"confusion={self.confusion!r}, forget={self.forget!r}"
         )
-
-
-@functools.cache
-def _load_kernels() -> Any:
-    """Return the module of kernels; None where Triton is not installed."""
-    try:
-        from adaptask.samplers import fused
-    except ImportError:
-        return None
-    return fused
 
 
 def _version(tensor: Tensor) -> int:

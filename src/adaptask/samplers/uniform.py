@@ -19,7 +19,11 @@ class UniformSampler(Sampler):
 
     def _draw(self, n_tasks: int) -> Tensor:
         # The largest K of n independent uniform variables are a uniform draw without replacement.
-        return self._uniform(n_tasks, self.n_classes, dtype=self.dtype).topk(self.n_way).indices
+        noise, kernels = self._uniform(n_tasks, self.n_classes, dtype=self.dtype), self._kernels()
+        if kernels is None:
+            return noise.topk(self.n_way).indices
+        drawn: Tensor = kernels.largest(noise, self.n_way)
+        return drawn
 
     def _learn(self, feedback: Feedback) -> None:
         pass
