@@ -277,6 +277,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=["protonet", "ratios", "large", "sampler"])
     arguments = parser.parse_args()
     print(torch.cuda.get_device_name(), "torch", torch.__version__)
+    torch.backends.cudnn.benchmark = True  # as a run has it
     images = image_set()
     if "protonet" in arguments.only:
         compare_engines(images, 4 * arguments.seconds)

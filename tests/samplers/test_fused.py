@@ -55,16 +55,17 @@ def apply(ids, probabilities, labels, log_potentials, **options):
     found = log_potentials.clone().to(DEVICE)
     rows = found.logsumexp(-1)
     refusals = torch.zeros(5, dtype=torch.int64, device=DEVICE)
-    settings = {"alpha": 1.3, "tau": 0.5, "strategy": "hard", "share": 1.0, "tolerance": 1e-3}
-    fused.update(
-        found,
-        rows,
+    settings = {"alpha": 1.3, "tau": 0.5, "strategy": "hard"}
+    learnt = {name: options.pop(name, value) for name, value in settings.items()}
+    ids = ids.to(DEVICE)
+    confusion, accepted = fused.condense(
         refusals,
-        ids.to(DEVICE),
+        ids,
         probabilities.to(DEVICE),
         labels.to(DEVICE),
-        **{**settings, **options},
+        **{"n_classes": len(found), "share": 1.0, "tolerance": 1e-3, **options},
     )
+    fused.learn(found, rows, ids, confusion, accepted, **learnt)
     return found.cpu(), rows.cpu(), refusals.tolist()
 
 

@@ -242,47 +242,39 @@ def _refresh(
         tl.store(row_weights + chosen, largest + tl.log(total))
 
 
-def update(
-    log_potentials: Tensor,
-    log_row_weights: Tensor,
+def condense(
     refusals: Tensor,
     class_ids: Tensor,
     probabilities: Tensor,
     labels: Tensor,
     *,
-    alpha: float,
-    tau: float,
-    strategy: str,
+    n_classes: int,
     share: float,
     tolerance: float,
-) -> None:
-    """Check feedback, learn from what is fine and count what is not, all on the device.
+) -> tuple[Tensor, Tensor]:
+    """Check feedback, count what is not fine, and condense it to one number a pair.
 
     Args:
-        log_potentials: `classes x classes` float32; changed in place.
-        log_row_weights: `classes` float32; changed in place.
         refusals: `5` int64: tasks that were refused, and how often by each check; added to.
         class_ids: `tasks x way` int64.
         probabilities: `tasks x queries x way`.
         labels: `tasks x queries`, or `queries` where all tasks share them.
-        alpha: Weight of the new observation.
-        tau: Memory.
-        strategy: One of `STRATEGIES`.
+        n_classes: Number of training classes.
         share: 1 for the sum of both directions, 1/2 for their mean.
         tolerance: By how much a row of probabilities may miss one.
+
+    Returns:
+        p of Eq. 6, `tasks x way x way` float32, and which tasks are fine, `tasks` int32.
     """
     n_tasks, n_way = class_ids.shape
-    n_queries, n_classes = probabilities.shape[1], len(log_potentials)
-    class_ids, probabilities = class_ids.contiguous(), probabilities.detach().contiguous()
-    labels = labels.contiguous()
-    device = class_ids.device
+    n_queries, device = probabilities.shape[1], class_ids.device
     confusion = torch.empty(n_tasks, n_way, n_way, device=device)
     accepted = torch.empty(n_tasks, dtype=torch.int32, device=device)
     ways, queries = triton.next_power_of_2(n_way), triton.next_power_of_2(n_queries)
     _condense[(n_tasks,)](
-        class_ids,
-        probabilities,
-        labels,
+        class_ids.contiguous(),
+        probabilities.detach().contiguous(),
+        labels.contiguous(),
         n_queries if labels.ndim == 2 else 0,
         confusion,
         accepted,
@@ -296,6 +288,35 @@ def update(
         queries=queries,
         num_warps=_warps(ways * queries),
     )
+    return confusion, accepted
+
+
+def learn(
+    log_potentials: Tensor,
+    log_row_weights: Tensor,
+    class_ids: Tensor,
+    confusion: Tensor,
+    accepted: Tensor,
+    *,
+    alpha: float,
+    tau: float,
+    strategy: str,
+) -> None:
+    """Update the potentials of all pairs that were in a task which is fine.
+
+    Args:
+        log_potentials: `classes x classes` float32; changed in place.
+        log_row_weights: `classes` float32; changed in place.
+        class_ids: `tasks x way` int64.
+        confusion: p, `tasks x way x way`.
+        accepted: Which tasks are fine, `tasks` int32.
+        alpha: Weight of the new observation.
+        tau: Memory.
+        strategy: One of `STRATEGIES`.
+    """
+    (n_tasks, n_way), n_classes = class_ids.shape, len(log_potentials)
+    class_ids = class_ids.contiguous()
+    ways = triton.next_power_of_2(n_way)
     _learn[(n_tasks,)](
         log_potentials,
         class_ids,

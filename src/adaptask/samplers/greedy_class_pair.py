@@ -11,7 +11,6 @@ from torch import Tensor
 from adaptask import theory
 from adaptask.arguments import check_number
 from adaptask.samplers.arrays import Array, as_columns, as_tensor
-from adaptask.samplers.feedback import check_ids, check_predictions, row_tolerance
 from adaptask.samplers.potentials import PairPotentialSampler
 
 
@@ -73,6 +72,7 @@ class GreedyClassPairSampler(PairPotentialSampler):
             device=device,
         )
         self.exploration = check_number("exploration", exploration, low=0, high=1)
+        self._learns_by_kernels = self.forget == "sampled"
 
     def _draw(self, n_tasks: int) -> Tensor:
         self._follow_edits()
@@ -90,29 +90,26 @@ class GreedyClassPairSampler(PairPotentialSampler):
         explores = self._uniform(n_tasks, 1, dtype=self.dtype) < self.exploration
         return torch.where(explores, uniform.topk(self.n_way).indices, class_ids)
 
-    def update(self, class_ids: Tensor, probabilities: Tensor, labels: Tensor) -> None:
-        """Take in how the queries of some tasks were classified; see `Sampler.update`."""
-        kernels = None if self.forget == "all" else self._kernels()
-        n_queries = probabilities.shape[-2] if isinstance(probabilities, Tensor) else 0
-        if kernels is None or not kernels.fits(self.n_way, n_queries):
-            super().update(class_ids, probabilities, labels)
-            return
-        check_ids("class_ids", class_ids, (None, self.n_way), self.device)
-        shape = (len(class_ids), None, self.n_way)
-        check_predictions(probabilities, labels, shape, self.device)
-        self._follow_edits()
-        kernels.update(
-            self._potentials,
-            self._row_weights,
-            self._refusals,
+    def _learn_by_kernels(
+        self, kernels: Any, class_ids: Tensor, probabilities: Tensor, labels: Tensor
+    ) -> None:
+        confusion, accepted = self._condense_by_kernels(
+            kernels,
             class_ids,
             probabilities,
             labels,
+            share=1.0 if self.confusion == "sum" else 0.5,
+        )
+        self._follow_edits()
+        kernels.learn(
+            self._potentials,
+            self._row_weights,
+            class_ids,
+            confusion,
+            accepted,
             alpha=self.rule.alpha,
             tau=self.rule.tau,
             strategy=self.rule.strategy,
-            share=1.0 if self.confusion == "sum" else 0.5,
-            tolerance=row_tolerance(probabilities.dtype),
         )
 
     def _log_prob(self, class_ids: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +18,8 @@ class UniformSampler(Sampler):
     `update` checks what it is given, as in every sampler, and learns nothing from it.
     """
 
+    _learns_by_kernels = True
+
     def _draw(self, n_tasks: int) -> Tensor:
         # The largest K of n independent uniform variables are a uniform draw without replacement.
         noise, kernels = self._uniform(n_tasks, self.n_classes, dtype=self.dtype), self._kernels()
@@ -27,6 +30,11 @@ class UniformSampler(Sampler):
 
     def _learn(self, feedback: Feedback) -> None:
         pass
+
+    def _learn_by_kernels(
+        self, kernels: Any, class_ids: Tensor, probabilities: Tensor, labels: Tensor
+    ) -> None:
+        self._condense_by_kernels(kernels, class_ids, probabilities, labels)
 
     def _log_prob(self, class_ids: Tensor) -> Tensor:
         log_sets = math.log(math.comb(self.n_classes, self.n_way))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -67,7 +68,10 @@ class GraphEngine:
             self._phase = phase
         if self._n_warm < _WARM_UP:
             self._n_warm += 1
-            self._on_side_stream(lambda: self.step(number))
+            if self._n_warm == _WARM_UP:
+                self._watch_for_waiting(number)
+            else:
+                self._on_side_stream(lambda: self.step(number))
             return
         if self._graph is None and not self._capture():
             self.step(number)
@@ -79,27 +83,54 @@ class GraphEngine:
         self.step.set_number(number)
         self._graph.replay()
 
+    def _watch_for_waiting(self, number: int) -> None:
+        """Make a step, and give up graphs if it reads a value on the host, which none can do."""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            try:
+                self._on_side_stream(lambda: self.step(number))
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+        waits = [w for w in caught if "synchronizing CUDA operation" in str(w.message)]
+        for warning in caught:
+            if warning not in waits and "prototype" not in str(warning.message):
+                warnings.warn_explicit(
+                    warning.message, warning.category, warning.filename, warning.lineno
+                )
+        if waits:
+            place = f"{waits[0].filename}, line {waits[0].lineno}"
+            self._give_up(f"it waits for the device ({place})")
+
     def _capture(self) -> bool:
         """Capture the step; return whether it could be done."""
         graph = torch.cuda.CUDAGraph()
-        for generator in _generators(self.step):
+        device = self.step.source.device
+        generators = [*_generators(self.step), torch.cuda.default_generators[device.index]]
+        before = [generator.get_state() for generator in generators]
+        for generator in generators[:-1]:
             graph.register_generator_state(generator)
         make_capturable(self.step.optimizer)
-        torch.cuda.synchronize(self.step.source.device)
+        torch.cuda.synchronize(device)
         try:
             with torch.cuda.graph(graph, stream=self._stream):
                 self.step.run()
         except Exception as error:  # whatever a learner or a sampler does that cannot be captured
-            reason = str(error).partition("\n")[0]
-            if self._required:
-                raise TrainingError(f"a step cannot be captured: {reason}") from error
-            self._report(
-                f"Steps are made one kernel at a time, since they cannot be captured: {reason}"
-            )
-            self._captures = False
+            # They take themselves to be in a graph still, and would refuse to draw.
+            for generator, state in zip(generators, before, strict=True):
+                fresh = torch.Generator(device)
+                fresh.set_state(state)
+                generator.graphsafe_set_state(fresh.graphsafe_get_state())
+            self._give_up(str(error).partition("\n")[0])
             return False
         self._graph = graph
         return True
+
+    def _give_up(self, reason: str) -> None:
+        self._captures = False
+        if self._required:
+            raise TrainingError(f"a step cannot be captured: {reason}. Take --engine eager.")
+        self._report(f"Steps are run eagerly, since they cannot be captured: {reason}")
 
     def _on_side_stream(self, act: Callable[[], None]) -> None:
         """Run on the stream on which the graph is captured later."""
