@@ -177,7 +177,8 @@ def make_capturable(optimizer: optim.Optimizer) -> None:
 def set_learning_rate(optimizer: optim.Optimizer, factor: float) -> None:
     """Set the learning rates to a factor times what they were at first."""
     for group in optimizer.param_groups:
-        group.setdefault("initial_lr", float(group["lr"]))
+        if "initial_lr" not in group:
+            group["initial_lr"] = float(group["lr"])
         lr = group["initial_lr"] * factor
         if isinstance(group["lr"], Tensor):
             if group.get("host_lr") != lr:  # a kernel is saved while nothing changes
