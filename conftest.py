@@ -2,6 +2,10 @@
 
 import importlib.util
 
-_NEED_TRITON = ["src/adaptask/samplers/fused.py", "src/adaptask/learners/crammer_singer_triton.py"]
+_NEED_TRITON = [
+    "src/adaptask/data/fused.py",
+    "src/adaptask/learners/crammer_singer_triton.py",
+    "src/adaptask/samplers/fused.py",
+]
 
 collect_ignore = [] if importlib.util.find_spec("triton") else _NEED_TRITON
