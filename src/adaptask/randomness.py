@@ -74,10 +74,17 @@ class RandomModule(nn.Module):
         """Logarithms of independent Exp(1) draws; above minus infinity.
 
         `argmax(log_weights - log_exponential)` chooses in proportion to the weights: minus the
-        logarithm of an exponential is a Gumbel variable. Through uniform draws, because torch's
-        own exponential ones take four times as long on the CPU.
+        logarithm of an exponential is a Gumbel variable.
         """
+        if self.device.type != "cpu":
+            return self._exponential(*shape, dtype=dtype).log_()
+        # Torch's own exponential draws take four times as long on the CPU.
         return self._uniform(*shape, dtype=dtype).log_().neg_().log_()
+
+    def _exponential(self, *shape: int, dtype: torch.dtype) -> Tensor:
+        """Independent Exp(1) draws, above 0."""
+        empty = torch.empty(shape, dtype=dtype, device=self.device)
+        return empty.exponential_(generator=self._generator)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         def keep_precision(tensor: Tensor) -> Tensor:

@@ -47,6 +47,7 @@ def test_nothing_in_a_step_waits_for_the_device(tiny, sampler, backbone):
         accumulate=2,
         clip_norm=1.0,
         precision="bfloat16",
+        engine="eager",
         every=Every(log=0, validate=0, checkpoint=0, snapshot=0),
     )
     for _ in range(3):

@@ -57,8 +57,12 @@ class HorizontalFlip:
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """Return the images, some mirrored."""
-        flipped = _uniform(images, (len(images), 1, 1, 1), 0.0, 1.0, generator) < self.probability
-        return torch.where(flipped, images.flip(-1), images)
+        flipped = self.draw(len(images), images.device, generator)
+        return torch.where(flipped[:, None, None, None], images.flip(-1), images)
+
+    def draw(self, n_images: int, device: torch.device, generator: torch.Generator) -> Tensor:
+        """Return which images are mirrored, `batch` bool."""
+        return torch.rand(n_images, generator=generator, device=device) < self.probability
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,13 +82,19 @@ class RandomCrop:
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """Return a window of each padded image."""
+        offsets = self.draw(len(images), images.shape[-2], images.device, generator)
+        return crop_windows(images, offsets[0], offsets[1])
+
+    def draw(
+        self, n_images: int, height: int, device: torch.device, generator: torch.Generator
+    ) -> Tensor:
+        """Return the first row and column of each window, `2 x batch` int64."""
         padding = self.padding
         if padding is None:
-            padding = 4 if images.shape[-2] <= 48 else 8
-        offsets = torch.randint(
-            -padding, padding + 1, (2, len(images)), generator=generator, device=images.device
+            padding = 4 if height <= 48 else 8
+        return torch.randint(
+            -padding, padding + 1, (2, n_images), generator=generator, device=device
         )
-        return crop_windows(images, offsets[0], offsets[1])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from adaptask.arguments import check_choice, check_integer
 from adaptask.data.augmentation import AUGMENTATIONS, Augmentation
+from adaptask.data.cutting import cut_by_kernel
 from adaptask.data.images import ImageSet
 from adaptask.data.normalisation import scale_and_shift
 from adaptask.data.plans import EpisodePlan, plan_episodes, take_episodes
@@ -164,7 +165,16 @@ class EpisodeSource:
         """Fetch images by their positions, `tasks x way x (shot + query)`, and finish them."""
         # Support before query, so that both come out of one gather as views of it.
         index = torch.cat((image_ids[..., :n_shot].flatten(), image_ids[..., n_shot:].flatten()))
-        images = self._finish(self._gather(index), augment)
+        images = cut_by_kernel(
+            self._images,
+            index,
+            augment,
+            self.augmentation_generator,
+            scale=self._scale,
+            shift=self._shift,
+        )
+        if images is None:
+            images = self._finish(self._gather(index), augment)
         n_tasks, n_way, n_images = image_ids.shape
         n_query, n_support = n_images - n_shot, n_tasks * n_way * n_shot
         return Episodes(

@@ -140,6 +140,7 @@ def build_trainer(
         accumulate=config.optimiser.accumulate,
         clip_norm=config.optimiser.clip_norm,
         precision=config.machine.precision,
+        engine=config.machine.engine,
         validation=build_evaluator(config, "val", device),
         keep_best=config.evaluation.keep_best,
         every=Every(**asdict(config.every)),

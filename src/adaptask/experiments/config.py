@@ -176,6 +176,9 @@ class MachineConfig:
     """cpu, cuda, cuda:1, ..., or auto: a GPU where there is one."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Of the forward and backward pass; weights and optimiser stay float32."""
+    engine: Annotated[Literal["auto", "graph", "eager"], _SHORT] = "auto"
+    """How a step is launched: kernel by kernel (eager), or whole, as one device graph; auto takes
+    a graph where one can be captured."""
     channels_last: bool = False
     """Lay images and weights out channel by channel within a pixel."""
     deterministic: bool = False

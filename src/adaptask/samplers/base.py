@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
@@ -19,6 +20,7 @@ from adaptask.samplers.feedback import (
     classes_fit,
     condense,
     condense_quickly,
+    row_tolerance,
 )
 
 
@@ -79,6 +81,8 @@ class Sampler(FeedbackModule):
     """
 
     _problems = PROBLEMS
+    _learns_by_kernels = False
+    """Whether there is a `_learn_by_kernels`."""
 
     def __init__(
         self,
@@ -98,6 +102,18 @@ class Sampler(FeedbackModule):
     def dtype(self) -> torch.dtype:
         """The precision in which the sampler draws and learns."""
         return torch.float32
+
+    def prepare(self) -> None:
+        """Bring what is derived from the buffers up to date, as `sample` does by itself.
+
+        To be called before a device graph of `sample` and `update` is replayed.
+        """
+
+    def _kernels(self) -> Any:
+        """Return the kernels to draw and learn with, on a GPU where Triton is installed."""
+        if self.device.type != "cuda" or self.dtype != torch.float32:
+            return None
+        return _load_kernels()
 
     @abstractmethod
     def _draw(self, n_tasks: int) -> Tensor:
@@ -139,6 +155,10 @@ class Sampler(FeedbackModule):
         Raises:
             ArgumentError: If anything does not fit.
         """
+        kernels = self._kernels() if self._learns_by_kernels else None
+        if kernels is not None and kernels.fits(self.n_way, _n_queries(probabilities)):
+            self._learn_by_kernels(kernels, class_ids, probabilities, labels)
+            return
         feedback = None
         if self.device.type == "cpu":
             feedback = condense_quickly(
@@ -147,6 +167,36 @@ class Sampler(FeedbackModule):
         if feedback is None:
             feedback = self._check_feedback(class_ids, probabilities, labels)
         self._learn(feedback)
+
+    def _learn_by_kernels(
+        self, kernels: Any, class_ids: Tensor, probabilities: Tensor, labels: Tensor
+    ) -> None:
+        """Do what `_learn` does, and the checks before it, by kernels; where there are such."""
+        raise NotImplementedError
+
+    def _condense_by_kernels(
+        self,
+        kernels: Any,
+        class_ids: Tensor,
+        probabilities: Tensor,
+        labels: Tensor,
+        *,
+        share: float = 1.0,
+    ) -> tuple[Tensor, Tensor]:
+        """Return p of Eq. 6 and which tasks are fine; count those that are not."""
+        check_ids("class_ids", class_ids, (None, self.n_way), self.device)
+        shape = (len(class_ids), None, self.n_way)
+        check_predictions(probabilities, labels, shape, self.device)
+        condensed: tuple[Tensor, Tensor] = kernels.condense(
+            self._refusals,
+            class_ids,
+            probabilities,
+            labels,
+            n_classes=self.n_classes,
+            share=share,
+            tolerance=row_tolerance(probabilities.dtype),
+        )
+        return condensed
 
     def _check_feedback(self, class_ids: Tensor, probabilities: Tensor, labels: Tensor) -> Feedback:
         check_ids("class_ids", class_ids, (None, self.n_way), self.device)
@@ -192,3 +242,18 @@ class Sampler(FeedbackModule):
     def extra_repr(self) -> str:
         """Show the sizes in `print(sampler)`."""
         return f"n_classes={self.n_classes}, n_way={self.n_way}"
+
+
+def _n_queries(probabilities: object) -> int:
+    """Return how many queries there seem to be, before anything was checked."""
+    return probabilities.shape[-2] if getattr(probabilities, "ndim", 0) == 3 else 1  # type: ignore[attr-defined]
+
+
+@functools.cache
+def _load_kernels() -> Any:
+    """Return the module of kernels; None where Triton is not installed."""
+    try:
+        from adaptask.samplers import fused
+    except ImportError:
+        return None
+    return fused

@@ -72,16 +72,45 @@ class GreedyClassPairSampler(PairPotentialSampler):
             device=device,
         )
         self.exploration = check_number("exploration", exploration, low=0, high=1)
+        self._learns_by_kernels = self.forget == "sampled"
 
     def _draw(self, n_tasks: int) -> Tensor:
         self._follow_edits()
-        noise = self._log_noise(n_tasks)
-        class_ids = as_tensor(greedy_draw(self._potentials, self._row_weights, noise, self._xp))
+        kernels = self._kernels()
+        if kernels is None:
+            noise = self._log_noise(n_tasks)
+            class_ids = as_tensor(greedy_draw(self._potentials, self._row_weights, noise, self._xp))
+        else:
+            shape = (self.n_way, n_tasks, self.n_classes)
+            noise = self._exponential(*shape, dtype=self.dtype)
+            class_ids = kernels.greedy_draw(self._potentials, self._row_weights, noise)
         if self.exploration == 0:
             return class_ids
         uniform = self._uniform(n_tasks, self.n_classes, dtype=self.dtype)
         explores = self._uniform(n_tasks, 1, dtype=self.dtype) < self.exploration
         return torch.where(explores, uniform.topk(self.n_way).indices, class_ids)
+
+    def _learn_by_kernels(
+        self, kernels: Any, class_ids: Tensor, probabilities: Tensor, labels: Tensor
+    ) -> None:
+        confusion, accepted = self._condense_by_kernels(
+            kernels,
+            class_ids,
+            probabilities,
+            labels,
+            share=1.0 if self.confusion == "sum" else 0.5,
+        )
+        self._follow_edits()
+        kernels.learn(
+            self._potentials,
+            self._row_weights,
+            class_ids,
+            confusion,
+            accepted,
+            alpha=self.rule.alpha,
+            tau=self.rule.tau,
+            strategy=self.rule.strategy,
+        )
 
     def _log_prob(self, class_ids: Tensor) -> Tensor:
         return self._mix(theory.gcp_log_prob(self.log_potentials, class_ids))

@@ -97,6 +97,10 @@ class PairPotentialSampler(Sampler):
         """The precision of the potentials."""
         return self.log_potentials.dtype
 
+    def prepare(self) -> None:
+        """Notice potentials that were edited, loaded or moved since they were last used."""
+        self._follow_edits()
+
     def _learn(self, feedback: Feedback) -> None:
         self._follow_edits()
         xp, ids, potentials = self._xp, feedback.class_ids, self._potentials.reshape(-1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,12 +18,23 @@ class UniformSampler(Sampler):
     `update` checks what it is given, as in every sampler, and learns nothing from it.
     """
 
+    _learns_by_kernels = True
+
     def _draw(self, n_tasks: int) -> Tensor:
         # The largest K of n independent uniform variables are a uniform draw without replacement.
-        return self._uniform(n_tasks, self.n_classes, dtype=self.dtype).topk(self.n_way).indices
+        noise, kernels = self._uniform(n_tasks, self.n_classes, dtype=self.dtype), self._kernels()
+        if kernels is None:
+            return noise.topk(self.n_way).indices
+        drawn: Tensor = kernels.largest(noise, self.n_way)
+        return drawn
 
     def _learn(self, feedback: Feedback) -> None:
         pass
+
+    def _learn_by_kernels(
+        self, kernels: Any, class_ids: Tensor, probabilities: Tensor, labels: Tensor
+    ) -> None:
+        self._condense_by_kernels(kernels, class_ids, probabilities, labels)
 
     def _log_prob(self, class_ids: Tensor) -> Tensor:
         log_sets = math.log(math.comb(self.n_classes, self.n_way))

@@ -48,3 +48,6 @@ def set_up_process(*, threads: int | None = None, deterministic: bool = False) -
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.backends.cudnn.benchmark = False
         torch.use_deterministic_algorithms(True)
+    else:
+        # Shapes of a run are fixed: what is tried out in the first steps pays in all others.
+        torch.backends.cudnn.benchmark = True

@@ -63,8 +63,8 @@ class DivergenceWatch:
         self._class_ids = torch.zeros(n_way, dtype=torch.int64, device=device)
 
     @torch.no_grad()
-    def watch(self, step: int, outcome: Outcome, class_ids: Tensor) -> None:
-        """Look at one part of a step.
+    def watch(self, step: Tensor, outcome: Outcome, class_ids: Tensor) -> None:
+        """Look at one part of a step, whose number, counted from 0, is a scalar on the device.
 
         Raises:
             TrainingError: On the CPU, if the loss is no finite number.

@@ -79,6 +79,8 @@ class TrainingStep:
         self.precision = check_choice("precision", precision, PRECISIONS)
         self.metrics = RunningMetrics(source.device)
         self.divergence = DivergenceWatch(source.device, sampler.n_way, _class_names(source))
+        self._number = torch.zeros((), dtype=torch.int64, device=source.device)
+        self._next: int | None = None
         self.class_counts = _no_counts(sampler, source.device)
         """How often each class was drawn, `classes`; None of a sampler that does not tell how many
         there are."""
@@ -90,9 +92,20 @@ class TrainingStep:
             TrainingError: On the CPU, if the loss is no finite number; the weights and the sampler
                 are then as they were.
         """
+        self.set_number(step)
+        self.run()
+
+    def set_number(self, step: int) -> None:
+        """Say which step comes next; on the device it counts by itself."""
+        if self._next != step:
+            self._number.fill_(step)
+        self._next = step + 1
+
+    def run(self) -> None:
+        """Train on new tasks; the same operations each time, so that a graph can hold them."""
         class_ids = self.sampler.sample(self.n_tasks)
         self.optimizer.zero_grad()
-        parts = [self._learn(step, ids) for ids in class_ids.chunk(self.accumulate)]
+        parts = [self._learn(ids) for ids in class_ids.chunk(self.accumulate)]
         if self.clip_norm is not None:
             nn.utils.clip_grad_norm_(self.learner.parameters(), self.clip_norm)
         self.optimizer.step()
@@ -101,13 +114,14 @@ class TrainingStep:
         if self.class_counts is not None:
             drawn = class_ids.flatten()
             self.class_counts.index_add_(0, drawn, torch.ones_like(drawn))
+        self._number += 1
 
-    def _learn(self, step: int, class_ids: Tensor) -> tuple[Tensor, Tensor]:
+    def _learn(self, class_ids: Tensor) -> tuple[Tensor, Tensor]:
         """Add the gradient of some tasks; return their query probabilities and labels."""
         episodes = self.source.draw(class_ids, n_shot=self.n_shot, n_query=self.n_query)
         with autocast(self.source.device, self.precision):
             outcome = training_outcome(self.learner, episodes)
-        self.divergence.watch(step, outcome, class_ids)
+        self.divergence.watch(self._number, outcome, class_ids)
         self.metrics.add(outcome, episodes.query_labels)
         (outcome.loss / self.accumulate).backward()  # type: ignore[no-untyped-call]
         return outcome.query_logits.float().softmax(-1), episodes.query_labels

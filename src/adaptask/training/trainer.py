@@ -21,6 +21,7 @@ from adaptask.training.best import BestCheckpoints, Checkpoint
 from adaptask.training.checkpoints import check_savable
 from adaptask.training.displays import Display, Silent
 from adaptask.training.evaluation import Evaluator
+from adaptask.training.graph import GraphEngine, plain_state, set_learning_rate
 from adaptask.training.interruption import StopSignals
 from adaptask.training.loggers import Logger
 from adaptask.training.optimisation import Schedule, build_optimizer, constant
@@ -70,6 +71,8 @@ class Trainer:
         accumulate: In how many parts the tasks of a step go through the learner.
         clip_norm: Largest norm of the gradient; None does not clip.
         precision: `float32` or `bfloat16`.
+        engine: `eager`; `graph`, a whole step as one device graph; or `auto`, a graph where one
+            can be captured.
         validation: Measures the learner now and then; the best weights are kept.
         keep_best: How many of the best.
         every: Steps between records, validations, checkpoints and snapshots.
@@ -95,6 +98,7 @@ class Trainer:
         accumulate: int = 1,
         clip_norm: float | None = None,
         precision: str = "float32",
+        engine: str = "auto",
         validation: Evaluator | None = None,
         keep_best: int = 1,
         every: Every = Every(),  # noqa: B008, it is frozen
@@ -129,6 +133,7 @@ class Trainer:
             clip_norm=clip_norm,
             precision=precision,
         )
+        self._engine = GraphEngine(self._train_step, engine=engine, report=self.display.message)
 
     def fit(self, n_steps: int) -> Checkpoint | None:
         """Train until `n_steps` steps have been made in all; return the best by validation.
@@ -201,7 +206,7 @@ class Trainer:
             "step": self.step,
             "seconds": self._seconds,
             "learner": self.learner.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": plain_state(self.optimizer),
             "sampler": self.sampler.state_dict(),
             "source": self.source.state_dict() if hasattr(self.source, "state_dict") else {},
             "metrics": self._train_step.metrics.state_dict(),
@@ -231,6 +236,7 @@ class Trainer:
         self.learner.load_state_dict(state["learner"])
         self.optimizer.load_state_dict(state["optimizer"])
         _lay_out_as_parameters(self.optimizer)
+        self._engine.reset()
         self.sampler.load_state_dict(state["sampler"])
         if hasattr(self.source, "load_state_dict"):
             self.source.load_state_dict(state["source"])
@@ -258,12 +264,12 @@ class Trainer:
     def _advance(self, n_steps: int) -> None:
         """Make a step and what is due after it."""
         start = time.perf_counter()
-        self._set_learning_rate(n_steps)
+        set_learning_rate(self.optimizer, self.schedule(self.step, n_steps))
         begin_step = getattr(self.learner, "begin_step", None)
         if begin_step is not None:
             begin_step(self.step, n_steps)
         self.learner.train()
-        self._watched(lambda: self._train_step(self.step))
+        self._watched(lambda: self._engine(self.step))
         self._seconds += time.perf_counter() - start
         self.step += 1
         last = self.step == n_steps
@@ -285,12 +291,6 @@ class Trainer:
             self.folder.save(self.state_dict())  # the weights were checked above
         self.display.advance(self.step, shown or None)
 
-    def _set_learning_rate(self, n_steps: int) -> None:
-        factor = self.schedule(self.step, n_steps)
-        for group in self.optimizer.param_groups:
-            group.setdefault("initial_lr", group["lr"])
-            group["lr"] = group["initial_lr"] * factor
-
     def _watched(self, act: Callable[[], None]) -> None:
         """Do something that may find a loss that is no number, and say what is left then."""
         try:
@@ -308,7 +308,7 @@ class Trainer:
         start = time.perf_counter()
         metrics = self._train_step.metrics.take()
         self._seconds += time.perf_counter() - start  # what a device had still to do
-        metrics["lr"] = self.optimizer.param_groups[0]["lr"]
+        metrics["lr"] = self.optimizer.param_groups[0]["host_lr"]
         self._record("train", {**metrics, "seconds": self._seconds})
         return metrics
 

@@ -1,0 +1,294 @@
+"""Whole training steps on one GPU: draw, gather, augment, forward, backward, optimiser, update.
+
+Run: python benchmarks/gpu.py             (two minutes on an H200)
+     python benchmarks/gpu.py --only protonet ratios
+
+Random images of 32 x 32 x 3, 64 classes of 600, held on the device. Times are of whole calls of
+the engine, as a run makes them, in blocks of steps that end with a synchronisation; what is
+compared takes turns, and the median of the blocks counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from adaptask.backbones import build_backbone
+from adaptask.data.episodes import EpisodeSource
+from adaptask.data.images import ImageSet
+from adaptask.learners import build_learner
+from adaptask.samplers import build_sampler
+from adaptask.training import build_optimizer
+from adaptask.training.graph import GraphEngine
+from adaptask.training.step import TrainingStep
+
+DEVICE = "cuda"
+N_CLASSES, N_IMAGES = 64, 600
+TABLE_5 = (
+    # way, shot, backbone, factor that the paper reports
+    (5, 1, "conv4", 1.070),
+    (5, 1, "resnet12", 1.044),
+    (5, 5, "conv4", 1.073),
+    (5, 10, "conv4", 1.042),
+    (5, 15, "conv4", 1.028),
+    (10, 1, "conv4", 1.098),
+    (15, 1, "conv4", 1.158),
+    (20, 1, "conv4", 1.215),
+)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is trained, and how it is launched."""
+
+    learner: str = "protonet"
+    backbone: str = "conv4"
+    sampler: str = "gcp"
+    n_way: int = 5
+    n_shot: int = 1
+    n_query: int = 16
+    n_tasks: int = 1
+    engine: str = "graph"
+    precision: str = "bfloat16"
+    channels_last: bool = True
+    compiled: bool = False
+    augmentation: str = "crop-flip"
+
+
+def image_set() -> ImageSet:
+    """Return random images."""
+    generator = torch.Generator(DEVICE).manual_seed(0)
+    images = torch.randint(
+        0,
+        256,
+        (N_CLASSES * N_IMAGES, 3, 32, 32),
+        dtype=torch.uint8,
+        device=DEVICE,
+        generator=generator,
+    )
+    return ImageSet(
+        dataset="random",
+        split="train",
+        images=images,
+        class_names=tuple(str(i) for i in range(N_CLASSES)),
+        class_starts=torch.arange(N_CLASSES + 1) * N_IMAGES,
+    )
+
+
+def build(setting: Setting, images: ImageSet) -> Callable[[], None]:
+    """Return a function that makes a training step."""
+    torch.manual_seed(0)
+    options = {"widths": "metaoptnet", "mean_pool": False} if setting.backbone == "resnet12" else {}
+    backbone = build_backbone(setting.backbone, image_shape=(3, 32, 32), **options)
+    headed = setting.learner in ("maml", "maml++", "anil", "reptile")
+    learner = build_learner(
+        setting.learner, backbone=backbone, **({"n_way": setting.n_way} if headed else {})
+    ).to(DEVICE)
+    if setting.channels_last and not headed:
+        learner.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if setting.compiled:
+        learner.backbone = torch.compile(learner.backbone)  # type: ignore[assignment, arg-type]
+    source = EpisodeSource(images, device=DEVICE, augmentation=setting.augmentation)
+    step = TrainingStep(
+        learner.train(),
+        build_sampler(setting.sampler, n_classes=N_CLASSES, n_way=setting.n_way, device=DEVICE),
+        source,
+        build_optimizer("adam", learner.parameters()),
+        n_shot=setting.n_shot,
+        n_query=setting.n_query,
+        n_tasks=setting.n_tasks,
+        precision=setting.precision,
+    )
+    engine = GraphEngine(step, engine=setting.engine, report=print)
+    number = 0
+
+    def advance() -> None:
+        nonlocal number
+        engine(number)
+        number += 1
+
+    for _ in range(8):
+        advance()
+    return advance
+
+
+def milliseconds(
+    steps: Sequence[Callable[[], None]], *, seconds: float, per_block: int | None = None
+) -> list[float]:
+    """Return the median time of each step in milliseconds, blocks taking turns."""
+    blocks: list[list[float]] = [[] for _ in steps]
+    sizes = []
+    for step in steps:
+        start = time.perf_counter()
+        for _ in range(5):
+            step()
+        torch.cuda.synchronize()
+        once = (time.perf_counter() - start) / 5
+        sizes.append(per_block or max(3, int(0.1 / once)))
+    deadline = time.perf_counter() + seconds
+    while time.perf_counter() < deadline or len(blocks[0]) < 5:
+        for step, size, block in zip(steps, sizes, blocks, strict=True):
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            for _ in range(size):
+                step()
+            torch.cuda.synchronize()
+            block.append(1e3 * (time.perf_counter() - start) / size)
+    return [statistics.median(block) for block in blocks]
+
+
+def compare_engines(images: ImageSet, seconds: float) -> None:
+    """Print the first bar: the engine against the same step run eagerly in float32."""
+    setting = Setting()
+    variants = {
+        "eager, float32": replace(
+            setting, engine="eager", precision="float32", channels_last=False
+        ),
+        "graph, float32": replace(setting, precision="float32", channels_last=False),
+        "graph, float32, channels last": replace(setting, precision="float32"),
+        "graph, bfloat16": replace(setting, channels_last=False),
+        "graph, bfloat16, channels last": setting,
+        "graph, bfloat16, compiled": replace(setting, compiled=True, channels_last=False),
+        "graph, bfloat16, compiled, channels last": replace(setting, compiled=True),
+        "graph, bfloat16, channels last, uniform": replace(setting, sampler="uniform"),
+    }
+    built = {}
+    for name, variant in variants.items():
+        try:
+            built[name] = build(variant, images)
+        except Exception as error:
+            print(f"{name}: {type(error).__name__}: {str(error)[:300]}")
+    times = dict(zip(built, milliseconds(list(built.values()), seconds=seconds), strict=True))
+    print("ProtoNet, Conv-4, 5-way 1-shot, 16 queries, one task a step, gcp")
+    for name, ms in times.items():
+        eager = times["eager, float32"]
+        print(f"  {name:42} {ms:7.3f} ms {1e3 / ms:7.0f} episodes/s {eager / ms:5.1f}x")
+
+
+def compare_samplers(images: ImageSet, seconds: float) -> None:
+    """Print the factor of gcp in the settings of the paper's Table 5."""
+    print("gcp against uniform, one task a step")
+    ratios = []
+    for n_way, n_shot, backbone, paper in TABLE_5:
+        setting = Setting(backbone=backbone, n_way=n_way, n_shot=n_shot, n_query=15)
+        steps = [build(replace(setting, sampler=name), images) for name in ("uniform", "gcp")]
+        uniform, gcp = milliseconds(steps, seconds=seconds)
+        ratios.append(gcp / uniform)
+        print(
+            f"  {n_way:2}-way {n_shot:2}-shot {backbone:9} {uniform:7.3f} ms {gcp:7.3f} ms "
+            f"{gcp / uniform:6.3f} (paper {paper})"
+        )
+    print(f"  geometric mean {math.exp(statistics.fmean(map(math.log, ratios))):.4f}")
+
+
+def large_settings(images: ImageSet, seconds: float) -> None:
+    """Print episodes a second of the larger settings."""
+    settings = {
+        "ProtoNet ResNet-12, 5-way 5-shot 6 queries": Setting(
+            backbone="resnet12", n_shot=5, n_query=6, n_tasks=8
+        ),
+        "ProtoNet ResNet-12, compiled": Setting(
+            backbone="resnet12", n_shot=5, n_query=6, n_tasks=8, compiled=True
+        ),
+        "ridge ResNet-12, 5-way 5-shot 6 queries": Setting(
+            learner="metaoptnet-ridge", backbone="resnet12", n_shot=5, n_query=6, n_tasks=8
+        ),
+        "SVM ResNet-12, 5-way 5-shot 6 queries": Setting(
+            learner="metaoptnet-svm", backbone="resnet12", n_shot=5, n_query=6, n_tasks=8
+        ),
+        "ProtoNet Conv-4, 5-way 1-shot": Setting(n_tasks=8),
+        "MAML second order, Conv-4, 5-way 1-shot": Setting(
+            learner="maml", n_query=15, n_tasks=8, precision="float32"
+        ),
+        "MAML++, Conv-4, 5-way 1-shot": Setting(
+            learner="maml++", n_query=15, n_tasks=4, precision="float32"
+        ),
+    }
+    for name, setting in settings.items():
+        try:
+            (ms,) = milliseconds([build(setting, images)], seconds=seconds)
+        except Exception as error:
+            print(f"  {name}: {type(error).__name__}: {str(error)[:300]}")
+            continue
+        rate = 1e3 * setting.n_tasks / ms
+        print(f"  {name:44} {setting.n_tasks} tasks {ms:7.2f} ms {rate:7.0f} episodes/s")
+
+
+def captured(act: Callable[[], object], generator: torch.Generator) -> Callable[[], None]:
+    """Return the same as one graph."""
+    act()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    graph.register_generator_state(generator)
+    with torch.cuda.graph(graph):
+        act()
+    return graph.replay
+
+
+def sampler_alone(seconds: float) -> None:
+    """Print what drawing and learning take by themselves as the number of classes grows."""
+    print("gcp alone, K = 5, microseconds: draw and update of 64 tasks, of one, as graphs")
+    sizes, draws, updates = (64, 351, 1000, 3000, 10_000), [], []
+    for n in sizes:
+        row = []
+        for n_tasks in (64, 1):
+            sampler = build_sampler("gcp", n_classes=n, n_way=5, device=DEVICE)
+            ids = sampler.sample(n_tasks)
+            labels = torch.arange(5, device=DEVICE).repeat_interleave(15)
+            p = torch.randn(n_tasks, 75, 5, device=DEVICE).softmax(-1)
+
+            def draw(s: torch.nn.Module = sampler, t: int = n_tasks) -> Tensor:
+                return s.sample(t)  # type: ignore[no-any-return, operator]
+
+            def learn(
+                s: torch.nn.Module = sampler, i: Tensor = ids, q: Tensor = p, y: Tensor = labels
+            ) -> None:
+                s.update(i, q, y)  # type: ignore[operator]
+
+            learn()
+            actions = [captured(act, sampler.generator) for act in (draw, learn)]
+            row += [1e3 * ms for ms in milliseconds(actions, seconds=seconds, per_block=500)]
+        draws.append(row[0])
+        updates.append(row[1])
+        print(f"  n = {n:6} {row[0]:9.1f} {row[1]:9.1f}    {row[2]:9.1f} {row[3]:9.1f}")
+    for name, times in (("draw", draws), ("update", updates)):
+        exponent = math.log(times[-1] / times[1]) / math.log(sizes[-1] / sizes[1])
+        print(f"  exponent of the {name} from 351 to 10,000 classes: {exponent:.2f}")
+
+
+def matrix_peak() -> float:
+    """Return the measured peak of a bfloat16 matrix product in TFLOP/s."""
+    a, b = (torch.randn(8192, 8192, device=DEVICE, dtype=torch.bfloat16) for _ in range(2))
+    (ms,) = milliseconds([lambda: torch.mm(a, b)], seconds=1, per_block=20)  # type: ignore[list-item]
+    return 2 * 8192**3 / ms / 1e9
+
+
+def main() -> None:
+    """Print one table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=2.0, help="for each comparison")
+    parser.add_argument("--only", nargs="*", default=["protonet", "ratios", "large", "sampler"])
+    arguments = parser.parse_args()
+    print(torch.cuda.get_device_name(), "torch", torch.__version__)
+    torch.backends.cudnn.benchmark = True  # as a run has it
+    images = image_set()
+    if "protonet" in arguments.only:
+        compare_engines(images, 4 * arguments.seconds)
+    if "ratios" in arguments.only:
+        compare_samplers(images, arguments.seconds)
+    if "large" in arguments.only:
+        print(f"larger settings, gcp, bfloat16 (MAML: float32); peak {matrix_peak():.0f} TFLOP/s")
+        large_settings(images, arguments.seconds)
+    if "sampler" in arguments.only:
+        sampler_alone(arguments.seconds / 4)
+
+
+if __name__ == "__main__":
+    main()

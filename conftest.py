@@ -1,0 +1,11 @@
+"""Modules that pytest does not look into for doctests where what they need is not installed."""
+
+import importlib.util
+
+_NEED_TRITON = [
+    "src/adaptask/data/fused.py",
+    "src/adaptask/learners/crammer_singer_triton.py",
+    "src/adaptask/samplers/fused.py",
+]
+
+collect_ignore = [] if importlib.util.find_spec("triton") else _NEED_TRITON

@@ -1,0 +1,61 @@
+"""Images fetched, augmented and normalised by a single kernel, where there is one for that."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from adaptask.data.augmentation import Augmentation, HorizontalFlip, RandomCrop
+
+_POSSIBLE = ((), (RandomCrop,), (HorizontalFlip,), (RandomCrop, HorizontalFlip))
+"""Steps of an augmentation, in order, that the kernel can do."""
+
+
+def cut_by_kernel(
+    images: Tensor,
+    index: Tensor,
+    augment: Augmentation | None,
+    generator: torch.Generator,
+    *,
+    scale: Tensor,
+    shift: Tensor,
+) -> Tensor | None:
+    """Return images as a learner is given them, or None where that takes several kernels.
+
+    Draws the same random numbers as the augmentation would.
+
+    Args:
+        images: `images x channels x height x width` uint8.
+        index: Which, `batch` int64.
+        augment: What is done to them.
+        generator: Source of randomness.
+        scale: Factor on values from 0 to 1, `channels x 1 x 1`.
+        shift: What is added then.
+    """
+    steps = () if augment is None else getattr(augment, "steps", (augment,))
+    kernels = _load_kernels() if images.device.type == "cuda" else None
+    if kernels is None or tuple(type(step) for step in steps) not in _POSSIBLE:
+        return None
+    offsets = flipped = None
+    for step in steps:
+        if isinstance(step, RandomCrop):
+            offsets = step.draw(len(index), images.shape[2], images.device, generator)
+        elif isinstance(step, HorizontalFlip):
+            flipped = step.draw(len(index), images.device, generator)
+    finished: Tensor = kernels.cut_images(
+        images, index, offsets=offsets, flipped=flipped, scale=scale, shift=shift
+    )
+    return finished
+
+
+@functools.cache
+def _load_kernels() -> Any:
+    """Return the module of kernels; None where Triton is not installed."""
+    try:
+        from adaptask.data import fused
+    except ImportError:
+        return None
+    return fused

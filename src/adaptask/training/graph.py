@@ -1,0 +1,198 @@
+"""A whole training step as one device graph: captured once, then replayed in a single launch."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, optim
+
+from adaptask.arguments import check_choice
+from adaptask.errors import TrainingError
+from adaptask.training.step import TrainingStep
+
+ENGINES = ("auto", "graph", "eager")
+
+# Steps before the capture: libraries choose their kernels, optimisers make their moments.
+_WARM_UP = 3
+
+
+class GraphEngine:
+    """Makes training steps, by replaying a graph where that can be done.
+
+    The first steps, and those after anything changed, are run eagerly: they are steps like all
+    others, so that the result does not depend on the engine, but for rounding.
+
+    Args:
+        step: The step.
+        engine: `eager`; `graph`, to replay or fail; `auto`, to replay where it can be done.
+        report: Told why a step is not replayed.
+
+    Raises:
+        TrainingError: If `graph` is asked for and there is no CUDA device.
+    """
+
+    def __init__(
+        self, step: TrainingStep, *, engine: str = "auto", report: Callable[[str], None]
+    ) -> None:
+        self.step = step
+        self._report = report
+        self._required = check_choice("engine", engine, ENGINES) == "graph"
+        obstacle = _obstacle(step)
+        if obstacle and self._required:
+            raise TrainingError(f"a step cannot be captured: {obstacle}. Take --engine eager.")
+        self._captures = engine != "eager" and obstacle is None
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._stream: Any = None
+        self._n_warm, self._phase = 0, None
+
+    @property
+    def is_replaying(self) -> bool:
+        """Whether steps are replayed by now."""
+        return self._graph is not None
+
+    def reset(self) -> None:
+        """Forget the graph, after something was put in the place of what it works on."""
+        self._graph, self._n_warm = None, 0
+
+    def __call__(self, number: int) -> None:
+        """Make step number `number`, counted from 0."""
+        if not self._captures:
+            self.step(number)
+            return
+        phase = getattr(self.step.learner, "phase", None)
+        if phase != self._phase:
+            self.reset()
+            self._phase = phase
+        if self._n_warm < _WARM_UP:
+            self._n_warm += 1
+            if self._n_warm == _WARM_UP:
+                self._watch_for_waiting(number)
+            else:
+                self._on_side_stream(lambda: self.step(number))
+            return
+        if self._graph is None and not self._capture():
+            self.step(number)
+            return
+        assert self._graph is not None
+        prepare = getattr(self.step.sampler, "prepare", None)
+        if prepare is not None:
+            prepare()
+        self.step.set_number(number)
+        self._graph.replay()
+
+    def _watch_for_waiting(self, number: int) -> None:
+        """Make a step, and give up graphs if it reads a value on the host, which none can do."""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            try:
+                self._on_side_stream(lambda: self.step(number))
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+        waits = [w for w in caught if "synchronizing CUDA operation" in str(w.message)]
+        for warning in caught:
+            if warning not in waits and "prototype" not in str(warning.message):
+                warnings.warn_explicit(
+                    warning.message, warning.category, warning.filename, warning.lineno
+                )
+        if waits:
+            place = f"{waits[0].filename}, line {waits[0].lineno}"
+            self._give_up(f"it waits for the device ({place})")
+
+    def _capture(self) -> bool:
+        """Capture the step; return whether it could be done."""
+        graph = torch.cuda.CUDAGraph()
+        device = self.step.source.device
+        generators = [*_generators(self.step), torch.cuda.default_generators[device.index]]
+        before = [generator.get_state() for generator in generators]
+        for generator in generators[:-1]:
+            graph.register_generator_state(generator)
+        make_capturable(self.step.optimizer)
+        torch.cuda.synchronize(device)
+        try:
+            with torch.cuda.graph(graph, stream=self._stream):
+                self.step.run()
+        except Exception as error:  # whatever a learner or a sampler does that cannot be captured
+            # They take themselves to be in a graph still, and would refuse to draw.
+            for generator, state in zip(generators, before, strict=True):
+                fresh = torch.Generator(device)
+                fresh.set_state(state)
+                generator.graphsafe_set_state(fresh.graphsafe_get_state())
+            self._give_up(str(error).partition("\n")[0])
+            return False
+        self._graph = graph
+        return True
+
+    def _give_up(self, reason: str) -> None:
+        self._captures = False
+        if self._required:
+            raise TrainingError(f"a step cannot be captured: {reason}. Take --engine eager.")
+        self._report(f"Steps are run eagerly, since they cannot be captured: {reason}")
+
+    def _on_side_stream(self, act: Callable[[], None]) -> None:
+        """Run on the stream on which the graph is captured later."""
+        device = self.step.source.device
+        if self._stream is None:
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        current = torch.cuda.current_stream(device)
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            act()
+        current.wait_stream(self._stream)
+
+
+def _obstacle(step: TrainingStep) -> str | None:
+    """Return what is known from the start to be in the way."""
+    if step.source.device.type != "cuda":
+        return f"there are no graphs on {step.source.device.type}"
+    if getattr(step.source, "storage", "device") == "host":
+        return "the images are in host memory"
+    return None
+
+
+def _generators(step: TrainingStep) -> list[torch.Generator]:
+    """Return the random streams that a step draws from; that of the device registers itself."""
+    found = [
+        getattr(step.sampler, "generator", None),
+        getattr(step.source, "choice_generator", None),
+        getattr(step.source, "augmentation_generator", None),
+    ]
+    unique = {id(g): g for g in found if isinstance(g, torch.Generator) and g.device.type == "cuda"}
+    return list(unique.values())
+
+
+def make_capturable(optimizer: optim.Optimizer) -> None:
+    """Let an optimiser read its learning rate from the device, so that a graph sees it change."""
+    for group in optimizer.param_groups:
+        if "capturable" in group:
+            group["capturable"] = True
+        if not isinstance(group["lr"], Tensor):
+            device = group["params"][0].device
+            group["lr"] = torch.tensor(float(group["lr"]), device=device)
+
+
+def set_learning_rate(optimizer: optim.Optimizer, factor: float) -> None:
+    """Set the learning rates to a factor times what they were at first."""
+    for group in optimizer.param_groups:
+        if "initial_lr" not in group:
+            group["initial_lr"] = float(group["lr"])
+        lr = group["initial_lr"] * factor
+        if isinstance(group["lr"], Tensor):
+            if group.get("host_lr") != lr:  # a kernel is saved while nothing changes
+                group["lr"].fill_(lr)
+        else:
+            group["lr"] = lr
+        group["host_lr"] = lr
+
+
+def plain_state(optimizer: optim.Optimizer) -> dict[str, Any]:
+    """Return the state of an optimiser as it would be without a graph."""
+    state = optimizer.state_dict()
+    for group in state["param_groups"]:
+        group["lr"] = group.pop("host_lr", None) or float(group["lr"])
+        if "capturable" in group:
+            group["capturable"] = False
+    return state

@@ -1,0 +1,202 @@
+"""A step as one device graph: the same training as kernel by kernel."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from adaptask.backbones import build_backbone
+from adaptask.data import open_episodes
+from adaptask.errors import TrainingError
+from adaptask.learners import LEARNERS, build_learner
+from adaptask.samplers import build_sampler
+from adaptask.training import Every, Trainer, build_optimizer, cosine
+from adaptask.training.graph import make_capturable, plain_state, set_learning_rate
+
+cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+NEVER = Every(log=0, validate=0, checkpoint=0, snapshot=0)
+HEADED = ("maml", "maml++", "anil", "reptile")
+
+
+class Notes:
+    def __init__(self):
+        self.messages = []
+
+    def begin(self, step, n_steps):
+        pass
+
+    def advance(self, step, metrics=None):
+        pass
+
+    def message(self, text):
+        self.messages.append(text)
+
+    warn = message
+
+    def end(self, step):
+        pass
+
+
+def build(tiny, *, device="cuda", learner="protonet", sampler="gcp", optimiser="adam", **settings):
+    source = open_episodes(tiny, "train", device=device, augmentation="crop-flip", seed=1)
+    if isinstance(learner, str):
+        torch.manual_seed(0)
+        pooled = {"n_pooled": 2} if learner == "relationnet" else {}
+        network = build_backbone(
+            "conv4", image_shape=source.image_set.image_shape, filters=8, **pooled
+        )
+        options = {"n_way": 3} if learner in HEADED else {}
+        learner = build_learner(learner, backbone=network, **options)
+    learner.to(device)
+    return Trainer(
+        learner,
+        build_sampler(sampler, n_classes=12, n_way=3, seed=2, device=device),
+        source,
+        n_shot=2,
+        n_query=4,
+        n_tasks=2,
+        optimizer=build_optimizer(optimiser, learner.parameters(), lr=1e-3),
+        **{"every": NEVER, **settings},
+    )
+
+
+def outcome(trainer):
+    """What training came to; the weights only where the optimiser does not blow up rounding.
+
+    Adam makes a gradient that is nothing but rounding, as of a bias before a norm, as large as any.
+    """
+    weights = trainer.learner.state_dict()
+    return {
+        **(weights if isinstance(trainer.optimizer, torch.optim.SGD) else {}),
+        "potentials": getattr(trainer.sampler, "log_potentials", torch.zeros(1)),
+        "counts": trainer._train_step.class_counts,
+        "metrics": trainer._train_step.metrics.state_dict()["sums"],
+    }
+
+
+def assert_close(left, right, *, exact=False):
+    tolerance = {"rtol": 0, "atol": 0} if exact else {"rtol": 5e-3, "atol": 5e-4}
+    left, right = outcome(left), outcome(right)
+    assert left.keys() == right.keys()
+    for name, value in left.items():
+        torch.testing.assert_close(
+            value, right[name], **tolerance, msg=lambda m, n=name: f"{n}: {m}"
+        )
+
+
+def test_on_a_cpu_steps_are_eager(tiny):
+    trainer = build(tiny, device="cpu")
+    trainer.fit(5)
+    assert not trainer._engine.is_replaying
+    with pytest.raises(TrainingError, match=r"no graphs on cpu. Take --engine eager"):
+        build(tiny, device="cpu", engine="graph")
+
+
+def test_the_state_of_an_optimiser_is_saved_as_without_a_graph():
+    weight = nn.Parameter(torch.ones(2))
+    optimizer = build_optimizer("adam", [weight], lr=0.5)
+    plain = copy.deepcopy(optimizer.state_dict()["param_groups"][0])
+    make_capturable(optimizer)
+    set_learning_rate(optimizer, 0.1)
+    assert float(optimizer.param_groups[0]["lr"]) == pytest.approx(0.05)
+    saved = plain_state(optimizer)["param_groups"][0]
+    assert saved == plain | {"lr": 0.05, "initial_lr": 0.5}
+    assert isinstance(optimizer.param_groups[0]["lr"], torch.Tensor)
+
+
+@cuda
+@pytest.mark.parametrize("sampler", ["uniform", "c", "cp", "gcp"])
+@pytest.mark.parametrize("optimiser", ["adam", "sgd"])
+def test_samplers_draw_and_learn_alike(tiny, sampler, optimiser):
+    settings = {"sampler": sampler, "optimiser": optimiser, "schedule": cosine, "clip_norm": 1.0}
+    eager, graph = (build(tiny, engine=engine, **settings) for engine in ("eager", "graph"))
+    for trainer in (eager, graph):
+        trainer.fit(15)
+    assert graph._engine.is_replaying
+    assert not eager._engine.is_replaying
+    assert_close(eager, graph)
+    n_drawn = int(graph._train_step.class_counts.sum())
+    assert n_drawn == 15 * 2 * 3
+
+
+@cuda
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_learners_learn_alike(tiny, learner):
+    eager, graph = (
+        build(tiny, engine=engine, learner=learner, optimiser="sgd")
+        for engine in ("eager", "graph")
+    )
+    for trainer in (eager, graph):
+        torch.manual_seed(3)
+        trainer.fit(12)
+    assert graph._engine.is_replaying
+    assert_close(eager, graph)
+
+
+@cuda
+def test_a_run_goes_on_exactly(tiny, monkeypatch):
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    try:
+        whole, first, second = (build(tiny, engine="graph", optimiser="sgd") for _ in range(3))
+        whole.fit(7)
+        whole.state_dict()  # as a checkpoint does
+        whole.fit(16)
+        first.fit(7)
+        torch.manual_seed(77)
+        second.load_state_dict(copy.deepcopy(first.state_dict()))
+        second.fit(16)
+        assert_close(whole, second, exact=True)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+class Untold(nn.Module):
+    """A nearest-neighbour learner that can be told to misbehave at a step."""
+
+    def __init__(self, *, waits=False, nan_at=-1):
+        super().__init__()
+        self.weight, self.waits, self.nan_at = nn.Parameter(torch.tensor(0.01)), waits, nan_at
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, episodes):
+        self.calls += 1
+        support = episodes.support_images.flatten(2)[:, ::2]
+        logits = -self.weight * torch.cdist(episodes.query_images.flatten(2), support)
+        if self.waits:
+            logits = logits * float(logits.isfinite().all())
+        return torch.where(self.calls == self.nan_at, torch.nan, logits)
+
+
+@cuda
+def test_what_cannot_be_captured_is_run_eagerly_and_says_so(tiny):
+    notes = Notes()
+    trainer = build(tiny, learner=Untold(waits=True), sampler="uniform", display=notes)
+    trainer.fit(8)
+    assert int(trainer.learner.calls) in (8, 9)  # the attempt to capture counts at most once
+    assert any("cannot be captured" in text for text in notes.messages)
+    with pytest.raises(TrainingError, match="cannot be captured"):
+        build(tiny, learner=Untold(waits=True), sampler="uniform", engine="graph").fit(8)
+
+
+@cuda
+def test_a_loss_that_is_no_number_is_found_with_its_step(tiny):
+    every = Every(log=4, validate=0, checkpoint=0, snapshot=0)
+    trainer = build(tiny, learner=Untold(nan_at=10), sampler="uniform", every=every, engine="graph")
+    with pytest.raises(TrainingError, match=r"loss of step 10 is no finite number"):
+        trainer.fit(20)
+    assert trainer.step == 12
+
+
+@cuda
+def test_nothing_waits_for_the_device(tiny):
+    trainer = build(tiny, engine="graph", schedule=cosine)
+    for _ in range(6):
+        trainer._advance(100)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(3):
+            trainer._advance(100)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
