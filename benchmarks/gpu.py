@@ -151,11 +151,8 @@ def compare_engines(images: ImageSet, seconds: float) -> None:
         "eager, float32": replace(
             setting, engine="eager", precision="float32", channels_last=False
         ),
-        "graph, float32": replace(setting, precision="float32", channels_last=False),
         "graph, float32, channels last": replace(setting, precision="float32"),
-        "graph, bfloat16": replace(setting, channels_last=False),
         "graph, bfloat16, channels last": setting,
-        "graph, bfloat16, compiled": replace(setting, compiled=True, channels_last=False),
         "graph, bfloat16, compiled, channels last": replace(setting, compiled=True),
         "graph, bfloat16, channels last, uniform": replace(setting, sampler="uniform"),
     }
