@@ -6,6 +6,7 @@ _NEED_TRITON = [
     "src/adaptask/data/fused.py",
     "src/adaptask/learners/crammer_singer_triton.py",
     "src/adaptask/samplers/fused.py",
+    "src/adaptask/training/fused.py",
 ]
 
 collect_ignore = [] if importlib.util.find_spec("triton") else _NEED_TRITON

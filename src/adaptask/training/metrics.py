@@ -15,24 +15,25 @@ class RunningMetrics:
     """Means of loss and accuracy since they were last taken, summed where the numbers are."""
 
     def __init__(self, device: torch.device) -> None:
-        self._sums = torch.zeros(3, dtype=torch.float64, device=device)
+        self.sums = torch.zeros(3, dtype=torch.float64, device=device)
+        """Of loss, accuracy and parts of steps."""
 
     @torch.no_grad()
     def add(self, outcome: Outcome, query_labels: Tensor) -> None:
         """Count one part of a step; nothing waits for the device."""
         right = (outcome.query_logits.argmax(-1) == query_labels).to(torch.float64).mean()
         loss = outcome.loss.detach().to(torch.float64)
-        self._sums += torch.stack((loss, right, torch.ones_like(right)))
+        self.sums += torch.stack((loss, right, torch.ones_like(right)))
 
     def take(self) -> dict[str, float]:
         """Return the means and start again; empty where nothing was added."""
-        loss, right, count = self._sums.tolist()
-        self._sums.zero_()
+        loss, right, count = self.sums.tolist()
+        self.sums.zero_()
         return {"loss": loss / count, "accuracy": right / count} if count else {}
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the sums."""
-        return {"sums": self._sums.clone()}
+        return {"sums": self.sums.clone()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Go on from sums that were saved.
@@ -41,9 +42,9 @@ class RunningMetrics:
             StateError: If they are damaged.
         """
         sums = state.get("sums")
-        if not isinstance(sums, Tensor) or sums.shape != self._sums.shape:
+        if not isinstance(sums, Tensor) or sums.shape != self.sums.shape:
             raise StateError("the sums of the metrics are damaged. Load another checkpoint.")
-        self._sums.copy_(sums)
+        self.sums.copy_(sums)
 
 
 class DivergenceWatch:
@@ -58,9 +59,10 @@ class DivergenceWatch:
     ) -> None:
         self._waits = device.type == "cpu"
         self._class_names = class_names
-        # -1 while all is well.
-        self._step = torch.full((), -1, dtype=torch.int64, device=device)
-        self._class_ids = torch.zeros(n_way, dtype=torch.int64, device=device)
+        self.step = torch.full((), -1, dtype=torch.int64, device=device)
+        """The first step whose loss was no number; -1 while all is well."""
+        self.class_ids = torch.zeros(n_way, dtype=torch.int64, device=device)
+        """The classes of its first task whose logits are none."""
 
     @torch.no_grad()
     def watch(self, step: Tensor, outcome: Outcome, class_ids: Tensor) -> None:
@@ -76,15 +78,15 @@ class DivergenceWatch:
         # By index_select: plain indexing would read the position on the host.
         first_bad = finite_tasks.to(torch.uint8).argmin(keepdim=True)
         worst = class_ids.index_select(0, first_bad).squeeze(0)
-        first = ~fine & (self._step < 0)
-        self._step.copy_(torch.where(first, step, self._step))
-        self._class_ids.copy_(torch.where(first, worst, self._class_ids))
+        first = ~fine & (self.step < 0)
+        self.step.copy_(torch.where(first, step, self.step))
+        self.class_ids.copy_(torch.where(first, worst, self.class_ids))
         if self._waits:
             self.check()
 
     def reset(self) -> None:
         """Forget what was found."""
-        self._step.fill_(-1)
+        self.step.fill_(-1)
 
     def check(self) -> None:
         """Raise what was found, and start again.
@@ -92,11 +94,11 @@ class DivergenceWatch:
         Raises:
             TrainingError: If a loss was no finite number; says at which step, for which classes.
         """
-        step = int(self._step)
+        step = int(self.step)
         if step < 0:
             return
         self.reset()
-        ids = self._class_ids.tolist()
+        ids = self.class_ids.tolist()
         names = ids if self._class_names is None else [self._class_names[i] for i in ids]
         raise TrainingError(
             f"the loss of step {step + 1} is no finite number; its task has the classes "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from math import inf
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn, optim
@@ -79,6 +79,7 @@ class TrainingStep:
         self.precision = check_choice("precision", precision, PRECISIONS)
         self.metrics = RunningMetrics(source.device)
         self.divergence = DivergenceWatch(source.device, sampler.n_way, _class_names(source))
+        self._kernels = _load_kernels(source.device)
         self._number = torch.zeros((), dtype=torch.int64, device=source.device)
         self._next: int | None = None
         self.class_counts = _no_counts(sampler, source.device)
@@ -116,15 +117,42 @@ class TrainingStep:
             self.class_counts.index_add_(0, drawn, torch.ones_like(drawn))
         self._number += 1
 
+    def _note(self, outcome: Outcome, episodes: Episodes) -> None:
+        """Count what came out, and look whether it is a number."""
+        if self._kernels is None:
+            self.divergence.watch(self._number, outcome, episodes.class_ids)
+            self.metrics.add(outcome, episodes.query_labels)
+            return
+        self._kernels.note_part(
+            outcome.loss,
+            outcome.query_logits,
+            episodes.query_labels,
+            episodes.class_ids,
+            self._number,
+            sums=self.metrics.sums,
+            bad_step=self.divergence.step,
+            bad_class_ids=self.divergence.class_ids,
+        )
+
     def _learn(self, class_ids: Tensor) -> tuple[Tensor, Tensor]:
         """Add the gradient of some tasks; return their query probabilities and labels."""
         episodes = self.source.draw(class_ids, n_shot=self.n_shot, n_query=self.n_query)
         with autocast(self.source.device, self.precision):
             outcome = training_outcome(self.learner, episodes)
-        self.divergence.watch(self._number, outcome, class_ids)
-        self.metrics.add(outcome, episodes.query_labels)
+        self._note(outcome, episodes)
         (outcome.loss / self.accumulate).backward()  # type: ignore[no-untyped-call]
         return outcome.query_logits.float().softmax(-1), episodes.query_labels
+
+
+def _load_kernels(device: torch.device) -> Any:
+    """Return the module of kernels, on a GPU where Triton is installed."""
+    if device.type != "cuda":
+        return None
+    try:
+        from adaptask.training import fused
+    except ImportError:
+        return None
+    return fused
 
 
 def training_outcome(learner: EpisodeLearner, episodes: Episodes) -> Outcome:
