@@ -1,6 +1,7 @@
 """`adaptask compare`: what is compared, what is kept, what is refused."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -75,6 +76,9 @@ def test_reptile_gets_its_own_optimiser_unless_one_is_named():
         (RunConfig(), ("protonet",), ("uniform:tau=1",), "takes no options"),
         (RunConfig(), ("protonet",), ("gcp:tau",), "gcp:OPTION=VALUE; got 'tau'"),
         (RunConfig(), ("protonet",), ("gcp:tau=much",), "sampler.tau must be a number"),
+        (RunConfig(), ("protonet",), ("gcp:",), "gcp:OPTION=VALUE; got ''"),
+        (RunConfig(), ("protonet",), ("gcp:tau=0.3,tau=0.4",), "tau is given twice"),
+        (RunConfig(), ("protonet",), ("gcp", "gcp:tau=0.5"), "'gcp:tau=0.5' is the same as 'gcp'"),
         (RunConfig(sampler=SamplerConfig(alpha=2)), ("protonet",), ("uniform",), "takes alpha"),
         (RunConfig(maml=MAMLOptions(inner_steps=3)), ("protonet",), ("gcp",), "maml is not comp"),
     ],
@@ -135,14 +139,67 @@ def test_more_seeds_and_samplers_are_added(tiny_comparison, tmp_path, capsys):
     assert runs == {"protonet uniform": [0, 1], "protonet gcp": [0], "protonet c": [0, 1]}
 
 
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 def test_other_settings_in_the_same_folder_are_refused(tiny_comparison, tmp_path, capsys):
     output = tmp_path / "study"
-    assert main([*tiny_comparison, "--output", str(output)]) == 0
-    before = {path: path.read_bytes() for path in output.rglob("test.json")}
-    assert main([*tiny_comparison, "--output", str(output), "--lr", "0.5"]) == 1
-    said = capsys.readouterr()
-    assert "cannot change while it goes on" in said.out.replace("\n", " ")
-    assert {path: path.read_bytes() for path in output.rglob("test.json")} == before
+    assert main([*tiny_comparison, "--seeds", "1", "--output", str(output)]) == 0
+    before = contents(output)
+    for flags, message in (
+        (["--lr", "0.5"], "protonet uniform, seed 0 with optimiser.lr 0.001, now it is 0.5"),
+        (["--samplers", "uniform", "c", "--n-shot", "2"], "task.n_shot 1, now it is 2"),
+        # What is not named would stand in the same table, trained in another way.
+        (["--samplers", "c", "--lr", "0.5"], "also has protonet uniform, seed 0, with optimiser"),
+        (["--samplers", "uniform", "c", "--steps", "15"], "also has protonet gcp, seed 0, with st"),
+        (["--samplers", "uniform", "c", "--tau", "0.9"], "also has protonet gcp, .* sampler.tau"),
+    ):
+        capsys.readouterr()
+        assert main([*tiny_comparison, "--seeds", "1", "--output", str(output), *flags]) == 1
+        assert re.search(message, capsys.readouterr().err)
+        assert contents(output) == before, "nothing is half-done"
+
+
+def test_fewer_seeds_with_more_steps_would_mix_both(tiny_comparison, tmp_path, capsys):
+    output = ["--output", str(tmp_path / "study")]
+    assert main([*tiny_comparison, *output]) == 0
+    assert main([*tiny_comparison, *output, "--seeds", "1", "--steps", "15"]) == 1
+    assert "also has protonet uniform, seed 1, with steps 12" in capsys.readouterr().err
+    assert main([*tiny_comparison, *output, "--steps", "15"]) == 0
+    for path in tmp_path.rglob("config.toml"):
+        assert load_config(path).steps == 15
+
+
+def test_more_steps_are_refused_where_the_first_one_depends_on_them(
+    tiny_comparison, tmp_path, capsys
+):
+    command = [*tiny_comparison, "--output", str(tmp_path / "study"), "--seeds", "1"]
+    command += ["--optimiser.schedule", "cosine"]
+    assert main(command) == 0
+    before = contents(tmp_path)
+    assert main([*command, "--steps", "15"]) == 1
+    assert "steps 12, now it is 15" in capsys.readouterr().err
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--samplers", "uniform", "gcp:tau=2"], "protonet gcp:tau=2 cannot be .* tau must be"),
+        (["--n-way", "1000"], "n_way must be between"),
+        (["--n-query", "1000"], "images"),
+        (["--evaluation.n-way", "1000"], "n_way of evaluation"),
+        (["--lr", "-1"], "lr must be"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_before_there_is_a_folder(
+    tiny_comparison, tmp_path, capsys, flags, message
+):
+    output = tmp_path / "study"
+    assert main([*tiny_comparison, "--output", str(output), *flags]) == 1
+    assert re.search(message, capsys.readouterr().err)
+    assert not output.exists()
 
 
 def test_a_folder_with_other_things_is_left_alone(tiny_comparison, tmp_path, capsys):
