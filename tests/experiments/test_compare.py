@@ -215,3 +215,28 @@ def test_a_failed_run_is_named_and_the_status_says_so(tiny_comparison, tmp_path,
     said = capsys.readouterr().out
     assert "protonet gcp, seed 1 failed" in said.replace("\n", " ")
     assert (output / "report.html").exists()
+
+
+@pytest.mark.parametrize("file", ["config.toml", "test.json"])
+@pytest.mark.parametrize("content", [None, b"{torn"])
+def test_a_file_lost_or_damaged_between_two_starts_is_made_anew(
+    tiny_comparison, tmp_path, capsys, file, content
+):
+    command = [*tiny_comparison, "--output", str(tmp_path), "--seeds", "1", "--samplers", "gcp"]
+    assert main(command) == 0
+    run = tmp_path / "runs" / "protonet-gcp" / "seed-0"
+    before = {name: (run / name).read_bytes() for name in ("config.toml", "test.json")}
+    (run / file).unlink()
+    if content is not None:
+        (run / file).write_bytes(content)
+    assert main(command) == 0
+    assert {name: (run / name).read_bytes() for name in before} == before
+
+
+def test_a_kill_before_the_study_was_written_leaves_a_folder_that_can_be_used(
+    tiny_comparison, tmp_path, capsys
+):
+    (tmp_path / "lock").touch()
+    (tmp_path / "study.json.tmp").write_text("{")
+    command = [*tiny_comparison, "--output", str(tmp_path), "--seeds", "1", "--samplers", "gcp"]
+    assert main(command) == 0

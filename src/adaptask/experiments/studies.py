@@ -88,7 +88,7 @@ def run_study(plan: StudyPlan, folder: Path, *, workers: int | None = None) -> d
     possible = [job for job in jobs if job.config.data.dataset not in missing]
     if not possible:
         raise next(iter(missing.values()))
-    check_buildable([t for t in plan.trials if t.config.data.dataset not in missing])
+    check_buildable({t.name: t.config for t in plan.trials if t.config.data.dataset not in missing})
     _make(folder)
     with ExitStack() as stack:
         stack.push(_say_how_to_go_on)

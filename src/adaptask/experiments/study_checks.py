@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,24 +19,26 @@ from adaptask.experiments.building import (
 from adaptask.experiments.config import MachineConfig, RunConfig
 from adaptask.experiments.config_file import decisive_settings, dump_config, load_config
 from adaptask.experiments.jobs import Job
-from adaptask.experiments.trials import Trial
 from adaptask.report.study import Arm, Study
 
 ConfigOf = Callable[[Arm], RunConfig | None]
 """How an arm would be configured now; None where that is not known."""
 
 
-def check_buildable(trials: Sequence[Trial]) -> None:
+def check_buildable(configs: Mapping[str, RunConfig]) -> None:
     """Build what each trial is made of, so that what cannot be used is refused before any training.
+
+    Args:
+        configs: Of the trials, by name.
 
     Raises:
         AdaptaskError: If a value is out of range, or does not fit the data.
     """
     cpu = torch.device("cpu")
-    for trial in trials:
+    for name, planned in configs.items():
         # Machine and storage are for the device on which it is trained.
-        data = replace(trial.config.data, storage="auto")
-        config = replace(trial.config, data=data, machine=MachineConfig())
+        data = replace(planned.data, storage="auto")
+        config = replace(planned, data=data, machine=MachineConfig())
         tests = config.evaluation
         few = {"n_episodes": min(2, tests.n_episodes), "n_validation": min(2, tests.n_validation)}
         config = replace(config, evaluation=replace(tests, **few))
@@ -46,7 +48,7 @@ def check_buildable(trials: Sequence[Trial]) -> None:
             for split in ("val", "test"):
                 build_evaluator(config, split, cpu)
         except AdaptaskError as error:
-            raise type(error)(f"{trial.name} cannot be trained: {error}") from error
+            raise type(error)(f"{name} cannot be trained: {error}") from error
 
 
 def check_unchanged(jobs: Sequence[Job], folder: Path) -> None:
