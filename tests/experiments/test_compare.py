@@ -8,6 +8,7 @@ import pytest
 
 from adaptask.cli import main
 from adaptask.errors import ArgumentError
+from adaptask.experiments import studies
 from adaptask.experiments.compare_command import comparison
 from adaptask.experiments.config import (
     LEARNERS,
@@ -240,3 +241,15 @@ def test_a_kill_before_the_study_was_written_leaves_a_folder_that_can_be_used(
     (tmp_path / "study.json.tmp").write_text("{")
     command = [*tiny_comparison, "--output", str(tmp_path), "--seeds", "1", "--samplers", "gcp"]
     assert main(command) == 0
+
+
+def test_failures_are_told_in_the_order_of_the_plan(tiny_config, tmp_path, monkeypatch):
+    def fail_backwards(jobs, display, *, workers):
+        return {job.name: "why" for job in reversed(jobs)}
+
+    monkeypatch.setattr(studies, "run_jobs", fail_backwards)
+    trials = comparison(tiny_config, learners=("protonet",), samplers=("uniform", "gcp"))
+    plan = studies.StudyPlan(title="", trials=trials, seeds=range(2), command="")
+    assert list(studies.run_study(plan, tmp_path)) == [
+        f"protonet {sampler}, seed {seed}" for seed in (0, 1) for sampler in ("uniform", "gcp")
+    ]

@@ -99,8 +99,10 @@ def run_study(plan: StudyPlan, folder: Path, *, workers: int | None = None) -> d
         for error in missing.values():
             display.warn(f"Left out: {error}")
         failures = run_jobs(possible, display, workers=workers)
-    left_out = {job.name: job.config.data.dataset for job in jobs if job not in possible}
-    return failures | {name: f"{missing[dataset]}" for name, dataset in left_out.items()}
+    for job in jobs:
+        if error_of_data := missing.get(job.config.data.dataset):
+            failures[job.name] = str(error_of_data)
+    return {job.name: failures[job.name] for job in jobs if job.name in failures}
 
 
 def _say_how_to_go_on(kind: type[BaseException] | None, *_: object) -> None:
