@@ -150,6 +150,7 @@ def test_other_settings_in_the_same_folder_are_refused(tiny_comparison, tmp_path
     before = contents(output)
     for flags, message in (
         (["--lr", "0.5"], "protonet uniform, seed 0 with optimiser.lr 0.001, now it is 0.5"),
+        (["--steps", "6"], "protonet uniform, seed 0 with steps 12, now it is 6"),
         (["--samplers", "uniform", "c", "--n-shot", "2"], "task.n_shot 1, now it is 2"),
         # What is not named would stand in the same table, trained in another way.
         (["--samplers", "c", "--lr", "0.5"], "also has protonet uniform, seed 0, with optimiser"),

@@ -62,7 +62,8 @@ def check_unchanged(jobs: Sequence[Job], folder: Path) -> None:
         if before is None:
             continue
         for key, old, new in _differences(before, job.config):
-            if key != "steps" or depends_on_steps(job.config):
+            grows = key == "steps" and job.config.steps > before.steps
+            if not grows or depends_on_steps(job.config):
                 raise ArgumentError(
                     f"{folder} has {job.name} with {key} {old}, now it is {new}. Choose another "
                     "folder, or leave it as it was."
