@@ -1,12 +1,14 @@
 """`adaptask compare`: what is compared, what is kept, what is refused."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
 
 from adaptask.cli import main
 from adaptask.errors import ArgumentError
+from adaptask.experiments import studies
 from adaptask.experiments.compare_command import comparison
 from adaptask.experiments.config import (
     LEARNERS,
@@ -75,6 +77,9 @@ def test_reptile_gets_its_own_optimiser_unless_one_is_named():
         (RunConfig(), ("protonet",), ("uniform:tau=1",), "takes no options"),
         (RunConfig(), ("protonet",), ("gcp:tau",), "gcp:OPTION=VALUE; got 'tau'"),
         (RunConfig(), ("protonet",), ("gcp:tau=much",), "sampler.tau must be a number"),
+        (RunConfig(), ("protonet",), ("gcp:",), "gcp:OPTION=VALUE; got ''"),
+        (RunConfig(), ("protonet",), ("gcp:tau=0.3,tau=0.4",), "tau is given twice"),
+        (RunConfig(), ("protonet",), ("gcp", "gcp:tau=0.5"), "'gcp:tau=0.5' is the same as 'gcp'"),
         (RunConfig(sampler=SamplerConfig(alpha=2)), ("protonet",), ("uniform",), "takes alpha"),
         (RunConfig(maml=MAMLOptions(inner_steps=3)), ("protonet",), ("gcp",), "maml is not comp"),
     ],
@@ -135,14 +140,68 @@ def test_more_seeds_and_samplers_are_added(tiny_comparison, tmp_path, capsys):
     assert runs == {"protonet uniform": [0, 1], "protonet gcp": [0], "protonet c": [0, 1]}
 
 
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 def test_other_settings_in_the_same_folder_are_refused(tiny_comparison, tmp_path, capsys):
     output = tmp_path / "study"
-    assert main([*tiny_comparison, "--output", str(output)]) == 0
-    before = {path: path.read_bytes() for path in output.rglob("test.json")}
-    assert main([*tiny_comparison, "--output", str(output), "--lr", "0.5"]) == 1
-    said = capsys.readouterr()
-    assert "cannot change while it goes on" in said.out.replace("\n", " ")
-    assert {path: path.read_bytes() for path in output.rglob("test.json")} == before
+    assert main([*tiny_comparison, "--seeds", "1", "--output", str(output)]) == 0
+    before = contents(output)
+    for flags, message in (
+        (["--lr", "0.5"], "protonet uniform, seed 0 with optimiser.lr 0.001, now it is 0.5"),
+        (["--steps", "6"], "protonet uniform, seed 0 with steps 12, now it is 6"),
+        (["--samplers", "uniform", "c", "--n-shot", "2"], "task.n_shot 1, now it is 2"),
+        # What is not named would stand in the same table, trained in another way.
+        (["--samplers", "c", "--lr", "0.5"], "also has protonet uniform, seed 0, with optimiser"),
+        (["--samplers", "uniform", "c", "--steps", "15"], "also has protonet gcp, seed 0, with st"),
+        (["--samplers", "uniform", "c", "--tau", "0.9"], "also has protonet gcp, .* sampler.tau"),
+    ):
+        capsys.readouterr()
+        assert main([*tiny_comparison, "--seeds", "1", "--output", str(output), *flags]) == 1
+        assert re.search(message, capsys.readouterr().err)
+        assert contents(output) == before, "nothing is half-done"
+
+
+def test_fewer_seeds_with_more_steps_would_mix_both(tiny_comparison, tmp_path, capsys):
+    output = ["--output", str(tmp_path / "study")]
+    assert main([*tiny_comparison, *output]) == 0
+    assert main([*tiny_comparison, *output, "--seeds", "1", "--steps", "15"]) == 1
+    assert "also has protonet uniform, seed 1, with steps 12" in capsys.readouterr().err
+    assert main([*tiny_comparison, *output, "--steps", "15"]) == 0
+    for path in tmp_path.rglob("config.toml"):
+        assert load_config(path).steps == 15
+
+
+def test_more_steps_are_refused_where_the_first_one_depends_on_them(
+    tiny_comparison, tmp_path, capsys
+):
+    command = [*tiny_comparison, "--output", str(tmp_path / "study"), "--seeds", "1"]
+    command += ["--optimiser.schedule", "cosine"]
+    assert main(command) == 0
+    before = contents(tmp_path)
+    assert main([*command, "--steps", "15"]) == 1
+    assert "steps 12, now it is 15" in capsys.readouterr().err
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--samplers", "uniform", "gcp:tau=2"], "protonet gcp:tau=2 cannot be .* tau must be"),
+        (["--n-way", "1000"], "n_way must be between"),
+        (["--n-query", "1000"], "images"),
+        (["--evaluation.n-way", "1000"], "n_way of evaluation"),
+        (["--lr", "-1"], "lr must be"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_before_there_is_a_folder(
+    tiny_comparison, tmp_path, capsys, flags, message
+):
+    output = tmp_path / "study"
+    assert main([*tiny_comparison, "--output", str(output), *flags]) == 1
+    assert re.search(message, capsys.readouterr().err)
+    assert not output.exists()
 
 
 def test_a_folder_with_other_things_is_left_alone(tiny_comparison, tmp_path, capsys):
@@ -158,3 +217,40 @@ def test_a_failed_run_is_named_and_the_status_says_so(tiny_comparison, tmp_path,
     said = capsys.readouterr().out
     assert "protonet gcp, seed 1 failed" in said.replace("\n", " ")
     assert (output / "report.html").exists()
+
+
+@pytest.mark.parametrize("file", ["config.toml", "test.json"])
+@pytest.mark.parametrize("content", [None, b"{torn"])
+def test_a_file_lost_or_damaged_between_two_starts_is_made_anew(
+    tiny_comparison, tmp_path, capsys, file, content
+):
+    command = [*tiny_comparison, "--output", str(tmp_path), "--seeds", "1", "--samplers", "gcp"]
+    assert main(command) == 0
+    run = tmp_path / "runs" / "protonet-gcp" / "seed-0"
+    before = {name: (run / name).read_bytes() for name in ("config.toml", "test.json")}
+    (run / file).unlink()
+    if content is not None:
+        (run / file).write_bytes(content)
+    assert main(command) == 0
+    assert {name: (run / name).read_bytes() for name in before} == before
+
+
+def test_a_kill_before_the_study_was_written_leaves_a_folder_that_can_be_used(
+    tiny_comparison, tmp_path, capsys
+):
+    (tmp_path / "lock").touch()
+    (tmp_path / "study.json.tmp").write_text("{")
+    command = [*tiny_comparison, "--output", str(tmp_path), "--seeds", "1", "--samplers", "gcp"]
+    assert main(command) == 0
+
+
+def test_failures_are_told_in_the_order_of_the_plan(tiny_config, tmp_path, monkeypatch):
+    def fail_backwards(jobs, display, *, workers):
+        return {job.name: "why" for job in reversed(jobs)}
+
+    monkeypatch.setattr(studies, "run_jobs", fail_backwards)
+    trials = comparison(tiny_config, learners=("protonet",), samplers=("uniform", "gcp"))
+    plan = studies.StudyPlan(title="", trials=trials, seeds=range(2), command="")
+    assert list(studies.run_study(plan, tmp_path)) == [
+        f"protonet {sampler}, seed {seed}" for seed in (0, 1) for sampler in ("uniform", "gcp")
+    ]

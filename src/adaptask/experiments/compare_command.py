@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shlex
-import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -64,14 +63,11 @@ def compare(
         seeds=range(seeds),
         command=shlex.join(command),
         notes=_notes(trials),
+        config_of=lambda arm: _configured(
+            base, arm.labels["learner"], _sampler(arm.labels["sampler"], base.sampler)
+        ),
     )
-    try:
-        failures = run_study(plan, folder, workers=workers)
-    except (KeyboardInterrupt, SystemExit):
-        if folder.exists():
-            sys.stderr.write("To go on, give the same command again; what is done is kept.\n")
-        raise
-    return conclude(folder, failures)
+    return conclude(folder, run_study(plan, folder, workers=workers))
 
 
 def default_folder(base: RunConfig, learners: Sequence[str]) -> Path:
@@ -100,6 +96,7 @@ def comparison(base: RunConfig, *, learners: Sequence[str], samplers: Sequence[s
     for learner in learners:
         check_choice("learner", learner, LEARNERS)
     configs = {text: _sampler(text, base.sampler) for text in samplers}
+    _check_distinct(configs)
     _check_sampler_options(base.sampler, list(configs.values()))
     _check_learner_options(base, learners)
     return [
@@ -116,19 +113,34 @@ def comparison(base: RunConfig, *, learners: Sequence[str], samplers: Sequence[s
 
 def _sampler(text: str, base: SamplerConfig) -> SamplerConfig:
     """Return the sampler that a text such as `gcp:strategy=easy,tau=0.7` names."""
-    name, _, options = text.partition(":")
+    name, colon, options = text.partition(":")
     taken = SAMPLER_OPTIONS[check_choice("sampler", name, SAMPLER_OPTIONS)]
     options_of_base = {option: getattr(base, option) for option in taken}
     config = RunConfig(sampler=SamplerConfig(name=name, **options_of_base))  # type: ignore[arg-type]
-    for item in filter(None, options.split(",")):
+    given = set()
+    for item in options.split(",") if colon else ():
         option, equals, value = item.partition("=")
         if not equals or option not in taken:
             raise ArgumentError(
                 f"the sampler {name!r} takes {', '.join(taken) or 'no options'}, written as "
                 f"{name}:OPTION=VALUE; got {item!r}."
             )
+        if option in given:
+            raise ArgumentError(f"{option} is given twice in {text!r}; give it once.")
+        given.add(option)
         config = with_option(config, f"sampler.{option}", value)
     return config.sampler
+
+
+def _check_distinct(samplers: Mapping[str, SamplerConfig]) -> None:
+    """Check that no sampler is compared with itself, which would only weaken the tests."""
+    known: dict[SamplerConfig, str] = {}
+    for text, sampler in samplers.items():
+        if sampler in known:
+            raise ArgumentError(
+                f"the sampler {text!r} is the same as {known[sampler]!r}; name one of them."
+            )
+        known[sampler] = text
 
 
 def _check_sampler_options(base: SamplerConfig, samplers: Collection[SamplerConfig]) -> None:

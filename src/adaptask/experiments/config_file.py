@@ -79,6 +79,21 @@ def parse_config(text: str, base: RunConfig | None = None) -> RunConfig:
     return with_values(base or RunConfig(), values)
 
 
+def decisive_settings(text: str) -> dict[str, Any]:
+    """Return what decides the results of a run, by dotted key: all but the machine.
+
+    >>> decisive_settings("steps = 9; machine.threads = 2".replace("; ", chr(10)))
+    {'steps': 9}
+    """
+    values: dict[str, Any] = {}
+    for key, value in tomllib.loads(text).items():
+        if isinstance(value, dict):
+            values |= {f"{key}.{name}": item for name, item in value.items()}
+        else:
+            values[key] = value
+    return {k: v for k, v in values.items() if k != "format" and not k.startswith("machine.")}
+
+
 def with_values(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
     """Return a configuration with some values set anew, section by section as in a TOML file.
 

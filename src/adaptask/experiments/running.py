@@ -53,7 +53,7 @@ def run(config: RunConfig, path: Path, *, display: Display, loggers: Sequence[Lo
     has_begun = folder.config.exists() or folder.last_checkpoint() is not None
     if has_begun:
         check_same_run(config, folder)
-        if (path / TEST).exists() and load_config(folder.config).steps == config.steps:
+        if _tested_after(folder) == config.steps:
             return
     else:
         folder.check_is_free()
@@ -97,6 +97,15 @@ def execute(
         finally:
             for logger in trainer.loggers:
                 logger.close()
+
+
+def _tested_after(folder: RunFolder) -> int | None:
+    """Return for how many steps a run was made whose result is there and whole."""
+    try:
+        json.loads((folder.path / TEST).read_bytes())
+        return load_config(folder.config).steps
+    except (OSError, ValueError, ArgumentError):
+        return None  # it goes on from its checkpoint, which writes them anew
 
 
 def check_same_run(config: RunConfig, folder: RunFolder) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -14,6 +15,12 @@ from adaptask.data import load
 from adaptask.errors import ArgumentError, DataError
 from adaptask.experiments.config import RunConfig, check_config
 from adaptask.experiments.jobs import Job, run_jobs
+from adaptask.experiments.study_checks import (
+    ConfigOf,
+    check_buildable,
+    check_comparable,
+    check_unchanged,
+)
 from adaptask.experiments.study_display import choose_study_display
 from adaptask.experiments.trials import Trial, check_trials
 from adaptask.report.study import FILE, Citation, Study, read_study
@@ -36,6 +43,8 @@ class StudyPlan:
     """Labels that stand beside each other as columns in the main table."""
     notes: tuple[str, ...] = ()
     citations: tuple[Citation, ...] = ()
+    config_of: ConfigOf = lambda arm: None
+    """Configures an arm that the folder has and that is none of the trials, as it would be now."""
 
     def study(self) -> Study:
         """Return it as the report knows it."""
@@ -79,25 +88,36 @@ def run_study(plan: StudyPlan, folder: Path, *, workers: int | None = None) -> d
     possible = [job for job in jobs if job.config.data.dataset not in missing]
     if not possible:
         raise next(iter(missing.values()))
+    check_buildable({t.name: t.config for t in plan.trials if t.config.data.dataset not in missing})
     _make(folder)
     with ExitStack() as stack:
+        stack.push(_say_how_to_go_on)
         stack.enter_context(FolderLock(folder / "lock").held())
-        _merged(plan.study(), folder).write(folder)
+        _grown(plan, folder, jobs).write(folder)
         display = choose_study_display(possible)
         stack.callback(display.close)
         for error in missing.values():
             display.warn(f"Left out: {error}")
         failures = run_jobs(possible, display, workers=workers)
-    left_out = {job.name: job.config.data.dataset for job in jobs if job not in possible}
-    return failures | {name: f"{missing[dataset]}" for name, dataset in left_out.items()}
+    for job in jobs:
+        if error_of_data := missing.get(job.config.data.dataset):
+            failures[job.name] = str(error_of_data)
+    return {job.name: failures[job.name] for job in jobs if job.name in failures}
+
+
+def _say_how_to_go_on(kind: type[BaseException] | None, *_: object) -> None:
+    if kind in (KeyboardInterrupt, SystemExit):
+        sys.stderr.write("To go on, give the same command again; what is done is kept.\n")
 
 
 def _make(folder: Path) -> None:
     if folder.is_dir() and not (folder / FILE).exists():
-        others = [path for path in folder.iterdir() if path.name != "lock"]
-        if others:
+        found = folder.iterdir()
+        # What a kill leaves before the study is written down does not count.
+        if others := [p.name for p in found if p.name != "lock" and p.suffix != ".tmp"]:
             raise ArgumentError(
-                f"{folder} exists, is not empty and holds no study; choose another folder."
+                f"{folder} exists and holds no study, but {sorted(others)[0]}; choose another "
+                "folder."
             )
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -148,8 +168,13 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _merged(study: Study, folder: Path) -> Study:
-    """Return the study with what the folder has already and it does not name."""
+def _grown(plan: StudyPlan, folder: Path, jobs: Sequence[Job]) -> Study:
+    """Return the study with what the folder has already and it does not name.
+
+    Raises:
+        ArgumentError: If that is another study, or was trained in another way.
+    """
+    study = plan.study()
     if not (folder / FILE).exists():
         return study
     before = read_study(folder)
@@ -157,6 +182,9 @@ def _merged(study: Study, folder: Path) -> Study:
         raise ArgumentError(
             f"{folder} holds another study, {before.title!r}; choose another folder."
         )
+    check_unchanged(jobs, folder)
+    configs = {trial.name: trial.config for trial in plan.trials}
+    check_comparable(before, lambda arm: configs.get(arm.name) or plan.config_of(arm), jobs, folder)
     arms = {arm.name: arm for arm in before.arms}
     for arm in study.arms:
         known = arms.get(arm.name)

@@ -4,12 +4,13 @@ import re
 import subprocess
 import sys
 import types
+from dataclasses import replace
 
 import pytest
 import torch
 
-from adaptask.errors import ArgumentError
-from adaptask.experiments.paper import estimates, plan_display
+from adaptask.errors import ArgumentError, TrainingError
+from adaptask.experiments.paper import estimates, plan_display, timing
 from adaptask.experiments.paper.estimates import Cost, kind_of, measure_costs, run_seconds
 from adaptask.experiments.paper.plan_display import dry_run
 from adaptask.experiments.paper.reproduction import default_folder, plan, reproduce
@@ -86,6 +87,7 @@ def test_tasks_take_no_more_images_than_a_class_has(tiny):
         ("table-cifar", {"scale": 0}, "scale must be above 0"),
         ("table-cifar", {"scale": 2}, "scale must be a number between 0 and 1"),
         ("table-cifar", {"seeds": 0}, "seeds must be at least 1"),
+        ("table-time", {"seeds": 3}, "is timed, not trained; leave out --seeds"),
         ("table-cifar", {"rows": ["PN"]}, "a row of table-cifar must be one of protonet"),
         (
             "table-time",
@@ -229,6 +231,28 @@ def test_reproducing_hands_the_plan_to_the_study(monkeypatch, tmp_path):
     assert len(handed["citations"]) == 10
     assert (handed["folder"], handed["workers"]) == (tmp_path, 3)
     assert {trial.config.machine.device for trial in handed["trials"]} == {"cpu"}
+    assert handed["command"].endswith("--seeds 2 --device cpu")
+    # Rows that the folder has from another time must have the settings of these.
+    (other,) = plan("table-cifar", rows=["metaoptnet-svm"], shots=[5], device="cpu").trials[:1]
+    arm = other.arm([0])
+    assert handed["config_of"](arm) == other.config
+    assert handed["config_of"](replace(arm, name="unheard of")) is None
+
+
+def test_times_are_not_measured_for_a_folder_that_cannot_be(tmp_path, monkeypatch, capsys):
+    measured = []
+    monkeypatch.setattr(timing, "time_settings", lambda *args, **kwargs: measured.append(args))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(TrainingError, match=r"could not write .*file"):
+        reproduce(plan("table-time", scale=0.01, device="cpu"), tmp_path / "file")
+    assert not measured
+
+
+def test_other_learners_are_said_to_be_others():
+    planned = plan("table-strategies", learners=["protonet"])
+    assert "MAML" not in planned.title
+    assert any("The paper has maml++" in note for note in planned.notes)
+    assert not any("The paper has maml++" in note for note in plan("table-strategies").notes)
 
 
 def test_reproducing_times_prints_and_keeps_them(

@@ -492,3 +492,13 @@ def test_the_shared_configuration_is_that_of_a_run_without_the_flags_that_vary(c
         with pytest.raises(SystemExit):
             tyro.cli(SweptConfig, args=[flag, "1"])
     capsys.readouterr()
+
+
+def test_missing_data_and_tasks_that_do_not_fit_leave_no_folder(tiny, tmp_path):
+    for change, error in (
+        ({"data": DataConfig(dataset="cifar-fs")}, DataError),
+        ({"task": TaskConfig(n_way=1000)}, ArgumentError),
+    ):
+        with pytest.raises(error, match="cannot be trained"):
+            sweep(replace(TINY, **change), flags=ALPHA, output=tmp_path / "s")
+        assert not (tmp_path / "s").exists()

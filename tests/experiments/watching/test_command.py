@@ -138,9 +138,9 @@ def test_a_run_that_was_killed_says_since_when_and_how_to_go_on(tmp_path):
 
 
 def test_what_is_not_there_yet_is_waited_for(tmp_path):
-    assert plain(tmp_path / "run") == [f"{tmp_path / 'run'} does not exist yet; waiting."]
+    assert plain(tmp_path / "run") == [f"{tmp_path / 'run'} does not exist yet."]
     (tmp_path / "run").mkdir()
-    assert plain(tmp_path / "run") == [f"{tmp_path / 'run'} holds no run yet; waiting."]
+    assert plain(tmp_path / "run") == [f"{tmp_path / 'run'} holds no run yet."]
     (tmp_path / "run" / "config.toml").write_text(dump_config(RunConfig()))
     assert "0/10000" in plain(tmp_path / "run")
 

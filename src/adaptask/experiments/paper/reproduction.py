@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from adaptask.arguments import check_choice, check_integer, check_number
+from adaptask.atomic_file import not_written
 from adaptask.errors import ArgumentError
-from adaptask.experiments.config import check_config
+from adaptask.experiments.config import RunConfig, check_config
 from adaptask.experiments.paper.datasets_at_hand import check_dataset_name, images_a_class
 from adaptask.experiments.paper.figures import PrintedTime
 from adaptask.experiments.paper.scaling import LEAST_EPISODES, LEAST_STEPS, fitted, scaled
@@ -90,6 +91,8 @@ def plan(
     if scale == 0:
         raise ArgumentError("scale must be above 0, or nothing is trained; got 0.")
     n_seeds = chosen.seeds if seeds is None else check_integer("seeds", seeds, low=1)
+    if chosen.times and seeds is not None:
+        raise ArgumentError(f"{target} is timed, not trained; leave out --seeds.")
     if dataset is not None:
         check_dataset_name(dataset)
     choice = chosen.choose(dataset=dataset, rows=rows, shots=shots, learners=learners)
@@ -115,7 +118,7 @@ def plan(
         scale=scale,
         datasets=choice.datasets,
         device=device,
-        command=_command(target, dataset, scale, rows, seeds, shots, learners),
+        command=_command(target, dataset, scale, rows, seeds, shots, learners, device),
         notes=(*_deviations(chosen, choice, scale, full, trials), *chosen.notes),
         citations=chosen.citations(choice),
     )
@@ -132,13 +135,26 @@ def _deviations(
     """Return what is not as in the paper because the user wants it so."""
     found = []
     if foreign := [name for name in choice.datasets if name not in target.datasets]:
+        figures = (
+            "the paper's times are those of its own"
+            if target.times
+            else ("the paper has no figures for it")
+        )
         found.append(
-            f"{foreign[0]} takes the place of {' and '.join(target.datasets)}; the paper has no "
-            "figures for it. Settings that depend on the dataset are those of CIFAR-FS where the "
-            "literature has none for it."
+            f"{foreign[0]} takes the place of {' and '.join(target.datasets)}; {figures}. "
+            "Settings that depend on the dataset are those of CIFAR-FS where the literature has "
+            "none for it."
+        )
+    if choice.learners != target.learners[:1]:
+        found.append(
+            f"The paper has {target.learners[0]} in this table, and figures for it alone; here "
+            f"are {', '.join(choice.learners)}."
         )
     if scale < 1 and target.times:
-        found.append(f"At scale {scale:g}: settings are timed for that share of a minute each.")
+        found.append(
+            f"At scale {scale:g}: settings are timed for that share of a minute each, and for a "
+            "second at least."
+        )
     elif scale < 1:
         found.append(
             f"At scale {scale:g}: steps and all that is counted in steps, and episodes, are "
@@ -164,6 +180,7 @@ def _command(
     seeds: int | None,
     shots: Sequence[int],
     learners: Sequence[str],
+    device: str,
 ) -> str:
     words = ["adaptask", "reproduce", target]
     if dataset is not None:
@@ -174,6 +191,8 @@ def _command(
         words += [flag, *map(str, values)] if values else []
     if seeds is not None:
         words += ["--seeds", str(seeds)]
+    if device != "auto":
+        words += ["--device", device]
     return shlex.join(words)
 
 
@@ -208,6 +227,7 @@ def reproduce(planned: Plan, folder: Path | None = None, *, workers: int | None 
     from adaptask.experiments.conclusion import conclude
     from adaptask.experiments.studies import StudyPlan, run_study
 
+    configs = _all_configs(planned)
     study = StudyPlan(
         title=planned.title,
         trials=planned.trials,
@@ -216,12 +236,26 @@ def reproduce(planned: Plan, folder: Path | None = None, *, workers: int | None 
         columns=planned.target.columns,
         notes=planned.notes,
         citations=planned.citations,
+        config_of=lambda arm: configs.get(arm.name),
     )
     return conclude(folder, run_study(study, folder, workers=workers))
 
 
+def _all_configs(planned: Plan) -> dict[str, RunConfig]:
+    """Return the configuration of every trial of the target, at this scale; by name."""
+    target = planned.target
+    datasets = tuple(dict.fromkeys((*target.datasets, *planned.datasets)))
+    everything = Choice(datasets, target.rows, target.shots, target.learners)
+    trials = target.trials(everything)
+    return {t.name: _sized(t, planned.scale, planned.device).config for t in trials}
+
+
 def run_times(planned: Plan, folder: Path) -> None:
-    """Time what was planned, print the table, and keep it as `times.json`."""
+    """Time what was planned, print the table, and keep it as `times.json`.
+
+    Raises:
+        TrainingError: If the folder cannot be made.
+    """
     from rich.console import Console
 
     from adaptask.experiments.paper.plan_display import show_table
@@ -233,6 +267,10 @@ def run_times(planned: Plan, folder: Path) -> None:
     dataset = planned.datasets[0]
     budget = planned.timing_seconds
     about = math.ceil(len(planned.times) * budget)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise not_written(folder, error) from error
     console.print(f"{planned.title}, measured on {where} for about {about} s.")
     with console.status("") as status:
         timings = time_settings(
@@ -242,7 +280,6 @@ def run_times(planned: Plan, folder: Path) -> None:
             budget=budget,
             progress=lambda time: status.update(f"timing {time_name(time)}"),
         )
-    folder.mkdir(parents=True, exist_ok=True)
     write_times(folder, timings, dataset=dataset, device=where)
     show_table(timing_table(timings, planned.notes), console)
     console.print(f"The times are in {folder}", style="dim")

@@ -19,6 +19,7 @@ from adaptask.errors import ArgumentError
 from adaptask.experiments.building import build_model, build_schedule
 from adaptask.experiments.config import RunConfig
 from adaptask.experiments.running import run as train_run
+from adaptask.experiments.study_checks import check_buildable
 from adaptask.experiments.sweeping.journal import FILE as JOURNAL
 from adaptask.experiments.sweeping.journal import Journal, JournalLock, require_optuna
 from adaptask.experiments.sweeping.plan import SweepTrial, plan_trials
@@ -78,6 +79,9 @@ def sweep(
     options = parse_options(base, flags, vary)
     plan = plan_trials(base, options, search=search, n_trials=trials, seed=search_seed)
     _check_parts(plan)
+    if run is None:
+        # One for all: data and tasks are seldom varied.
+        check_buildable({plan[0].name: plan[0].config})
     folder = output or default_output(base, list(plan[0].labels))
     check_same_sweep(folder, plan)
     _make(folder)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from adaptask.atomic_file import replace_file
 from adaptask.errors import ArgumentError, StateError
-from adaptask.experiments.config_file import dump_config
+from adaptask.experiments.config_file import decisive_settings, dump_config
 from adaptask.experiments.sweeping.plan import SweepTrial
 
 FILE = "sweep.json"
@@ -44,10 +42,10 @@ def check_same_sweep(folder: Path, plan: Sequence[SweepTrial]) -> None:
         return
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        before = {name: _decisive(text) for name, text in found["trials"].items()}
+        before = {name: decisive_settings(text) for name, text in found["trials"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise StateError(f"{path} is damaged: {error}. Choose another folder.") from error
-    planned = {trial.name: _decisive(dump_config(trial.config)) for trial in plan}
+    planned = {trial.name: decisive_settings(dump_config(trial.config)) for trial in plan}
     for name, settings in before.items():
         if name not in planned:
             raise ArgumentError(
@@ -66,14 +64,3 @@ def check_same_sweep(folder: Path, plan: Sequence[SweepTrial]) -> None:
 def _is_foreign(entry: Path) -> bool:
     """Return whether a file is not one that a sweep leaves before its plan is written."""
     return entry.suffix not in (".lock", ".tmp")
-
-
-def _decisive(text: str) -> dict[str, Any]:
-    """Return what decides the results of a trial, by dotted key."""
-    values: dict[str, Any] = {}
-    for key, value in tomllib.loads(text).items():
-        if isinstance(value, dict):
-            values |= {f"{key}.{name}": item for name, item in value.items()}
-        else:
-            values[key] = value
-    return {k: v for k, v in values.items() if k != "format" and not k.startswith("machine.")}

@@ -42,7 +42,7 @@ def watch(folder: Path, *, once: bool = False, console: Console | None = None) -
             console.print(line, markup=False, soft_wrap=True)
         return
     if once:
-        console.print(watched.view(console))
+        console.print(watched.view(console) if watched.is_found else watched.lines()[0])
         return
     # As long as there is nothing to see, the cursor blinks below the view.
     with Live(watched.view(console), console=console, auto_refresh=False) as live:
@@ -81,6 +81,11 @@ class Watched:
             self._found.poll()
 
     @property
+    def is_found(self) -> bool:
+        """Whether there is a run or a study by now."""
+        return self._found is not None
+
+    @property
     def is_settled(self) -> bool:
         """Whether nothing more will happen."""
         if isinstance(self._found, FollowedRun):
@@ -93,7 +98,7 @@ class Watched:
             return run_view(self._found, console)
         if self._found is not None:
             return study_view(self._found, console)
-        return Text("\n".join(self.lines()), style="dim")
+        return Text(f"{self._nothing()}; waiting.", style="dim")
 
     def lines(self) -> list[str]:
         """Return what is shown elsewhere."""
@@ -101,8 +106,12 @@ class Watched:
             return run_lines(self._found)
         if self._found is not None:
             return study_lines(self._found)
-        what = "holds no run yet" if self.folder.exists() else "does not exist yet"
-        return [f"{self.folder} {what}; waiting."]
+        return [f"{self._nothing()}."]
+
+    def _nothing(self) -> str:
+        if self.folder.exists():
+            return f"{self.folder} holds no run" + (" yet" if self.folder.is_dir() else "")
+        return f"{self.folder} does not exist yet"
 
     def _look(self) -> None:
         """Follow what the folder has by now: a run, a planned study, or runs below it."""
