@@ -14,8 +14,7 @@ from adaptask import __version__
 from adaptask.cli_data import app as data_app
 from adaptask.errors import AdaptaskError, ArgumentError
 from adaptask.experiments.config import RunConfig
-from adaptask.experiments.shared_config import SharedConfig
-from adaptask.experiments.sweeping.config import SweptConfig
+from adaptask.experiments.shared_config import SharedConfig, SweptConfig
 
 _DESCRIPTION = """Adaptive task sampling for few-shot meta-learning.
 

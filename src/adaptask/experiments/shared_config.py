@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, Self, TypeVar
 
 from tyro.conf import Suppress
 
-from adaptask.experiments.config import ModelConfig, RunConfig, SamplerConfig
+from adaptask.experiments.config import ModelConfig, OptimiserConfig, RunConfig, SamplerConfig
+
+_Config = TypeVar("_Config", bound=RunConfig)
 
 
 @dataclass(frozen=True)
@@ -25,26 +27,56 @@ class _SharedSampler(SamplerConfig):
 
 
 @dataclass(frozen=True)
-class SharedConfig(RunConfig):
-    """Everything that decides the runs, but for learner, sampler and seed."""
+class _SweptSampler(SamplerConfig):
+    """Which classes next; options that the chosen sampler does not take must be left alone."""
+
+    alpha: Suppress[float] = 1.0
+    tau: Suppress[float] = 0.5
+
+
+@dataclass(frozen=True)
+class _SweptOptimiser(OptimiserConfig):
+    """How the weights follow the gradient."""
+
+    lr: Suppress[float] = 1e-3
+
+
+@dataclass(frozen=True)
+class _PartialConfig(RunConfig):
+    """A configuration of which some flags are not shown."""
 
     seed: Suppress[int] = 0
-    model: ModelConfig = field(default_factory=_SharedModel)
-    sampler: SamplerConfig = field(default_factory=_SharedSampler)
 
     def config(self) -> RunConfig:
         """Return it as the configuration of a run."""
-        values = {f.name: getattr(self, f.name) for f in fields(RunConfig)}
-        model, sampler = vars(self.model), vars(self.sampler)
-        return RunConfig(
-            **{**values, "model": ModelConfig(**model), "sampler": SamplerConfig(**sampler)}
-        )
+        return _cast(self, RunConfig())
 
     @classmethod
-    def of(cls, config: RunConfig) -> SharedConfig:
-        """Return what a configuration has to share."""
-        values = {f.name: getattr(config, f.name) for f in fields(RunConfig)}
-        model, sampler = vars(config.model), vars(config.sampler)
-        return cls(
-            **{**values, "model": _SharedModel(**model), "sampler": _SharedSampler(**sampler)}
-        )
+    def of(cls, config: RunConfig) -> Self:
+        """Return a configuration as one of this kind."""
+        return _cast(config, cls())
+
+
+@dataclass(frozen=True)
+class SharedConfig(_PartialConfig):
+    """Everything that decides the runs of a comparison, but for learner, sampler and seed."""
+
+    model: ModelConfig = field(default_factory=_SharedModel)
+    sampler: SamplerConfig = field(default_factory=_SharedSampler)
+
+
+@dataclass(frozen=True)
+class SweptConfig(_PartialConfig):
+    """Everything that decides the runs of a sweep, but for the seed and what has other flags."""
+
+    sampler: SamplerConfig = field(default_factory=_SweptSampler)
+    optimiser: OptimiserConfig = field(default_factory=_SweptOptimiser)
+
+
+def _cast(source: RunConfig, like: _Config) -> _Config:
+    """Return the values of one configuration in the classes of another."""
+    values = {}
+    for item in fields(RunConfig):
+        value, kind = getattr(source, item.name), type(getattr(like, item.name))
+        values[item.name] = kind(**vars(value)) if is_dataclass(value) else value
+    return type(like)(**values)

@@ -26,8 +26,8 @@ from adaptask.experiments.config import (
     TaskConfig,
 )
 from adaptask.experiments.config_file import dump_config
+from adaptask.experiments.shared_config import SweptConfig
 from adaptask.experiments.sweeping.command import sweep
-from adaptask.experiments.sweeping.config import SweptConfig
 from adaptask.experiments.sweeping.journal import JournalLock
 from adaptask.report.records import RunRecord
 from adaptask.report.study import read_study
