@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adaptask.errors import StateError
 from adaptask.report.page import script_json, write_report
 from adaptask.report.records import RunRecord
 from adaptask.report.study import Arm, PlannedRun, Study
@@ -264,14 +263,56 @@ def test_a_run_under_way_is_shown_without_its_portrait_and_twice_the_same(tmp_pa
     assert write_report(tmp_path, study, [], []).read_text(encoding="utf-8") == first
 
 
-def test_a_damaged_file_is_named_and_the_old_page_stays(tmp_path):
-    study = Study("Whole", (arm(tmp_path, "g", {"sampler": "gcp"}, (0,), until=100),))
-    (tmp_path / "report.html").write_text("the old page")
-    broken = tmp_path / "runs/g/seed-0/snapshots/step-0000100.npz"
-    broken.write_bytes(b"torn")
-    with pytest.raises(StateError, match=r"step-0000100\.npz is damaged"):
-        write_report(tmp_path, study, [], [])
-    assert (tmp_path / "report.html").read_text() == "the old page"
+def break_toml(run):
+    (run / "config.toml").write_text("steps = ", encoding="utf-8")
+
+
+def break_sections(run):
+    (run / "config.toml").write_text('seed = 0\nsteps = 200\nsampler = "gcp"\n', encoding="utf-8")
+
+
+def break_tasks(run):
+    with np.load(run / "portrait.npz") as found:
+        parts = dict(found)
+    np.savez(run / "portrait.npz", **{**parts, "tasks": parts["tasks"] + N_CLASSES})
+
+
+def tear(name):
+    return lambda run: (run / name).write_bytes(b"torn\n")
+
+
+DAMAGE = {
+    "config.toml": break_toml,
+    "config.toml is no configuration": break_sections,
+    "metrics.jsonl": tear("metrics.jsonl"),
+    "test.json": tear("test.json"),
+    "portrait.npz": tear("portrait.npz"),
+    "its tasks are not of 20 classes": break_tasks,
+    "step-0000200.npz": tear("snapshots/step-0000200.npz"),
+    "step-0000100.npz": tear("snapshots/step-0000100.npz"),
+}
+
+
+@pytest.mark.parametrize("named", DAMAGE)
+def test_what_is_damaged_is_named_and_the_rest_is_shown(tmp_path, named):
+    arms = [arm(tmp_path, s, {"sampler": s}, (0, 1)) for s in ("uniform", "gcp")]
+    DAMAGE[named](tmp_path / "runs/gcp/seed-0")
+    page = write_report(tmp_path, Study("Torn", tuple(arms)), [], [])
+    found = Elements(page.read_text(encoding="utf-8"))
+    listed = found.text[found.text.index("Runs without a result") :]
+    assert named in " ".join(listed.split())
+    without_result = named.startswith(("config", "test"))
+    assert (f"{4 - without_result} are finished" in found.text) == without_result
+    ids = {attributes.get("id") for _, attributes in found.found}
+    assert {"heatmap", "plot-validation", "plot-class-map", "plot-class-counts"} <= ids
+
+
+def test_snapshots_that_cannot_be_read_leave_those_before_them(tmp_path):
+    study = Study("Torn", (arm(tmp_path, "g", {"sampler": "gcp"}, (0,), until=100),))
+    (tmp_path / "runs/g/seed-0/snapshots/step-0000100.npz").write_bytes(b"torn")
+    text = write_report(tmp_path, study, [], []).read_text(encoding="utf-8")
+    data = json.loads(text.split('id="heatmap-data">')[1].split("</script>")[0])
+    assert data["runs"][0]["steps"] == [50]
 
 
 # In a browser

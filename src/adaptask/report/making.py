@@ -22,7 +22,7 @@ def make_report(folder: Path) -> tuple[StudySummary, Path]:
 
     Raises:
         ArgumentError: If there are no runs.
-        StateError: If a file is damaged.
+        StateError: If the file of the study is damaged, or no configuration can be read.
         TrainingError: If something cannot be written.
     """
     study = find_study(folder)

@@ -60,7 +60,8 @@ def write_report(
 ) -> Path:
     """Write `report.html` into the folder of a study, and `plots` and `tables` beside it.
 
-    Every file is replaced whole. What there are no records for is left out, and the page says why.
+    Every file is replaced whole. What there are no records for is left out, and the page says why;
+    so is what cannot be read.
 
     Args:
         folder: Of the study; the runs are below it.
@@ -73,18 +74,19 @@ def write_report(
         The path of the page.
 
     Raises:
-        StateError: If a file of a run is damaged.
         TrainingError: If something cannot be written.
     """
     _write_tables(folder / "tables", tables, formats or {})
     panels = panels_of(folder, study)
+    pictured = _pictured(folder / "plots", panels)
     content = render(
         study=study,
+        # Last: by then it is known which files are damaged.
         provenance=provenance_of(folder, study, panels),
         tables=tables,
         verdicts=verdicts,
         formats=sorted(formats or {}),
-        **_pictured(folder / "plots", panels),
+        **pictured,
     )
     path = folder / FILE
     replace_file(path, content.encode("utf-8"))

@@ -224,7 +224,7 @@ def find_study(folder: Path) -> Study:
 
     Raises:
         ArgumentError: If there are no runs.
-        StateError: If a file is damaged.
+        StateError: If the file of the study is damaged, or no configuration can be read.
     """
     if not folder.is_dir():
         raise ArgumentError(f"there is no folder {folder}.")
@@ -242,14 +242,15 @@ def study_of_runs(folder: Path, paths: Sequence[Path]) -> Study:
     """Group runs that differ by their seed alone; name the groups by what else differs.
 
     Arms with the sampler `uniform` are the baselines of those that differ from them by the sampler
-    alone, and come before these. Of runs alike in everything the first counts, and a note says so.
+    alone, and come before these. Of runs alike in everything the first counts, and runs that cannot
+    be read are left out; notes say so.
 
     Args:
         folder: Of the study.
         paths: Folders of the runs, below it or the folder itself.
 
     Raises:
-        StateError: If a configuration is damaged.
+        StateError: If no configuration can be read.
     """
     from adaptask.report.grouping import arms_of_runs  # which makes arms
 
