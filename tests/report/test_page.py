@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from adaptask.errors import TrainingError
 from adaptask.report.page import script_json, write_report
 from adaptask.report.records import RunRecord
 from adaptask.report.study import Arm, PlannedRun, Study
@@ -131,7 +132,7 @@ def page(tmp_path_factory):
     folder = tmp_path_factory.mktemp("study")
     names = (HOSTILE + [f"class-{i}" for i in range(N_CLASSES)])[:N_CLASSES]
     study = full_study(folder, names, title="<script>alert(0)</script> & co")
-    formats = {"txt": lambda table: table.title}
+    formats = {"txt": lambda table: table.title.encode()}
     return write_report(folder, study, [TABLE], ["No difference <is> shown."], formats=formats)
 
 
@@ -313,6 +314,43 @@ def test_snapshots_that_cannot_be_read_leave_those_before_them(tmp_path):
     text = write_report(tmp_path, study, [], []).read_text(encoding="utf-8")
     data = json.loads(text.split('id="heatmap-data">')[1].split("</script>")[0])
     assert data["runs"][0]["steps"] == [50]
+
+
+def test_what_an_earlier_report_left_is_removed_and_the_users_files_stay(tmp_path):
+    arms = tuple(arm(tmp_path, s, {"sampler": s}, (0,)) for s in ("uniform", "gcp"))
+    formats = {"md": lambda table: table.title.encode()}
+    write_report(tmp_path, Study("Both", arms), [TABLE], [], formats=formats)
+    assert (tmp_path / "plots/potentials.svg").exists()
+    (tmp_path / "plots/mine.png").write_bytes(b"")
+    (tmp_path / "tables/paper.md").write_bytes(b"")
+    write_report(tmp_path, Study("One", arms[:1]), [TABLE], [], formats=formats)
+    left = {path.name for path in (tmp_path / "plots").iterdir()}
+    assert {"mine.png", "validation.png", "validation.svg"} <= left
+    assert not left & {"potentials.png", "potentials.svg", "pairs.png", "evolution.svg"}
+    assert [path.name for path in (tmp_path / "tables").iterdir()] == ["results.md"]
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    study = Study("Blocked", (arm(tmp_path, "u", {"sampler": "uniform"}, (0,)),))
+    (tmp_path / "plots").write_bytes(b"in the way")
+    with pytest.raises(TrainingError, match=r"could not write .*plots"):
+        write_report(tmp_path, study, [], [])
+
+
+def test_what_the_page_has_said_is_not_said_again(tmp_path):
+    study = Study("Said", (arm(tmp_path, "u", {"sampler": "uniform"}, (0,)),), notes=("Small.",))
+    tables = [
+        Table(name, "Said", ("a",), (), notes=("Small.", "Bold is best."), heading=f"The {name}")
+        for name in ("results", "paper")
+    ]
+    found = Elements(write_report(tmp_path, study, tables, []).read_text(encoding="utf-8"))
+    assert found.text.count("Small.") == 1
+    assert found.text.count("Bold is best.") == 1
+    assert [h for h in ("The results", "The paper") if h in found.text] == [
+        "The results",
+        "The paper",
+    ]
+    assert found.text.count("Said") == 2  # in the title of the window, and on top
 
 
 # In a browser

@@ -5,12 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 from adaptask.report.formats import to_csv, to_latex, to_markdown
-from adaptask.report.page import write_report
+from adaptask.report.page import Formats, write_report
 from adaptask.report.study import find_study
 from adaptask.report.summary import StudySummary, summarise, verdicts
 from adaptask.report.tables import tables_of
+from adaptask.report.verdicts import headline
 
-FORMATS = {"md": to_markdown, "csv": to_csv, "tex": to_latex}
+FORMATS: Formats = {
+    "md": lambda table: to_markdown(table).encode(),
+    # The mark at its start tells a spreadsheet that it is UTF-8.
+    "csv": lambda table: to_csv(table).encode("utf-8-sig"),
+    "tex": lambda table: to_latex(table).encode(),
+}
 """How tables are written beside the page, by the ending of the file."""
 
 
@@ -27,5 +33,12 @@ def make_report(folder: Path) -> tuple[StudySummary, Path]:
     """
     study = find_study(folder)
     summary = summarise(study, folder)
-    page = write_report(folder, study, tables_of(summary), verdicts(summary), formats=FORMATS)
+    page = write_report(
+        folder,
+        study,
+        tables_of(summary),
+        verdicts(summary),
+        headline=headline(summary),
+        formats=FORMATS,
+    )
     return summary, page

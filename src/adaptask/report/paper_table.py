@@ -43,6 +43,7 @@ def paper_table(summary: StudySummary) -> Table:
     return Table(
         name="paper",
         title=study.title + (", as the paper prints it" if has_paper else "") + f" ({unit})",
+        heading=("As the paper prints it" if has_paper else "Side by side") + f" ({unit})",
         headings=(*keys, *names.values(), *(f"factor of {names[column]}" for column in timed)),
         rows=tuple(
             (

@@ -55,6 +55,7 @@ def _results(summary: StudySummary) -> Table:
     return Table(
         name="results",
         title=summary.study.title,
+        heading="Results",
         headings=tuple(headings),
         rows=rows,
         n_labels=n_labels,
@@ -128,11 +129,17 @@ def _explained(summary: StudySummary, headings: Sequence[str], best: set[str]) -
     pairs = " to ".join(str(n) for n in sorted({min(n_pairs), max(n_pairs)})) if n_pairs else ""
     bold = "; bold: the highest of its group, significant or not" if best else ""
     holm = f", after Holm's correction for {summary.n_tests} tests" if summary.n_tests > 1 else ""
+    # A corrected p-value above 0.05 may stand beside an interval without 0.
+    alone = (
+        "; each interval is for its comparison alone, p and verdict allow for all of them"
+        if summary.n_tests > 1
+        else ""
+    )
     meanings = {
         _ACCURACY: f"mean of the seeds ± 95 % interval over the test episodes{bold}.",
         "sd": "standard deviation over the seeds.",
         _difference_heading(summary): "points, paired by seed; 95 % interval by Student's t over "
-        "the seeds.",
+        f"the seeds{alone}.",
         "p": f"paired t-test over the seeds{holm}.",
         "factor": f"time a step over that of the baseline, median of {pairs} "
         f"{'seed' if pairs == '1' else 'seeds'}.",
@@ -154,6 +161,7 @@ def _seeds(summary: StudySummary) -> Table:
     return Table(
         name="seeds",
         title=f"{summary.study.title}: test accuracy of each run, %",
+        heading="Test accuracy of each run, %",
         headings=(*keys, *(f"seed {seed}" for seed in seeds)),
         rows=tuple(
             tuple(
