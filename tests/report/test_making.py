@@ -2,6 +2,7 @@
 
 import codecs
 import csv
+import multiprocessing
 
 from adaptask.report.making import make_report
 
@@ -18,3 +19,11 @@ def test_tables_are_beside_the_page_and_spreadsheets_see_their_encoding(study_fo
     for name in ("results.md", "results.tex", "seeds.csv", "seeds.md", "seeds.tex"):
         assert (folder / "tables" / name).stat().st_size
     assert not (folder / "tables" / "results.md").read_bytes().startswith(codecs.BOM_UTF8)
+
+
+def test_several_processes_may_make_the_same_report(study_folder):
+    folder = study_folder({("p", "uniform"): {0: 0.5, 1: 0.51}, ("p", "gcp"): {0: 0.5, 1: 0.52}})
+    with multiprocessing.get_context("fork").Pool(3) as pool:
+        pages = [page for _, page in pool.map(make_report, [folder] * 6, chunksize=1)]
+    assert pages == [folder / "report.html"] * 6
+    assert not list(folder.rglob("*.tmp"))

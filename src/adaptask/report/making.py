@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from adaptask.report.formats import to_csv, to_latex, to_markdown
@@ -32,13 +35,31 @@ def make_report(folder: Path) -> tuple[StudySummary, Path]:
         TrainingError: If something cannot be written.
     """
     study = find_study(folder)
-    summary = summarise(study, folder)
-    page = write_report(
-        folder,
-        study,
-        tables_of(summary),
-        verdicts(summary),
-        headline=headline(summary),
-        formats=FORMATS,
-    )
+    with _alone_in(folder):
+        summary = summarise(study, folder)
+        page = write_report(
+            folder,
+            study,
+            tables_of(summary),
+            verdicts(summary),
+            headline=headline(summary),
+            formats=FORMATS,
+        )
     return summary, page
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Wait until no other process makes the report of a folder, as those that share a sweep may."""
+    try:
+        import fcntl
+    except ImportError:  # pragma: no cover - Windows
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)

@@ -88,7 +88,7 @@ def write_report(
         _write_tables(folder / "tables", tables, formats or {})
     panels = panels_of(folder, study)
     with _renewed(folder / "plots", _PLOTS, (".png", ".svg")):
-        pictured = _pictured(folder / "plots", panels)
+        pictured = _pictured(folder / "plots", panels, by_validation=study.by_validation)
     content = render(
         study=study,
         # Last: by then it is known which files are damaged.
@@ -143,7 +143,7 @@ def _with_notes_once(study: Study, tables: Sequence[Table]) -> list[Table]:
     return shown
 
 
-def _pictured(plots: Path, panels: Sequence[Panel]) -> dict[str, Any]:
+def _pictured(plots: Path, panels: Sequence[Panel], *, by_validation: bool) -> dict[str, Any]:
     """Write all plots, and return what the page shows of them, by its part."""
     styles = styles_of(panels)
     showcases, left_out = find_showcases(panels)
@@ -154,7 +154,7 @@ def _pictured(plots: Path, panels: Sequence[Panel]) -> dict[str, Any]:
     return {
         "training": [plot for plot in training if plot],
         "distribution": [plot for plot in distribution if plot],
-        "settings": settings_plots(plots, panels, styles),
+        "settings": settings_plots(plots, panels, styles, validation=by_validation),
         "left_out": left_out,
         "close_up": _close_up(plots, panels, first, styles),
         "heatmap": heatmap_data(showcases, styles) if showcases else None,

@@ -82,6 +82,9 @@ class Study:
     notes: tuple[str, ...] = ()
     """What a reader must know: settings that were chosen, scale, deviations."""
     citations: tuple[Citation, ...] = field(default=())
+    by_validation: bool = False
+    """Whether the best of the arms is sought, as in a sweep: that is for validation to say, since
+    the highest test accuracy of many is high by chance."""
 
     def __post_init__(self) -> None:
         _check_arms(self.arms)
@@ -194,6 +197,7 @@ def _from_json(found: dict[str, Any]) -> Study:
             Citation(_labels(cited["labels"]), _published(cited["published"]))
             for cited in found["citations"]
         ),
+        by_validation=found.get("by_validation", False) is True,
     )
 
 
