@@ -353,6 +353,29 @@ def test_what_the_page_has_said_is_not_said_again(tmp_path):
     assert found.text.count("Said") == 2  # in the title of the window, and on top
 
 
+def seek(folder, strategy):
+    for path in folder.glob("seed-*/config.toml"):
+        path.write_text(path.read_text() + f'strategy = "{strategy}"\n')
+
+
+def test_high_potentials_are_called_hard_only_where_they_are(tmp_path):
+    arms = [arm(tmp_path, s, {"strategy": s}, (0,), sampler="gcp") for s in ("easy", "hard")]
+    for name in ("easy", "hard"):
+        seek(tmp_path / "runs" / name, name)
+    found = Elements(write_report(tmp_path, Study("Both", tuple(arms)), [], []).read_text("utf-8"))
+    words = " ".join(found.text.split())
+    assert "The hardest and the easiest pairs" in words
+    assert "after the last snapshot (gcp, hard, seed 0)" in words
+    assert "with the strategy easy, when it tells them apart" in words
+    assert "what the model tells apart is sought instead" in words
+    alone = Elements(write_report(tmp_path, Study("Easy", arms[:1]), [], []).read_text("utf-8"))
+    words = " ".join(alone.text.split())
+    assert "Hardest" not in words
+    assert "hardest" not in words
+    assert "most confused" not in words
+    assert "The pairs with the highest and the lowest potentials" in words
+
+
 # In a browser
 
 CHROMIUM = next(

@@ -28,7 +28,7 @@ from adaptask.report.panels import Panel, Style, panels_of, styles_of
 from adaptask.report.provenance import Provenance, provenance_of
 from adaptask.report.sections import DISTRIBUTION, TRAINING, Plot, counts_plot, curve_plot
 from adaptask.report.settings_plot import settings_plots
-from adaptask.report.showcase import Showcase, find_showcases, heatmap_data
+from adaptask.report.showcase import Showcase, find_showcases, heatmap_data, seeks_hard
 from adaptask.report.study import Study
 from adaptask.report.table import Table
 
@@ -54,6 +54,8 @@ class CloseUp:
     class_map: Plot | None
     frames: list[Frame]
     frame_names: list[str]
+    hard: bool
+    """Whether a high potential means that two classes are confused."""
 
 
 def write_report(
@@ -156,6 +158,7 @@ def _pictured(plots: Path, panels: Sequence[Panel], *, by_validation: bool) -> d
         "distribution": [plot for plot in distribution if plot],
         "settings": settings_plots(plots, panels, styles, validation=by_validation),
         "left_out": left_out,
+        "all_hard": all(seeks_hard(shown.series) for shown in showcases),
         "close_up": _close_up(plots, panels, first, styles),
         "heatmap": heatmap_data(showcases, styles) if showcases else None,
     }
@@ -183,6 +186,7 @@ def _close_up(
         class_map=map_plot(plots, panel, shown, styles),
         frames=frames,
         frame_names=names,
+        hard=shown is None or seeks_hard(shown.series),
     )
 
 

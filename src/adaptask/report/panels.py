@@ -62,6 +62,12 @@ class Series:
     arm: Arm
     records: tuple[ForgivingRecord, ...]
 
+    @property
+    def strategy(self) -> str:
+        """Which tasks its sampler seeks: `hard` unless the configuration says otherwise."""
+        configs = (record.config.get("sampler", {}) for record in self.records)
+        return next((str(found.get("strategy", "hard")) for found in configs), "hard")
+
 
 @dataclass(frozen=True, eq=False)
 class Panel:

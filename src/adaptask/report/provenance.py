@@ -22,6 +22,10 @@ _EXPLAINED = {
     "gcp": "gcp prefers classes that the model confuses with each other, chosen greedily pair by "
     "pair",
 }
+_STRATEGIES = {
+    "easy": "with the strategy easy, what the model tells apart is sought instead",
+    "uncertain": "with the strategy uncertain, what it is undecided about",
+}
 _ASIDE = ("seed", "format")
 _VERSIONS = ("adaptask", "python", "torch", "numpy", "cuda", "device", "platform", "cpu_count")
 
@@ -68,9 +72,13 @@ def provenance_of(folder: Path, study: Study, panels: Sequence[Panel]) -> Proven
     values = {key: {settings.get(key) for settings in flat.values()} for key in keys}
     differing = tuple(key for key in keys if len(values[key]) > 1)
     samplers = dict.fromkeys(one.sampler for one in series.values())
+    strategies = dict.fromkeys(one.strategy for one in series.values())
     return Provenance(
         statement=_statement(study, records, n_planned, n_finished),
-        samplers=tuple(_EXPLAINED[name] for name in samplers if name in _EXPLAINED),
+        samplers=(
+            *(_EXPLAINED[name] for name in samplers if name in _EXPLAINED),
+            *(_STRATEGIES[name] for name in strategies if name in _STRATEGIES),
+        ),
         n_planned=n_planned,
         n_finished=n_finished,
         troubles=tuple(_troubles(folder, study, records)),

@@ -71,10 +71,15 @@ def portrait_of(series: Series | None, seed: int | None = None) -> Portrait | No
     return next((r.portrait for r in records if r.portrait is not None), None)
 
 
+def seeks_hard(series: Series) -> bool:
+    """Return whether high potentials mean confused classes, as they do unless it seeks others."""
+    return series.strategy == "hard"
+
+
 def find_showcases(panels: Sequence[Panel]) -> tuple[list[Showcase], int]:
-    """Return the runs to look at, gcp first, and how many arms are left out for their number."""
+    """Return the runs to look at, gcp with hard tasks first, and how many arms are left out."""
     candidates = [(panel, series) for panel in panels for series in panel.series]
-    candidates.sort(key=lambda candidate: candidate[1].sampler != "gcp")
+    candidates.sort(key=lambda found: (found[1].sampler != "gcp", not seeks_hard(found[1])))
     chosen: list[Showcase] = []
     left_out, room = 0, MAX_BYTES
     for panel, series in candidates:
