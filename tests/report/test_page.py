@@ -11,7 +11,7 @@ import pytest
 
 from adaptask.errors import TrainingError
 from adaptask.report.page import script_json, write_report
-from adaptask.report.records import RunRecord
+from adaptask.report.records import ForgivingRecord, RunRecord
 from adaptask.report.study import Arm, PlannedRun, Study
 from adaptask.report.table import Cell, Table
 
@@ -22,6 +22,7 @@ HOSTILE = [
     "' & \u2028 `${alert(4)}` $x$",
     "\u202eكلب",
     "very-long-" * 20,
+    "unbroken" * 40,
     "",
     "]]> --> {{ 7 * 7 }}",
 ]
@@ -192,7 +193,7 @@ def test_the_data_of_the_heatmap_cannot_end_its_script(page):
     assert "<" not in data
     found = json.loads(data)
     assert found["catalogues"][0]["names"][:2] == HOSTILE[:2]
-    assert found["catalogues"][0]["names"][6] == "(class 6)"
+    assert found["catalogues"][0]["names"][7] == "(class 7)"
     assert script_json("\u2028</script>") == r'"\u2028\u003c/script\u003e"'
 
 
@@ -282,30 +283,38 @@ def tear(name):
     return lambda run: (run / name).write_bytes(b"torn\n")
 
 
-DAMAGE = {
-    "config.toml": break_toml,
-    "config.toml is no configuration": break_sections,
-    "metrics.jsonl": tear("metrics.jsonl"),
-    "test.json": tear("test.json"),
-    "portrait.npz": tear("portrait.npz"),
-    "its tasks are not of 20 classes": break_tasks,
-    "step-0000200.npz": tear("snapshots/step-0000200.npz"),
-    "step-0000100.npz": tear("snapshots/step-0000100.npz"),
-}
-
-
-@pytest.mark.parametrize("named", DAMAGE)
-def test_what_is_damaged_is_named_and_the_rest_is_shown(tmp_path, named):
-    arms = [arm(tmp_path, s, {"sampler": s}, (0, 1)) for s in ("uniform", "gcp")]
-    DAMAGE[named](tmp_path / "runs/gcp/seed-0")
+def test_what_is_damaged_is_named_and_the_rest_is_shown(tmp_path):
+    harms = {
+        0: (tear("portrait.npz"), "portrait.npz is damaged"),
+        1: (break_toml, "config.toml cannot be read"),
+        2: (break_sections, "config.toml is no configuration"),
+        3: (tear("metrics.jsonl"), "line 1 of"),
+        4: (tear("test.json"), "test.json is damaged"),
+        5: (tear("snapshots/step-0000200.npz"), "step-0000200.npz is damaged"),
+    }
+    arms = [
+        arm(tmp_path, "u", {"sampler": "uniform"}, (0,)),
+        arm(tmp_path, "g", {"sampler": "gcp"}, harms),
+    ]
+    for seed, (harm, _) in harms.items():
+        harm(tmp_path / f"runs/g/seed-{seed}")
+    tear("snapshots/step-0000100.npz")(tmp_path / "runs/g/seed-0")
     page = write_report(tmp_path, Study("Torn", tuple(arms)), [], [])
     found = Elements(page.read_text(encoding="utf-8"))
     listed = found.text[found.text.index("Runs without a result") :]
-    assert named in " ".join(listed.split())
-    without_result = named.startswith(("config", "test"))
-    assert (f"{4 - without_result} are finished" in found.text) == without_result
+    for words in (*(words for _, words in harms.values()), "step-0000100.npz is damaged"):
+        assert words in listed
+    assert "4 are finished" in found.text
     ids = {attributes.get("id") for _, attributes in found.found}
     assert {"heatmap", "plot-validation", "plot-class-map", "plot-class-counts"} <= ids
+
+
+def test_a_portrait_with_tasks_of_other_classes_is_damaged(tmp_path):
+    write_run(tmp_path / "run", sampler="gcp", seed=0)
+    break_tasks(tmp_path / "run")
+    record = ForgivingRecord(tmp_path / "run")
+    assert record.portrait is None
+    assert "its tasks are not of 20 classes" in record.damage[0]
 
 
 def test_snapshots_that_cannot_be_read_leave_those_before_them(tmp_path):
