@@ -4,7 +4,11 @@ import codecs
 import csv
 import multiprocessing
 
+import pytest
+
+from adaptask.errors import ArgumentError
 from adaptask.report.making import make_report
+from adaptask.report.study import Study
 
 
 def test_tables_are_beside_the_page_and_spreadsheets_see_their_encoding(study_folder):
@@ -19,6 +23,13 @@ def test_tables_are_beside_the_page_and_spreadsheets_see_their_encoding(study_fo
     for name in ("results.md", "results.tex", "seeds.csv", "seeds.md", "seeds.tex"):
         assert (folder / "tables" / name).stat().st_size
     assert not (folder / "tables" / "results.md").read_bytes().startswith(codecs.BOM_UTF8)
+
+
+def test_a_study_without_arms_is_refused(tmp_path):
+    Study("Empty", ()).write(tmp_path)
+    with pytest.raises(ArgumentError, match="has no arms"):
+        make_report(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["study.json"]
 
 
 def test_several_processes_may_make_the_same_report(study_folder):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from adaptask.errors import ArgumentError
 from adaptask.report.formats import to_csv, to_latex, to_markdown
 from adaptask.report.page import Formats, write_report
 from adaptask.report.study import find_study
@@ -30,11 +31,13 @@ def make_report(folder: Path) -> tuple[StudySummary, Path]:
         What came out, and where the page is.
 
     Raises:
-        ArgumentError: If there are no runs.
+        ArgumentError: If there are no runs, or the study has no arms.
         StateError: If the file of the study is damaged, or no configuration can be read.
         TrainingError: If something cannot be written.
     """
     study = find_study(folder)
+    if not study.arms:
+        raise ArgumentError(f"the study in {folder} has no arms: there is nothing to report.")
     with _alone_in(folder):
         summary = summarise(study, folder)
         page = write_report(
