@@ -7,11 +7,13 @@ validation and snapshots every 500, 64 classes in 16 groups, portraits with 4 im
 32 x 32 x 3. To reach: under 60 s, under 15 MB.
 
 Measured on two cores (AMD EPYC) with other work on them, matplotlib 3.11; plots are beside the
-page, and the pixels of the images are noise, which no PNG file makes smaller:
+page, and the pixels of the images are noise, which no PNG file makes smaller.
+Nearly all of the time is matplotlib's: every panel is drawn for a PNG, an SVG and the page.
+One run each; the second, made first on a busier machine, took 37.0 s, 25.9 s busy:
 
-      20 arms x  10 seeds   23.0 s,  17.9 s busy, page  2.4 MB, plots  9.1 MB, memory  234 MB
-     100 arms x   2 seeds   40.5 s,  30.1 s busy, page  3.4 MB, plots 11.1 MB, memory  242 MB
-       2 arms x 100 seeds    9.2 s,   9.2 s busy, page  1.4 MB, plots  7.7 MB, memory  217 MB
+      20 arms x  10 seeds   13.6 s,  13.6 s busy, page  2.4 MB, plots  9.1 MB, memory  234 MB
+     100 arms x   2 seeds   24.2 s,  23.3 s busy, page  3.4 MB, plots 11.1 MB, memory  242 MB
+       2 arms x 100 seeds    8.5 s,   8.5 s busy, page  1.4 MB, plots  7.7 MB, memory  219 MB
 """
 
 from __future__ import annotations

@@ -3,14 +3,13 @@
 import csv
 import io
 import re
-from html.parser import HTMLParser
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from adaptask.report.formats import print_table, to_csv, to_html, to_latex, to_markdown
+from adaptask.report.formats import print_table, to_csv, to_latex, to_markdown
 from adaptask.report.table import Cell, Table
 from adaptask.report.wording import plain
 
@@ -243,59 +242,6 @@ def test_latex_has_rules_signs_and_bold():
     assert r"protonet & 50.00 $\pm$ 1.07 &  \\" in text
     assert r"maml\_x & \textbf{51.25 $\pm$ 1.07} & $-$1.25 {[}$-$2.00, +0.50{]} \\" in text
     assert r"\footnotesize 100 \% of it." in text
-
-
-# HTML
-
-
-class Reader(HTMLParser):
-    """Collects rows of cells, and sees to it that all that opens closes."""
-
-    def __init__(self):
-        super().__init__()
-        self.open, self.rows, self.tags, self.scopes = [], [], [], []
-
-    def handle_starttag(self, tag, attrs):
-        self.open.append(tag)
-        self.tags.append(tag)
-        if tag == "tr":
-            self.rows.append([])
-        if tag in ("td", "th"):
-            self.rows[-1].append("")
-            self.scopes.append((tag, dict(attrs).get("scope"), dict(attrs).get("class")))
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        if {"td", "th"} & set(self.open):
-            self.rows[-1][-1] += data
-
-
-def read_html(text):
-    reader = Reader()
-    reader.feed(text)
-    reader.close()
-    assert reader.open == []
-    return reader
-
-
-@settings(deadline=None)
-@given(any_table())
-def test_html_comes_back_and_names_make_no_tags(table):
-    reader = read_html(to_html(table))
-    assert reader.rows == expected(table)
-    known = {"table", "caption", "thead", "tbody", "tr", "th", "td", "strong", "ul", "li"}
-    assert set(reader.tags) <= known
-
-
-def test_html_says_what_is_a_heading_of_what():
-    reader = read_html(to_html(SMALL))
-    heading, row = ("th", "col", None), [("th", "row", None), *[("td", None, "figure")] * 2]
-    assert reader.scopes == [heading, *[("th", "col", "figure")] * 2, *row, *row]
-    assert "<caption>A &amp; B</caption>" in to_html(SMALL)
-    assert "<strong>51.25 ± 1.07</strong>" in to_html(SMALL)
-    assert "style" not in to_html(SMALL)
 
 
 # Terminal

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adaptask.errors import StateError
+from adaptask.errors import TrainingError
 from adaptask.report.page import script_json, write_report
-from adaptask.report.records import RunRecord
+from adaptask.report.records import ForgivingRecord, RunRecord
 from adaptask.report.study import Arm, PlannedRun, Study
 from adaptask.report.table import Cell, Table
 
@@ -22,6 +22,7 @@ HOSTILE = [
     "' & \u2028 `${alert(4)}` $x$",
     "\u202eكلب",
     "very-long-" * 20,
+    "unbroken" * 40,
     "",
     "]]> --> {{ 7 * 7 }}",
 ]
@@ -132,7 +133,7 @@ def page(tmp_path_factory):
     folder = tmp_path_factory.mktemp("study")
     names = (HOSTILE + [f"class-{i}" for i in range(N_CLASSES)])[:N_CLASSES]
     study = full_study(folder, names, title="<script>alert(0)</script> & co")
-    formats = {"txt": lambda table: table.title}
+    formats = {"txt": lambda table: table.title.encode()}
     return write_report(folder, study, [TABLE], ["No difference <is> shown."], formats=formats)
 
 
@@ -192,7 +193,7 @@ def test_the_data_of_the_heatmap_cannot_end_its_script(page):
     assert "<" not in data
     found = json.loads(data)
     assert found["catalogues"][0]["names"][:2] == HOSTILE[:2]
-    assert found["catalogues"][0]["names"][6] == "(class 6)"
+    assert found["catalogues"][0]["names"][7] == "(class 7)"
     assert script_json("\u2028</script>") == r'"\u2028\u003c/script\u003e"'
 
 
@@ -264,14 +265,124 @@ def test_a_run_under_way_is_shown_without_its_portrait_and_twice_the_same(tmp_pa
     assert write_report(tmp_path, study, [], []).read_text(encoding="utf-8") == first
 
 
-def test_a_damaged_file_is_named_and_the_old_page_stays(tmp_path):
-    study = Study("Whole", (arm(tmp_path, "g", {"sampler": "gcp"}, (0,), until=100),))
-    (tmp_path / "report.html").write_text("the old page")
-    broken = tmp_path / "runs/g/seed-0/snapshots/step-0000100.npz"
-    broken.write_bytes(b"torn")
-    with pytest.raises(StateError, match=r"step-0000100\.npz is damaged"):
+def break_toml(run):
+    (run / "config.toml").write_text("steps = ", encoding="utf-8")
+
+
+def break_sections(run):
+    (run / "config.toml").write_text('seed = 0\nsteps = 200\nsampler = "gcp"\n', encoding="utf-8")
+
+
+def break_tasks(run):
+    with np.load(run / "portrait.npz") as found:
+        parts = dict(found)
+    np.savez(run / "portrait.npz", **{**parts, "tasks": parts["tasks"] + N_CLASSES})
+
+
+def tear(name):
+    return lambda run: (run / name).write_bytes(b"torn\n")
+
+
+def test_what_is_damaged_is_named_and_the_rest_is_shown(tmp_path):
+    harms = {
+        0: (tear("portrait.npz"), "portrait.npz is damaged"),
+        1: (break_toml, "config.toml cannot be read"),
+        2: (break_sections, "config.toml is no configuration"),
+        3: (tear("metrics.jsonl"), "line 1 of"),
+        4: (tear("test.json"), "test.json is damaged"),
+        5: (tear("snapshots/step-0000200.npz"), "step-0000200.npz is damaged"),
+    }
+    arms = [
+        arm(tmp_path, "u", {"sampler": "uniform"}, (0,)),
+        arm(tmp_path, "g", {"sampler": "gcp"}, harms),
+    ]
+    for seed, (harm, _) in harms.items():
+        harm(tmp_path / f"runs/g/seed-{seed}")
+    tear("snapshots/step-0000100.npz")(tmp_path / "runs/g/seed-0")
+    page = write_report(tmp_path, Study("Torn", tuple(arms)), [], [])
+    found = Elements(page.read_text(encoding="utf-8"))
+    listed = found.text[found.text.index("Runs without a result") :]
+    for words in (*(words for _, words in harms.values()), "step-0000100.npz is damaged"):
+        assert words in listed
+    assert "4 are finished" in found.text
+    ids = {attributes.get("id") for _, attributes in found.found}
+    assert {"heatmap", "plot-validation", "plot-class-map", "plot-class-counts"} <= ids
+
+
+def test_a_portrait_with_tasks_of_other_classes_is_damaged(tmp_path):
+    write_run(tmp_path / "run", sampler="gcp", seed=0)
+    break_tasks(tmp_path / "run")
+    record = ForgivingRecord(tmp_path / "run")
+    assert record.portrait is None
+    assert "its tasks are not of 20 classes" in record.damage[0]
+
+
+def test_snapshots_that_cannot_be_read_leave_those_before_them(tmp_path):
+    study = Study("Torn", (arm(tmp_path, "g", {"sampler": "gcp"}, (0,), until=100),))
+    (tmp_path / "runs/g/seed-0/snapshots/step-0000100.npz").write_bytes(b"torn")
+    text = write_report(tmp_path, study, [], []).read_text(encoding="utf-8")
+    data = json.loads(text.split('id="heatmap-data">')[1].split("</script>")[0])
+    assert data["runs"][0]["steps"] == [50]
+
+
+def test_what_an_earlier_report_left_is_removed_and_the_users_files_stay(tmp_path):
+    arms = tuple(arm(tmp_path, s, {"sampler": s}, (0,)) for s in ("uniform", "gcp"))
+    formats = {"md": lambda table: table.title.encode()}
+    write_report(tmp_path, Study("Both", arms), [TABLE], [], formats=formats)
+    assert (tmp_path / "plots/potentials.svg").exists()
+    (tmp_path / "plots/mine.png").write_bytes(b"")
+    (tmp_path / "tables/paper.md").write_bytes(b"")
+    write_report(tmp_path, Study("One", arms[:1]), [TABLE], [], formats=formats)
+    left = {path.name for path in (tmp_path / "plots").iterdir()}
+    assert {"mine.png", "validation.png", "validation.svg"} <= left
+    assert not left & {"potentials.png", "potentials.svg", "pairs.png", "evolution.svg"}
+    assert [path.name for path in (tmp_path / "tables").iterdir()] == ["results.md"]
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    study = Study("Blocked", (arm(tmp_path, "u", {"sampler": "uniform"}, (0,)),))
+    (tmp_path / "plots").write_bytes(b"in the way")
+    with pytest.raises(TrainingError, match=r"could not write .*plots"):
         write_report(tmp_path, study, [], [])
-    assert (tmp_path / "report.html").read_text() == "the old page"
+
+
+def test_what_the_page_has_said_is_not_said_again(tmp_path):
+    study = Study("Said", (arm(tmp_path, "u", {"sampler": "uniform"}, (0,)),), notes=("Small.",))
+    tables = [
+        Table(name, "Said", ("a",), (), notes=("Small.", "Bold is best."), heading=f"The {name}")
+        for name in ("results", "paper")
+    ]
+    found = Elements(write_report(tmp_path, study, tables, []).read_text(encoding="utf-8"))
+    assert found.text.count("Small.") == 1
+    assert found.text.count("Bold is best.") == 1
+    assert [h for h in ("The results", "The paper") if h in found.text] == [
+        "The results",
+        "The paper",
+    ]
+    assert found.text.count("Said") == 2  # in the title of the window, and on top
+
+
+def seek(folder, strategy):
+    for path in folder.glob("seed-*/config.toml"):
+        path.write_text(path.read_text() + f'strategy = "{strategy}"\n')
+
+
+def test_high_potentials_are_called_hard_only_where_they_are(tmp_path):
+    arms = [arm(tmp_path, s, {"strategy": s}, (0,), sampler="gcp") for s in ("easy", "hard")]
+    for name in ("easy", "hard"):
+        seek(tmp_path / "runs" / name, name)
+    found = Elements(write_report(tmp_path, Study("Both", tuple(arms)), [], []).read_text("utf-8"))
+    words = " ".join(found.text.split())
+    assert "The hardest and the easiest pairs" in words
+    assert "after the last snapshot (gcp, hard, seed 0)" in words
+    assert "with the strategy easy, when it tells them apart" in words
+    assert "what the model tells apart is sought instead" in words
+    alone = Elements(write_report(tmp_path, Study("Easy", arms[:1]), [], []).read_text("utf-8"))
+    words = " ".join(alone.text.split())
+    assert "Hardest" not in words
+    assert "hardest" not in words
+    assert "most confused" not in words
+    assert "The pairs with the highest and the lowest potentials" in words
 
 
 # In a browser

@@ -1,6 +1,7 @@
 """Studies go into a file and come back; without one, runs tell themselves what they are."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -283,8 +284,13 @@ def test_configurations_of_hand_are_told_apart_too(tmp_path):
     assert len({arm.name for arm in arms}) == 3
 
 
-def test_a_damaged_configuration_stops_the_grouping(tmp_path, write_run):
+def test_a_damaged_configuration_is_left_out_with_a_note(tmp_path, write_run):
     write_run(tmp_path / "a")
+    write_run(tmp_path / "b", seed=1)
     (tmp_path / "a" / "config.toml").write_text("= =")
+    study = find_study(tmp_path)
+    assert [[run.folder for run in arm.runs] for arm in study.arms] == [["b"]]
+    assert re.search(r"run in a is left out: .*config\.toml cannot be read", study.notes[0])
+    (tmp_path / "b" / "config.toml").write_text("= =")
     with pytest.raises(StateError, match=r"config\.toml cannot be read"):
         find_study(tmp_path)

@@ -8,7 +8,7 @@ from scipy import stats
 
 from adaptask.report.study import Arm, PlannedRun, Study, read_study
 from adaptask.report.summary import summarise
-from adaptask.report.verdicts import short_verdict, shortfalls, verdicts
+from adaptask.report.verdicts import headline, short_verdict, shortfalls, verdicts
 
 UNIFORM = {0: 0.50, 1: 0.52, 2: 0.48}
 
@@ -147,6 +147,41 @@ def test_equal_differences_are_not_sold_as_certainty(study_folder, shift, words)
     assert "better" not in said
     assert "test" in said
     assert short_verdict(summary.arms[1]) == "no spread"
+
+
+def test_an_interval_without_0_beside_a_corrected_p_is_explained(study_folder):
+    # By itself p = 0.037; of two, 0.074.
+    arms = {("p", "uniform"): {0: 0.5, 1: 0.5, 2: 0.5}, ("p", "gcp"): {0: 0.51, 1: 0.52, 2: 0.515}}
+    arms[("p", "c")] = {0: 0.52, 1: 0.47, 2: 0.5}
+    folder = study_folder({k: dict(v) for k, v in arms.items()})
+    summary = summarise(read_study(folder), folder)
+    found = summary.arm("p gcp")
+    assert found.difference.p < 0.05 <= found.p
+    said = dict(zip(("gcp", "c"), verdicts(summary), strict=True))
+    assert "no significant difference (the interval, of this comparison alone" in said["gcp"]
+    assert "alone" not in said["c"]
+    assert headline(summary) == "None of the 2 differences that were tested is significant."
+
+
+def test_a_headline_counts_what_is_significant(study_folder):
+    even = {0: 0.5, 1: 0.51, 2: 0.49}
+    folder = study_folder(
+        {
+            ("p", "uniform"): even,
+            ("p", "gcp"): {0: 0.6, 1: 0.611, 2: 0.59},
+            ("p", "c"): {0: 0.52, 1: 0.47, 2: 0.5},
+        }
+    )
+    said = headline(summarise(read_study(folder), folder))
+    assert said == "Of the 2 differences that were tested, 1 is significant: p gcp is better."
+    assert headline(summarise(read_study(folder), folder / "nowhere")) == (
+        "None of the 2 differences could be tested."
+    )
+
+
+def test_a_headline_is_of_several(study_folder):
+    folder = study_folder({("p", "uniform"): {0: 0.5}, ("p", "gcp"): {0: 0.6}})
+    assert headline(summarise(read_study(folder), folder)) == ""
 
 
 def test_few_seeds_and_a_wide_spread_could_have_shown_nothing(study_folder):

@@ -229,3 +229,23 @@ def test_all_labels_may_be_columns(study_folder):
     assert found["paper"].title == "A study (test accuracy, %)"  # there is no paper to speak of
     assert found["paper"].notes == ()
     assert len(found["paper"].rows) == 1
+
+
+def test_in_a_sweep_validation_is_bold_and_first_and_the_test_decides_nothing(study_folder):
+    # What conftest writes has the same validation accuracy, 0.5, in every run.
+    folder = study_folder(
+        {("1", "gcp"): {0: 0.7}, ("2", "gcp"): {0: 0.6}, ("3", "gcp"): {0: None}},
+        keys=("alpha", "sampler"),
+        by_validation=True,
+    )
+    metrics = folder / "runs/1/0/metrics.jsonl"
+    lines = metrics.read_text().splitlines()
+    lines.append('{"step": 1000, "split": "val", "accuracy": 0.625}')
+    metrics.write_text("\n".join(lines) + "\n")
+    table = tables(folder)["results"]
+    assert read_study(folder).by_validation
+    assert column(table, "validation (%)") == ["50.00", "62.50", "50.00"]
+    bold = [[table.headings[i] for i, c in enumerate(row) if c.is_best] for row in table.rows]
+    assert bold == [[], ["validation (%)"], []]
+    assert table.headings.index("validation (%)") < table.headings.index("accuracy (%)")
+    assert any("nothing is chosen by it" in note for note in table.notes)

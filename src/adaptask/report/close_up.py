@@ -19,7 +19,7 @@ from adaptask.report.plots import SCALE, Draw, draw_images, draw_map, draw_matri
 from adaptask.report.potentials import extreme_pairs, mean_within, most_confused
 from adaptask.report.records import Portrait
 from adaptask.report.sections import Plot, make_plot
-from adaptask.report.showcase import Showcase, portrait_of
+from adaptask.report.showcase import Showcase, portrait_of, seeks_hard
 
 N_PAIRS = 6
 N_TASKS = 4
@@ -97,7 +97,8 @@ def _write_pairs(
     with look():
         figure = new_figure(9.5, 0.85 * N_PAIRS, fit=False)
         figure.subplots_adjust(left=0.07, right=0.98, bottom=0.01, top=0.94, hspace=0.6)
-        for column, (kind, pairs) in enumerate(zip(("hardest", "easiest"), extremes, strict=True)):
+        kinds = ("hardest", "easiest") if seeks_hard(shown.series) else ("highest", "lowest")
+        for column, (kind, pairs) in enumerate(zip(kinds, extremes, strict=True)):
             for row, (i, j, value) in enumerate(pairs):
                 strips = [strip(thumbnails(source.images[c, :4])) for c in (i, j)]
                 names = [shorten(shown.names[c], 24) for c in (i, j)]

@@ -1,4 +1,4 @@
-"""Tables as Markdown, CSV, LaTeX and HTML; names may hold anything and come out harmless.
+"""Tables as Markdown, CSV and LaTeX; names may hold anything and come out harmless.
 
 `print_table`, for terminals, has a module of its own.
 """
@@ -6,16 +6,15 @@
 from __future__ import annotations
 
 import csv
-import html
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from adaptask.report.table import Cell, Table
 from adaptask.report.terminal import print_table
 from adaptask.report.wording import plain
 
-__all__ = ["print_table", "to_csv", "to_html", "to_latex", "to_markdown"]
+__all__ = ["print_table", "to_csv", "to_latex", "to_markdown"]
 
 _LATEX = {
     **{c: f"\\{c}" for c in "&%$#_{}"},
@@ -123,43 +122,3 @@ def _latex(text: str) -> str:
     )
     # Two hyphens together would become a dash.
     return re.sub("-(?=-)", "-{}", "".join(escaped))
-
-
-def to_html(table: Table) -> str:
-    """Return the table as HTML, without styles; figures have the class `figure`.
-
-    The notes follow as a list with the class `notes`.
-    """
-
-    def cell(entry: Cell, i: int) -> str:
-        text = _html(entry.text)
-        text = f"<strong>{text}</strong>" if entry.is_best and text else text
-        if i < table.n_labels:
-            return f'<th scope="row">{text}</th>'
-        return f'<td class="figure">{text}</td>'
-
-    def heading(text: str, i: int) -> str:
-        kind = "" if i < table.n_labels else ' class="figure"'
-        return f'<th scope="col"{kind}>{_html(text)}</th>'
-
-    rows = [_row(table.headings, heading), "</thead>", "<tbody>"]
-    rows += [_row(row, cell) for row in table.rows]
-    notes = [f"<li>{_html(note)}</li>" for note in table.notes]
-    lines = [
-        f'<table id="{_html(f"table-{table.name}")}">',
-        f"<caption>{_html(table.title)}</caption>",
-        "<thead>",
-        *rows,
-        "</tbody>",
-        "</table>",
-        *(['<ul class="notes">', *notes, "</ul>"] if notes else []),
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _row(entries: Sequence[Cell] | Sequence[str], cell: Callable[..., str]) -> str:
-    return f"<tr>{''.join(cell(entry, i) for i, entry in enumerate(entries))}</tr>"
-
-
-def _html(text: str) -> str:
-    return html.escape(plain(text).strip())

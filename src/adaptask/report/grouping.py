@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from adaptask.report.records import RunRecord
+from adaptask.errors import StateError
+from adaptask.report.records import ForgivingRecord
 from adaptask.report.study import Arm, PlannedRun
 
 _Settings = tuple[tuple[str, str], ...]
@@ -25,7 +26,7 @@ def arms_of_runs(folder: Path, paths: Sequence[Path]) -> tuple[list[Arm], list[s
         paths: Folders of the runs, below it or the folder itself.
 
     Raises:
-        StateError: If a configuration is damaged.
+        StateError: If no configuration can be read.
     """
     groups, notes = _grouped(folder, paths)
     labels = _tell_apart(list(groups))
@@ -48,8 +49,13 @@ def _grouped(
     """Return the folders of the runs by settings and seed, and what was left out."""
     groups: dict[_Settings, dict[int, str]] = {}
     notes = []
+    damage: list[str] = []
     for path in paths:
-        record, place = RunRecord(path), path.relative_to(folder).as_posix()
+        record, place = ForgivingRecord(path), path.relative_to(folder).as_posix()
+        if not record.is_readable:
+            damage += record.damage
+            notes.append(f"The run in {place} is left out: {record.damage[0]}")
+            continue
         members = groups.setdefault(_settings(record.config), {})
         if record.seed in members:
             notes.append(
@@ -57,6 +63,8 @@ def _grouped(
                 f"and the same seed, {record.seed}."
             )
         members.setdefault(record.seed, place)
+    if not groups:
+        raise StateError(damage[0])
     return groups, notes
 
 

@@ -9,14 +9,22 @@ _UNSEEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 """Control, direction marks, halves of characters, unassigned, line ends: break XML or its look."""
 
 
+_JOINERS = "\u200c\u200d"
+"""Unseen too, but Persian, the scripts of India and many emoji are not written without them."""
+
+
 def clean(text: str) -> str:
     r"""Return a text on one line, with what cannot be seen replaced by U+FFFD.
 
     >>> clean("a\tb\u202ec")
     'a b�c'
+    >>> clean("\u0645\u06cc\u200c\u0631\u0648\u0645") == "\u0645\u06cc\u200c\u0631\u0648\u0645"
+    True
     """
     spaced = " ".join(text.split())
-    return "".join("\ufffd" if unicodedata.category(c) in _UNSEEN else c for c in spaced)
+    return "".join(
+        "\ufffd" if unicodedata.category(c) in _UNSEEN and c not in _JOINERS else c for c in spaced
+    )
 
 
 def shorten(text: str, length: int) -> str:

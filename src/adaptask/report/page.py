@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from adaptask.atomic_file import replace_file
+from adaptask.atomic_file import not_written, replace_file
 from adaptask.report.close_up import (
     DrawnTasks,
     Frame,
@@ -27,14 +28,19 @@ from adaptask.report.panels import Panel, Style, panels_of, styles_of
 from adaptask.report.provenance import Provenance, provenance_of
 from adaptask.report.sections import DISTRIBUTION, TRAINING, Plot, counts_plot, curve_plot
 from adaptask.report.settings_plot import settings_plots
-from adaptask.report.showcase import Showcase, find_showcases, heatmap_data
+from adaptask.report.showcase import Showcase, find_showcases, heatmap_data, seeks_hard
 from adaptask.report.study import Study
 from adaptask.report.table import Table
 
 FILE = "report.html"
 
-Formats = Mapping[str, Callable[[Table], str]]
-"""How a table is written, by the ending of its file."""
+Formats = Mapping[str, Callable[[Table], bytes]]
+"""The content of a table's file, by its ending."""
+_PLOTS = (
+    *("validation", "training-loss", "difficulty", "kl", "entropy", "class-counts", "class-map"),
+    *("potentials", "evolution", "pairs", "tasks", "settings-alpha", "settings-tau"),
+)
+_TABLES = ("results", "paper", "seeds")
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +54,8 @@ class CloseUp:
     class_map: Plot | None
     frames: list[Frame]
     frame_names: list[str]
+    hard: bool
+    """Whether a high potential means that two classes are confused."""
 
 
 def write_report(
@@ -56,44 +64,89 @@ def write_report(
     tables: Sequence[Table],
     verdicts: Sequence[str],
     *,
+    headline: str = "",
     formats: Formats | None = None,
 ) -> Path:
     """Write `report.html` into the folder of a study, and `plots` and `tables` beside it.
 
-    Every file is replaced whole. What there are no records for is left out, and the page says why.
+    Every file is replaced whole. What there are no records for is left out, and the page says why;
+    so is what cannot be read. Plots and tables of an earlier report that this lacks are removed.
 
     Args:
         folder: Of the study; the runs are below it.
         study: What was planned.
         tables: The main one first.
         verdicts: What follows from them, a sentence each.
+        headline: A sentence over all verdicts, where they are several.
         formats: How tables are written beside the page, by file ending; none where it is None.
 
     Returns:
         The path of the page.
 
     Raises:
-        StateError: If a file of a run is damaged.
         TrainingError: If something cannot be written.
     """
-    _write_tables(folder / "tables", tables, formats or {})
+    with _renewed(folder / "tables", _TABLES, [f".{ending}" for ending in formats or ()]):
+        _write_tables(folder / "tables", tables, formats or {})
     panels = panels_of(folder, study)
+    with _renewed(folder / "plots", _PLOTS, (".png", ".svg")):
+        pictured = _pictured(folder / "plots", panels, by_validation=study.by_validation)
     content = render(
         study=study,
+        # Last: by then it is known which files are damaged.
         provenance=provenance_of(folder, study, panels),
-        tables=tables,
+        tables=_with_notes_once(study, tables),
         verdicts=verdicts,
+        headline=headline,
         formats=sorted(formats or {}),
-        **_pictured(folder / "plots", panels),
+        **pictured,
     )
     path = folder / FILE
     replace_file(path, content.encode("utf-8"))
     return path
 
 
-def _pictured(plots: Path, panels: Sequence[Panel]) -> dict[str, Any]:
+@contextmanager
+def _renewed(folder: Path, names: Sequence[str], endings: Sequence[str]) -> Iterator[None]:
+    """Make a folder; at the end remove files of ours in it that were not written inside.
+
+    Raises:
+        TrainingError: If it cannot be made.
+    """
+    try:
+        if endings:
+            folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise not_written(folder, error) from error
+    ours = [folder / f"{name}{ending}" for name in names for ending in endings]
+    # A file that is replaced is another one, of another time.
+    old = {path: _identity(path) for path in ours if path.is_file()}
+    yield
+    for path, identity in old.items():
+        if _identity(path) == identity:
+            with suppress(OSError):  # it does no harm
+                path.unlink()
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
+def _with_notes_once(study: Study, tables: Sequence[Table]) -> list[Table]:
+    """Return the tables without notes that the page has said by then."""
+    said, shown = set(study.notes), []
+    for table in tables:
+        shown.append(replace(table, notes=tuple(n for n in table.notes if n not in said)))
+        said |= set(table.notes)
+    return shown
+
+
+def _pictured(plots: Path, panels: Sequence[Panel], *, by_validation: bool) -> dict[str, Any]:
     """Write all plots, and return what the page shows of them, by its part."""
-    plots.mkdir(parents=True, exist_ok=True)
     styles = styles_of(panels)
     showcases, left_out = find_showcases(panels)
     first = showcases[0] if showcases else None
@@ -103,19 +156,18 @@ def _pictured(plots: Path, panels: Sequence[Panel]) -> dict[str, Any]:
     return {
         "training": [plot for plot in training if plot],
         "distribution": [plot for plot in distribution if plot],
-        "settings": settings_plots(plots, panels, styles),
+        "settings": settings_plots(plots, panels, styles, validation=by_validation),
         "left_out": left_out,
+        "all_hard": all(seeks_hard(shown.series) for shown in showcases),
         "close_up": _close_up(plots, panels, first, styles),
         "heatmap": heatmap_data(showcases, styles) if showcases else None,
     }
 
 
 def _write_tables(folder: Path, tables: Sequence[Table], formats: Formats) -> None:
-    if tables and formats:
-        folder.mkdir(parents=True, exist_ok=True)
     for table in tables:
         for ending, write in formats.items():
-            replace_file(folder / f"{table.name}.{ending}", write(table).encode("utf-8"))
+            replace_file(folder / f"{table.name}.{ending}", write(table))
 
 
 def _close_up(
@@ -134,6 +186,7 @@ def _close_up(
         class_map=map_plot(plots, panel, shown, styles),
         frames=frames,
         frame_names=names,
+        hard=shown is None or seeks_hard(shown.series),
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from adaptask.report.names import clean
-from adaptask.report.records import RunRecord
+from adaptask.report.records import ForgivingRecord
 from adaptask.report.study import Arm, Study
 
 SAMPLER_KEYS = (
@@ -55,12 +55,18 @@ BACKGROUND = Style("#9aa0a6")
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """An arm as a line in a plot, with those of its runs that have begun."""
+    """An arm as a line in a plot, with those of its runs that have begun and can be read."""
 
     name: str
     sampler: str
     arm: Arm
-    records: tuple[RunRecord, ...]
+    records: tuple[ForgivingRecord, ...]
+
+    @property
+    def strategy(self) -> str:
+        """Which tasks its sampler seeks: `hard` unless the configuration says otherwise."""
+        configs = (record.config.get("sampler", {}) for record in self.records)
+        return next((str(found.get("strategy", "hard")) for found in configs), "hard")
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,8 +103,8 @@ def panels_of(folder: Path, study: Study) -> list[Panel]:
 
 
 def _series(folder: Path, arm: Arm, varying: set[str]) -> Series:
-    records = tuple(RunRecord(folder / run.folder) for run in arm.runs)
-    begun = tuple(record for record in records if record.has_begun)
+    records = tuple(ForgivingRecord(folder / run.folder) for run in arm.runs)
+    begun = tuple(record for record in records if record.has_begun and record.is_readable)
     sampler = arm.labels.get("sampler", "")
     if not sampler and begun:
         sampler = str(begun[0].config.get("sampler", {}).get("name", ""))

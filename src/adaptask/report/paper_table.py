@@ -43,6 +43,7 @@ def paper_table(summary: StudySummary) -> Table:
     return Table(
         name="paper",
         title=study.title + (", as the paper prints it" if has_paper else "") + f" ({unit})",
+        heading=("As the paper prints it" if has_paper else "Side by side") + f" ({unit})",
         headings=(*keys, *names.values(), *(f"factor of {names[column]}" for column in timed)),
         rows=tuple(
             (
@@ -99,8 +100,16 @@ def best_arms(summary: StudySummary) -> set[str]:
     """Return the names of the arms with the highest mean, as printed, of each group of several.
 
     A group is an arm and what is compared with it, or what differs by the sampler alone. As long
-    as its arms have not finished the same seeds, none is the best.
+    as its arms have not finished the same seeds, none is the best. Where validation is to judge,
+    the best is that of all that have finished.
     """
+    if summary.study.by_validation:
+        judged = {
+            found.arm.name: round(found.validation, 2)
+            for found in summary.arms
+            if found.validation is not None and found.n_finished == found.n_planned
+        }
+        return {name for name, value in judged.items() if value == max(judged.values())}
     groups: dict[tuple[tuple[str, str], ...], list[ArmSummary]] = {}
     for found in summary.arms:
         of = found.arm if found.arm.baseline is None else summary.study.arm(found.arm.baseline)

@@ -198,6 +198,7 @@ def draw_settings(
     title: str,
     label: str,
     baseline: tuple[Style, Reading] | None,
+    kind: str = "test",
 ) -> None:
     """Draw accuracy against a setting: means with 95 % intervals over seeds, and each seed.
 
@@ -207,6 +208,7 @@ def draw_settings(
         title: What is trained on what.
         label: Name of the setting.
         baseline: Look and accuracy of uniform.
+        kind: Of tasks the accuracy is on.
     """
     if baseline is not None:
         style, level = baseline
@@ -229,7 +231,7 @@ def draw_settings(
                 axes.plot(at, reading.seeds, "_", color=style.colour, ms=6, alpha=0.5)
     axes.set_title(shorten(title, 46))
     axes.set_xlabel(label)
-    axes.set_ylabel("test accuracy, %")
+    axes.set_ylabel(f"{kind} accuracy, %")
     axes.margins(x=0.08)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from adaptask.report.names import clean
 from adaptask.report.panels import Panel
-from adaptask.report.records import RunRecord
+from adaptask.report.records import ForgivingRecord
 from adaptask.report.study import Study
 
 _EXPLAINED = {
@@ -21,6 +21,10 @@ _EXPLAINED = {
     "cp": "cp prefers sets of classes that the model confuses, by their exact joint distribution",
     "gcp": "gcp prefers classes that the model confuses with each other, chosen greedily pair by "
     "pair",
+}
+_STRATEGIES = {
+    "easy": "with the strategy easy, what the model tells apart is sought instead",
+    "uncertain": "with the strategy uncertain, what it is undecided about",
 }
 _ASIDE = ("seed", "format")
 _VERSIONS = ("adaptask", "python", "torch", "numpy", "cuda", "device", "platform", "cpu_count")
@@ -45,6 +49,8 @@ class Provenance:
     n_planned: int
     n_finished: int
     troubles: tuple[Trouble, ...]
+    damage: tuple[str, ...]
+    """Files that could not be read, among those that were looked at."""
     common: tuple[tuple[str, str], ...]
     """Settings that all runs share."""
     differing: tuple[str, ...]
@@ -60,18 +66,23 @@ def provenance_of(folder: Path, study: Study, panels: Sequence[Panel]) -> Proven
     series = {one.arm.name: one for panel in panels for one in panel.series}
     records = [record for one in series.values() for record in one.records]
     n_planned = sum(len(arm.runs) for arm in study.arms)
-    n_finished = sum(record.is_finished for record in records)
+    n_finished = sum(record.test is not None for record in records)
     flat = {name: _flat(one.records[0].config) for name, one in series.items() if one.records}
     keys = list(dict.fromkeys(key for settings in flat.values() for key in settings))
     values = {key: {settings.get(key) for settings in flat.values()} for key in keys}
     differing = tuple(key for key in keys if len(values[key]) > 1)
     samplers = dict.fromkeys(one.sampler for one in series.values())
+    strategies = dict.fromkeys(one.strategy for one in series.values())
     return Provenance(
         statement=_statement(study, records, n_planned, n_finished),
-        samplers=tuple(_EXPLAINED[name] for name in samplers if name in _EXPLAINED),
+        samplers=(
+            *(_EXPLAINED[name] for name in samplers if name in _EXPLAINED),
+            *(_STRATEGIES[name] for name in strategies if name in _STRATEGIES),
+        ),
         n_planned=n_planned,
         n_finished=n_finished,
         troubles=tuple(_troubles(folder, study, records)),
+        damage=tuple(clean(text) for record in records for text in record.damage),
         common=tuple((key, str(values[key].pop())) for key in keys if len(values[key]) == 1),
         differing=differing,
         arms=tuple(
@@ -94,7 +105,9 @@ def _flat(config: Mapping[str, Any]) -> dict[str, str]:
     return flat
 
 
-def _statement(study: Study, records: Sequence[RunRecord], n_planned: int, n_finished: int) -> str:
+def _statement(
+    study: Study, records: Sequence[ForgivingRecord], n_planned: int, n_finished: int
+) -> str:
     if not records:
         return f"{_count(n_planned, 'run')} planned; none has begun."
 
@@ -129,13 +142,17 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" + "s" * (number != 1)
 
 
-def _troubles(folder: Path, study: Study, records: Sequence[RunRecord]) -> Iterable[Trouble]:
+def _troubles(folder: Path, study: Study, records: Sequence[ForgivingRecord]) -> Iterable[Trouble]:
     begun = {record.folder: record for record in records}
     for arm in study.arms:
         for run in arm.runs:
-            record = begun.get(folder / run.folder)
-            if record is None:
+            record = begun.get(folder / run.folder) or ForgivingRecord(folder / run.folder)
+            if not record.has_begun:
                 state = "not begun"
+            elif not record.is_readable:
+                state = clean(record.damage[0])
+            elif record.is_finished and record.test is None:
+                state = clean(record.damage[-1])
             elif record.is_finished:
                 continue
             elif record.pruned is not None:
@@ -149,7 +166,7 @@ def _troubles(folder: Path, study: Study, records: Sequence[RunRecord]) -> Itera
             yield Trouble(clean(arm.name), run.seed, state)
 
 
-def _versions(records: Sequence[RunRecord]) -> Iterable[tuple[str, str]]:
+def _versions(records: Sequence[ForgivingRecord]) -> Iterable[tuple[str, str]]:
     """Yield what the runs were made in; several values where they differ."""
     found = [environment for record in records for environment in record.environment]
     for key in _VERSIONS:

@@ -7,16 +7,20 @@ import re
 import tomllib
 import zipfile
 import zlib
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adaptask.errors import StateError
+
+_T = TypeVar("_T")
+_SECTIONS = ("data", "task", "model", "sampler")
 
 # What reading a file with wrong bytes in it raises; RuntimeError and what follows come from
 # archives that claim to be encrypted, or turn out to be something else.
@@ -172,9 +176,11 @@ class RunRecord:
             found = _read_arrays(path)
             names = tuple(str(name) for name in found["class_names"])
             portrait = Portrait(names, found["images"], found["similarity"], found["tasks"])
-            n = len(names)
-            if len(portrait.images) != n or portrait.similarity.shape != (n, n):
+            n, images, tasks = len(names), portrait.images, portrait.tasks
+            if len(images) != n or images.ndim != 5 or portrait.similarity.shape != (n, n):
                 raise ValueError(f"its parts do not fit {n} class names")
+            if tasks.ndim != 2 or tasks.dtype.kind != "i" or not ((tasks >= 0) & (tasks < n)).all():
+                raise ValueError(f"its tasks are not of {n} classes")
             return portrait
         except _DAMAGE as error:
             raise StateError(f"the portrait {path} is damaged: {error}. Remove it.") from error
@@ -235,6 +241,66 @@ class RunRecord:
         ]
         steps = np.array([step for step, _ in points], dtype=np.int64)
         return steps, np.array([value for _, value in points], dtype=np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class ForgivingRecord(RunRecord):
+    """A run whose damaged files count as absent, so that all else of it can be shown.
+
+    Args:
+        folder: Where it is.
+    """
+
+    damage: list[str] = field(default_factory=list, init=False)
+    """What was found damaged so far."""
+
+    @cached_property
+    def is_readable(self) -> bool:
+        """Whether its configuration can be read; without that nothing is known of it."""
+        try:
+            sections = (self.config.get(name, {}) for name in _SECTIONS)
+            if not all(isinstance(section, dict) for section in sections):
+                raise StateError(
+                    f"{self.folder / 'config.toml'} is no configuration: each of "
+                    f"{', '.join(_SECTIONS)} must be a section."
+                )
+            return self.seed >= 0 and self.n_steps >= 0
+        except StateError as error:
+            self.damage.append(str(error))
+            return False
+
+    @cached_property
+    def metrics(self) -> list[dict[str, Any]]:
+        """All records; none where the file is damaged."""
+        return self._unless_damaged(lambda: super(ForgivingRecord, self).metrics) or []
+
+    @cached_property
+    def test(self) -> TestResult | None:
+        """The test result; None where there is none, or it is damaged."""
+        return self._unless_damaged(lambda: super(ForgivingRecord, self).test)
+
+    @cached_property
+    def portrait(self) -> Portrait | None:
+        """What it looked like at the end; None where there is none, or it is damaged."""
+        return self._unless_damaged(lambda: super(ForgivingRecord, self).portrait)
+
+    def snapshot(self, step: int, path: Path) -> Snapshot | None:
+        """Return the snapshot in a file; None where it is damaged."""
+        return self._unless_damaged(lambda: read_snapshot(step, path))
+
+    @cached_property
+    def last_snapshot(self) -> Snapshot | None:
+        """The last that can be read; None where there is none."""
+        files = reversed(snapshot_files(self.folder / "snapshots"))
+        return next((found for file in files if (found := self.snapshot(*file))), None)
+
+    def _unless_damaged(self, read: Callable[[], _T]) -> _T | None:
+        try:
+            return read()
+        except StateError as error:
+            if str(error) not in self.damage:
+                self.damage.append(str(error))
+            return None
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

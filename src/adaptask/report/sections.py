@@ -24,7 +24,6 @@ from adaptask.report.plots import (
     grid,
     single,
 )
-from adaptask.report.records import read_snapshot, snapshot_files
 from adaptask.report.showcase import Showcase, portrait_of
 
 MAX_PANELS = 24
@@ -264,8 +263,8 @@ def class_counts(series: Series) -> NDArray[np.float64] | None:
     """Return in how many tasks each class has been over all runs of an arm; None if unknown."""
     found: list[NDArray[np.float64]] = []
     for record in series.records:
-        files = snapshot_files(record.folder / "snapshots")
-        counts = read_snapshot(*files[-1]).class_counts if files else None
+        last = record.last_snapshot
+        counts = None if last is None else last.class_counts
         if counts is not None and (not found or len(counts) == len(found[0])):
             found.append(counts.astype(np.float64))
     return np.sum(found, axis=0) if found else None

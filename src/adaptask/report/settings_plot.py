@@ -30,10 +30,20 @@ _LINES = (
 )
 
 
-def reading_of(series: Series, value: float) -> Reading | None:
-    """Return the test accuracy of an arm over its seeds; None where no run has ended."""
-    tests = [record.test for record in series.records]
-    seeds = tuple(100 * float(test.accuracies.mean()) for test in tests if test is not None)
+def reading_of(series: Series, value: float, *, validation: bool = False) -> Reading | None:
+    """Return the accuracy of an arm over its seeds; None where no run has ended.
+
+    Args:
+        series: The arm.
+        value: Of the setting.
+        validation: Whether the best validation accuracy of each run is meant, not that in the test.
+    """
+    ended = [(record, test) for record in series.records if (test := record.test) is not None]
+    if validation:
+        curves = [record.curve("val", "accuracy")[1] for record, _ in ended]
+        seeds = tuple(100 * float(curve.max()) for curve in curves if len(curve))
+    else:
+        seeds = tuple(100 * float(test.accuracies.mean()) for _, test in ended)
     if not seeds:
         return None
     interval = None
@@ -45,7 +55,9 @@ def reading_of(series: Series, value: float) -> Reading | None:
     return Reading(value, float(np.mean(seeds)), interval, seeds)
 
 
-def lines_of(panel: Panel, setting: str) -> list[tuple[str, list[Reading]]]:
+def lines_of(
+    panel: Panel, setting: str, *, validation: bool = False
+) -> list[tuple[str, list[Reading]]]:
     """Return the lines of a panel: arms that differ in the setting alone.
 
     Where no two do so, as in a random search, all arms make one line's points, of the empty name.
@@ -54,7 +66,9 @@ def lines_of(panel: Panel, setting: str) -> list[tuple[str, list[Reading]]]:
     alone: list[Reading] = []
     for series in panel.series:
         value = _number(series.arm.labels.get(setting, NO_VALUE))
-        reading = None if value is None else reading_of(series, value)
+        reading = None
+        if value is not None:
+            reading = reading_of(series, value, validation=validation)
         if reading is None:
             continue
         rest = [
@@ -82,15 +96,32 @@ def _number(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def settings_plots(folder: Path, panels: Sequence[Panel], styles: dict[str, Style]) -> list[Plot]:
-    """Draw accuracy against each setting that varies; none where none does."""
-    return [plot for name in SETTINGS if (plot := _settings_plot(folder, name, panels, styles))]
+def settings_plots(
+    folder: Path, panels: Sequence[Panel], styles: dict[str, Style], *, validation: bool = False
+) -> list[Plot]:
+    """Draw accuracy against each setting that varies; none where none does.
+
+    Args:
+        folder: Of the plots.
+        panels: What is trained on what.
+        styles: By the names of the series.
+        validation: Whether validation accuracy is drawn, by which a sweep chooses.
+    """
+    plots = (_settings_plot(folder, s, panels, styles, validation=validation) for s in SETTINGS)
+    return [plot for plot in plots if plot]
 
 
 def _settings_plot(
-    folder: Path, setting: str, panels: Sequence[Panel], styles: dict[str, Style]
+    folder: Path,
+    setting: str,
+    panels: Sequence[Panel],
+    styles: dict[str, Style],
+    *,
+    validation: bool,
 ) -> Plot | None:
-    found = [(panel, lines) for panel in panels if (lines := lines_of(panel, setting))]
+    every = [(panel, lines_of(panel, setting, validation=validation)) for panel in panels]
+    found = [(panel, lines) for panel, lines in every if lines]
+    kind = "validation" if validation else "test"
     found = found[:MAX_PANELS]
     if not found:
         return None
@@ -100,7 +131,7 @@ def _settings_plot(
     legend = {name or "each arm": look for name, look in looks.items()}
     for panel, lines in found:
         uniform = next((s for s in panel.series if s.sampler in ("uniform", "random")), None)
-        level = None if uniform is None else reading_of(uniform, 0.0)
+        level = None if uniform is None else reading_of(uniform, 0.0, validation=validation)
         baseline = None
         if uniform is not None and level is not None:
             baseline = (styles[uniform.name], level)
@@ -113,6 +144,7 @@ def _settings_plot(
                 title=panel.title,
                 label=setting,
                 baseline=baseline,
+                kind=kind,
             )
         )
     return make_plot(
@@ -120,7 +152,8 @@ def _settings_plot(
         draws,
         name=f"settings-{setting}",
         title=f"Accuracy against {setting}",
-        caption=f"Test accuracy for values of {setting}, {_MEANING[setting]}. {_CAPTION}",
-        describe=f"Test accuracy against {setting}.",
+        caption=f"{kind.capitalize()} accuracy for values of {setting}, {_MEANING[setting]}. "
+        + _CAPTION,
+        describe=f"{kind.capitalize()} accuracy against {setting}.",
         legend=tuple(legend.items()),
     )

@@ -21,7 +21,7 @@ from adaptask.report.potentials import (
     pair_snapshots,
     quantise,
 )
-from adaptask.report.records import Portrait, RunRecord, read_snapshot, snapshot_files
+from adaptask.report.records import ForgivingRecord, Portrait, snapshot_files
 
 MAX_RUNS = 6
 MAX_FRAMES = 25
@@ -36,7 +36,7 @@ class Showcase:
 
     panel: Panel
     series: Series
-    record: RunRecord
+    record: ForgivingRecord
     portrait: Portrait | None
     uniform: Portrait | None
     """Of the uniform run with the same seed, or else of another."""
@@ -64,25 +64,22 @@ class Showcase:
 
 
 def portrait_of(series: Series | None, seed: int | None = None) -> Portrait | None:
-    """Return a portrait of an arm: of the run with that seed, or else of the first that has one.
-
-    Raises:
-        StateError: If it is damaged.
-    """
+    """Return a portrait of an arm: of the run with that seed, or else of the first that has one."""
     if series is None:
         return None
     records = sorted(series.records, key=lambda record: record.seed != seed)
-    return next((r.portrait for r in records if (r.folder / "portrait.npz").exists()), None)
+    return next((r.portrait for r in records if r.portrait is not None), None)
+
+
+def seeks_hard(series: Series) -> bool:
+    """Return whether high potentials mean confused classes, as they do unless it seeks others."""
+    return series.strategy == "hard"
 
 
 def find_showcases(panels: Sequence[Panel]) -> tuple[list[Showcase], int]:
-    """Return the runs to look at, gcp first, and how many arms are left out for their number.
-
-    Raises:
-        StateError: If a file is damaged.
-    """
+    """Return the runs to look at, gcp with hard tasks first, and how many arms are left out."""
     candidates = [(panel, series) for panel in panels for series in panel.series]
-    candidates.sort(key=lambda candidate: candidate[1].sampler != "gcp")
+    candidates.sort(key=lambda found: (found[1].sampler != "gcp", not seeks_hard(found[1])))
     chosen: list[Showcase] = []
     left_out, room = 0, MAX_BYTES
     for panel, series in candidates:
@@ -98,7 +95,7 @@ def find_showcases(panels: Sequence[Panel]) -> tuple[list[Showcase], int]:
     return chosen, left_out
 
 
-def _best_record(series: Series) -> RunRecord | None:
+def _best_record(series: Series) -> ForgivingRecord | None:
     """Return the first run with a portrait, or else the one that has come farthest."""
     found = []
     for record in series.records:
@@ -108,11 +105,11 @@ def _best_record(series: Series) -> RunRecord | None:
     if not found:
         return None
     record = min(found, key=lambda entry: entry[:2])[2]
-    last = snapshot_files(record.folder / "snapshots")[-1]
-    return record if has_pairs(read_snapshot(*last)) else None
+    last = record.last_snapshot
+    return record if last is not None and has_pairs(last) else None
 
 
-def _showcase(panel: Panel, series: Series, record: RunRecord) -> Showcase:
+def _showcase(panel: Panel, series: Series, record: ForgivingRecord) -> Showcase:
     snapshots = pair_snapshots(record, MAX_FRAMES)
     frames = tuple(log_potentials(snapshot) for snapshot in snapshots)
     n_classes = len(frames[-1])

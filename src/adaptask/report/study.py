@@ -82,6 +82,9 @@ class Study:
     notes: tuple[str, ...] = ()
     """What a reader must know: settings that were chosen, scale, deviations."""
     citations: tuple[Citation, ...] = field(default=())
+    by_validation: bool = False
+    """Whether the best of the arms is sought, as in a sweep: that is for validation to say, since
+    the highest test accuracy of many is high by chance."""
 
     def __post_init__(self) -> None:
         _check_arms(self.arms)
@@ -194,6 +197,7 @@ def _from_json(found: dict[str, Any]) -> Study:
             Citation(_labels(cited["labels"]), _published(cited["published"]))
             for cited in found["citations"]
         ),
+        by_validation=found.get("by_validation", False) is True,
     )
 
 
@@ -224,7 +228,7 @@ def find_study(folder: Path) -> Study:
 
     Raises:
         ArgumentError: If there are no runs.
-        StateError: If a file is damaged.
+        StateError: If the file of the study is damaged, or no configuration can be read.
     """
     if not folder.is_dir():
         raise ArgumentError(f"there is no folder {folder}.")
@@ -242,14 +246,15 @@ def study_of_runs(folder: Path, paths: Sequence[Path]) -> Study:
     """Group runs that differ by their seed alone; name the groups by what else differs.
 
     Arms with the sampler `uniform` are the baselines of those that differ from them by the sampler
-    alone, and come before these. Of runs alike in everything the first counts, and a note says so.
+    alone, and come before these. Of runs alike in everything the first counts, and runs that cannot
+    be read are left out; notes say so.
 
     Args:
         folder: Of the study.
         paths: Folders of the runs, below it or the folder itself.
 
     Raises:
-        StateError: If a configuration is damaged.
+        StateError: If no configuration can be read.
     """
     from adaptask.report.grouping import arms_of_runs  # which makes arms
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +52,8 @@ class ArmSummary:
     """How large a difference would have been found with 80 % probability."""
     overhead: Overhead | None = None
     """Time a step over that of the baseline."""
+    validation: float | None = None
+    """Best validation accuracy of each run so far, the mean of these; None before the first."""
 
     @property
     def spread(self) -> float | None:
@@ -105,6 +107,7 @@ class _Reading:
 
     tests: dict[int, NDArray[np.float64]] = field(default_factory=dict)
     episodes: dict[int, object] = field(default_factory=dict)
+    validation: list[float] = field(default_factory=list)
     seconds: dict[int, float] = field(default_factory=dict)
     machines: dict[int, object] = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)
@@ -149,11 +152,14 @@ def _read(arm: Arm, folder: Path) -> _Reading:
             reading.failures[run.seed] = str(error)
         try:
             seconds = record.seconds_per_step
+            _, validation = record.curve("val", "accuracy")
         except StateError as error:
             reading.remarks.append(
                 f"There is no time a step of {arm.name}, seed {run.seed}: {error}"
             )
             continue
+        if len(validation):
+            reading.validation.append(100 * float(validation.max()))
         if seconds is not None:
             reading.seconds[run.seed] = seconds
             reading.machines[run.seed] = _machine(record)
@@ -164,6 +170,8 @@ def _read_result(record: RunRecord, seed: int, reading: _Reading) -> None:
     if record.test is not None:
         reading.episodes[seed] = _episodes(record)
         reading.tests[seed] = 100 * record.test.accuracies
+    elif record.pruned is not None:
+        reading.unfinished[seed] = f"given up after {record.steps_done} of {record.n_steps} steps"
     elif record.failure is not None:
         reading.failures[seed] = _first_sentence(record.failure)
     elif not record.has_begun:
@@ -207,6 +215,7 @@ def _alone(arm: Arm, reading: _Reading) -> ArmSummary:
         failures=reading.failures,
         unfinished=reading.unfinished,
         seconds=reading.seconds,
+        validation=fmean(reading.validation) if reading.validation else None,
     )
 
 

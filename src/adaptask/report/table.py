@@ -1,4 +1,4 @@
-"""A table as it is meant, before it becomes Markdown, CSV, LaTeX, HTML or lines in a terminal."""
+"""A table as it is meant, before it becomes Markdown, CSV, LaTeX, or part of a page or terminal."""
 
 from __future__ import annotations
 
@@ -27,5 +27,7 @@ class Table:
     """How many columns, from the left, say what a row is; the others are figures."""
     notes: tuple[str, ...] = ()
     """Sentences below it."""
+    heading: str = ""
+    """What it is called on a page that has the title of the study already; empty: its title."""
     expendable: tuple[int, ...] = ()
     """Columns that a narrow terminal may leave out, the first to go first."""

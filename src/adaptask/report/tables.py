@@ -42,7 +42,8 @@ def _results(summary: StudySummary) -> Table:
     n_labels = len(columns)
     columns += [column for column in _figures(summary) if any(map(column.text, summary.arms))]
     headings = [column.heading for column in columns]
-    accuracy = headings.index(_ACCURACY, n_labels) if _ACCURACY in headings[n_labels:] else None
+    judged = _VALIDATION if summary.study.by_validation else _ACCURACY
+    accuracy = headings.index(judged, n_labels) if judged in headings[n_labels:] else None
     best = best_arms(summary)
     rows = tuple(
         tuple(
@@ -55,6 +56,7 @@ def _results(summary: StudySummary) -> Table:
     return Table(
         name="results",
         title=summary.study.title,
+        heading="Results",
         headings=tuple(headings),
         rows=rows,
         n_labels=n_labels,
@@ -68,6 +70,7 @@ def _results(summary: StudySummary) -> Table:
 
 
 _ACCURACY = "accuracy (%)"
+_VALIDATION = "validation (%)"
 
 
 def _label_column(key: str) -> _Column:
@@ -90,6 +93,7 @@ def _figures(summary: StudySummary) -> list[_Column]:
 
     return [
         _Column("runs", lambda found: f"{found.n_finished}/{found.n_planned}", 4),
+        *([_Column(_VALIDATION, _validation)] if summary.study.by_validation else []),
         _Column(_ACCURACY, lambda found: mean_text(found.mean)),
         _Column("sd", lambda found: "" if found.spread is None else f"{found.spread:.2f}", 3),
         _Column(_difference_heading(summary), lambda found: difference_text(found.difference)),
@@ -114,6 +118,10 @@ def _difference_heading(summary: StudySummary) -> str:
     return f"difference to {names.pop() if len(names) == 1 else 'baseline'}"
 
 
+def _validation(found: ArmSummary) -> str:
+    return "" if found.validation is None else f"{found.validation:.2f}"
+
+
 def _factor(found: ArmSummary) -> str:
     return "" if found.overhead is None else f"{found.overhead.factor:.2f}"
 
@@ -127,12 +135,22 @@ def _explained(summary: StudySummary, headings: Sequence[str], best: set[str]) -
     n_pairs = {found.overhead.n_pairs for found in summary.arms if found.overhead is not None}
     pairs = " to ".join(str(n) for n in sorted({min(n_pairs), max(n_pairs)})) if n_pairs else ""
     bold = "; bold: the highest of its group, significant or not" if best else ""
+    if summary.study.by_validation:
+        bold = "; nothing is chosen by it, and the highest of many is high by chance"
     holm = f", after Holm's correction for {summary.n_tests} tests" if summary.n_tests > 1 else ""
+    # A corrected p-value above 0.05 may stand beside an interval without 0.
+    alone = (
+        "; each interval is for its comparison alone, p and verdict allow for all of them"
+        if summary.n_tests > 1
+        else ""
+    )
     meanings = {
-        _ACCURACY: f"mean of the seeds ± 95 % interval over the test episodes{bold}.",
+        _VALIDATION: "best of each run, mean of the seeds; bold: the highest of those that have "
+        "finished.",
+        _ACCURACY: f"on test tasks, mean of the seeds ± 95 % interval over them{bold}.",
         "sd": "standard deviation over the seeds.",
         _difference_heading(summary): "points, paired by seed; 95 % interval by Student's t over "
-        "the seeds.",
+        f"the seeds{alone}.",
         "p": f"paired t-test over the seeds{holm}.",
         "factor": f"time a step over that of the baseline, median of {pairs} "
         f"{'seed' if pairs == '1' else 'seeds'}.",
@@ -154,6 +172,7 @@ def _seeds(summary: StudySummary) -> Table:
     return Table(
         name="seeds",
         title=f"{summary.study.title}: test accuracy of each run, %",
+        heading="Test accuracy of each run, %",
         headings=(*keys, *(f"seed {seed}" for seed in seeds)),
         rows=tuple(
             tuple(

@@ -12,10 +12,31 @@ from adaptask.report.wording import named, p_value, signed
 if TYPE_CHECKING:
     from adaptask.report.summary import ArmSummary, StudySummary
 
+_NAMED = 4
+"""So many arms a headline names at most."""
+
 
 def verdicts(summary: StudySummary) -> list[str]:
     """Return a sentence for each arm that has a baseline: what the difference is and means."""
     return [_verdict(summary, found) for found in summary.arms if found.arm.baseline is not None]
+
+
+def headline(summary: StudySummary) -> str:
+    """Return one sentence over all comparisons; empty where there are fewer than two."""
+    compared = [found for found in summary.arms if found.arm.baseline is not None]
+    if len(compared) < 2:
+        return ""
+    if not summary.n_tests:
+        return f"None of the {len(compared)} differences could be tested."
+    significant = [found for found in compared if found.is_significant]
+    words = [f"{found.arm.name} is {short_verdict(found)}" for found in significant[:_NAMED]]
+    rest = len(significant) - len(words)
+    listed = "; ".join([*words, *([f"{rest} more"] if rest else [])])
+    tested = f"the {summary.n_tests} differences that were tested"
+    if not significant:
+        return f"None of {tested} is significant."
+    verb = "is" if len(significant) == 1 else "are"
+    return f"Of {tested}, {len(significant)} {verb} significant: {listed}."
 
 
 def short_verdict(found: ArmSummary) -> str:
@@ -88,7 +109,13 @@ def _tested(
     if found.is_significant:
         word = "better" if difference.mean > 0 else "worse"
         return f"{figures}: {names[0]} is {word} than {names[1]}"
-    return f"{figures}: no significant difference; {_unseen(found.detectable or 0.0)}"
+    alone = (
+        f" (the interval, of this comparison alone, leaves out 0; among {summary.n_tests} that "
+        "happens by chance too)"
+        if low > 0 or high < 0
+        else ""
+    )
+    return f"{figures}: no significant difference{alone}; {_unseen(found.detectable or 0.0)}"
 
 
 def _unseen(detectable: float) -> str:

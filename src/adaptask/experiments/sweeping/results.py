@@ -146,7 +146,7 @@ def study_of_sweep(
     )
     names = list(plan[0].labels)
     title = "Sweep of " + " and ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
-    study = Study(title=title, arms=arms, command=command)
+    study = Study(title=title, arms=arms, command=command, by_validation=True)
     return replace(study, notes=notes(results)) if results else study
 
 

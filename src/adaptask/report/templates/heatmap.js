@@ -68,7 +68,7 @@
       size = Math.min(13, guess * 0.92);
       context.font = `${size}px system-ui, sans-serif`;
       const widest = Math.max(...classes.map((c) => context.measureText(short(nameOf(c))).width));
-      margin = Math.min(width * 0.34, widest + 26);
+      margin = Math.min(width * 0.34, widest + 28);
     }
     const cell = Math.min((width - margin - 2) / classes.length, 44);
     return { classes, margin, size, cell, width: margin + cell * classes.length + 2 };
@@ -111,12 +111,12 @@
     classes.forEach((c, i) => {
       const at = margin + (i + 0.5) * cell;
       context.textAlign = "right";
-      context.fillText(short(nameOf(c)), margin - 20, at, margin - 22);
+      context.fillText(short(nameOf(c)), margin - 22, at, margin - 24);
       context.save();
-      context.translate(at, margin - 20);
+      context.translate(at, margin - 22);
       context.rotate(-Math.PI / 2);
       context.textAlign = "left";
-      context.fillText(short(nameOf(c)), 0, 0, margin - 22);
+      context.fillText(short(nameOf(c)), 0, 0, margin - 24);
       context.restore();
     });
   }

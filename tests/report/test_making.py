@@ -1,0 +1,40 @@
+"""From a folder to its report: what lies beside the page."""
+
+import codecs
+import csv
+import multiprocessing
+
+import pytest
+
+from adaptask.errors import ArgumentError
+from adaptask.report.making import make_report
+from adaptask.report.study import Study
+
+
+def test_tables_are_beside_the_page_and_spreadsheets_see_their_encoding(study_folder):
+    folder = study_folder({("p", "uniform"): {0: 0.5, 1: 0.51}, ("p", "gcp"): {0: 0.5, 1: 0.52}})
+    _, page = make_report(folder)
+    assert page == folder / "report.html"
+    content = (folder / "tables" / "results.csv").read_bytes()
+    assert content.startswith(codecs.BOM_UTF8)
+    rows = list(csv.reader(content.decode("utf-8-sig").splitlines()))
+    assert rows[0][:2] == ["learner", "sampler"]
+    assert rows[1][rows[0].index("accuracy (%)")].startswith("50.50 ± ")
+    for name in ("results.md", "results.tex", "seeds.csv", "seeds.md", "seeds.tex"):
+        assert (folder / "tables" / name).stat().st_size
+    assert not (folder / "tables" / "results.md").read_bytes().startswith(codecs.BOM_UTF8)
+
+
+def test_a_study_without_arms_is_refused(tmp_path):
+    Study("Empty", ()).write(tmp_path)
+    with pytest.raises(ArgumentError, match="has no arms"):
+        make_report(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["study.json"]
+
+
+def test_several_processes_may_make_the_same_report(study_folder):
+    folder = study_folder({("p", "uniform"): {0: 0.5, 1: 0.51}, ("p", "gcp"): {0: 0.5, 1: 0.52}})
+    with multiprocessing.get_context("fork").Pool(3) as pool:
+        pages = [page for _, page in pool.map(make_report, [folder] * 6, chunksize=1)]
+    assert pages == [folder / "report.html"] * 6
+    assert not list(folder.rglob("*.tmp"))
