@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from adaptask.report.page import write_report
+from adaptask.report.page.writing import write_report
 from adaptask.report.study import Arm, PlannedRun, Study
 
 N_CLASSES, N_GROUPS, N_STEPS, SIZE = 64, 16, 10_000, 32

@@ -5,7 +5,7 @@ import base64
 import numpy as np
 import pytest
 
-from adaptask.report.potentials import (
+from adaptask.report.page.potentials import (
     cluster_order,
     confusion_rank,
     extreme_pairs,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from adaptask.report.names import clean
+from adaptask.report.page.names import clean
 from adaptask.report.records import ForgivingRecord
 from adaptask.report.study import Arm, Study
 

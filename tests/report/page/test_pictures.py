@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from adaptask.report.embedding import class_map, perplexity
-from adaptask.report.labels import free_places
-from adaptask.report.names import class_labels, clean, shorten
-from adaptask.report.pictures import coloured, data_uri, png, sprite, strip, thumbnails
+from adaptask.report.page.embedding import class_map, perplexity
+from adaptask.report.page.labels import free_places
+from adaptask.report.page.names import class_labels, clean, shorten
+from adaptask.report.page.pictures import coloured, data_uri, png, sprite, strip, thumbnails
 
 
 def test_thumbnails_are_means_of_blocks():

@@ -3,10 +3,10 @@
 import re
 from xml.etree import ElementTree
 
-from adaptask.report.curves import aggregate
-from adaptask.report.figures import inline_svg, look, write_figure
-from adaptask.report.panels import Style
-from adaptask.report.plots import Line, draw_curves, single
+from adaptask.report.page.curves import aggregate
+from adaptask.report.page.figures import inline_svg, look, write_figure
+from adaptask.report.page.panels import Style
+from adaptask.report.page.plots import Line, draw_curves, single
 
 HOSTILE = '<img src=x onerror=alert(1)> id="a" $\\frac{1}$ & 猫'
 

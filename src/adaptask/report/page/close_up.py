@@ -10,16 +10,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptask.report.embedding import class_map
-from adaptask.report.figures import look, new_figure, write_figure
-from adaptask.report.names import class_labels, shorten
-from adaptask.report.panels import Panel, Style, close_up_style
-from adaptask.report.pictures import coloured, data_uri, png, strip, thumbnails
-from adaptask.report.plots import SCALE, Draw, draw_images, draw_map, draw_matrix
-from adaptask.report.potentials import extreme_pairs, mean_within, most_confused
+from adaptask.report.page.embedding import class_map
+from adaptask.report.page.figures import look, new_figure, write_figure
+from adaptask.report.page.names import class_labels, shorten
+from adaptask.report.page.panels import Panel, Style, close_up_style
+from adaptask.report.page.pictures import coloured, data_uri, png, strip, thumbnails
+from adaptask.report.page.plots import SCALE, Draw, draw_images, draw_map, draw_matrix
+from adaptask.report.page.potentials import extreme_pairs, mean_within, most_confused
+from adaptask.report.page.sections import Plot, make_plot
+from adaptask.report.page.showcase import Showcase, portrait_of, seeks_hard
 from adaptask.report.records import Portrait
-from adaptask.report.sections import Plot, make_plot
-from adaptask.report.showcase import Showcase, portrait_of, seeks_hard
 
 N_PAIRS = 6
 N_TASKS = 4

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from adaptask.atomic_file import not_written, replace_file
-from adaptask.report.close_up import (
+from adaptask.report.page.close_up import (
     DrawnTasks,
     Frame,
     Pair,
@@ -23,12 +23,12 @@ from adaptask.report.close_up import (
     pairs_of,
     write_potentials,
 )
-from adaptask.report.names import clean
-from adaptask.report.panels import Panel, Style, panels_of, styles_of
-from adaptask.report.provenance import Provenance, provenance_of
-from adaptask.report.sections import DISTRIBUTION, TRAINING, Plot, counts_plot, curve_plot
-from adaptask.report.settings_plot import settings_plots
-from adaptask.report.showcase import Showcase, find_showcases, heatmap_data, seeks_hard
+from adaptask.report.page.names import clean
+from adaptask.report.page.panels import Panel, Style, panels_of, styles_of
+from adaptask.report.page.provenance import Provenance, provenance_of
+from adaptask.report.page.sections import DISTRIBUTION, TRAINING, Plot, counts_plot, curve_plot
+from adaptask.report.page.settings_plot import settings_plots
+from adaptask.report.page.showcase import Showcase, find_showcases, heatmap_data, seeks_hard
 from adaptask.report.study import Study
 from adaptask.report.table import Table
 
@@ -204,7 +204,7 @@ def render(
     from markupsafe import Markup
 
     environment = Environment(
-        loader=PackageLoader("adaptask.report"),
+        loader=PackageLoader("adaptask.report.page"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -239,7 +239,9 @@ def script_json(value: object) -> str:
 
 
 def _own(name: str) -> str:
-    return (resources.files("adaptask.report") / "templates" / name).read_text(encoding="utf-8")
+    return (resources.files("adaptask.report.page") / "templates" / name).read_text(
+        encoding="utf-8"
+    )
 
 
 def _hash(script: str) -> str:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptask.report.curves import Curve
-from adaptask.report.figures import FAINT, INK, new_figure
-from adaptask.report.labels import MAP_SPAN, free_places
-from adaptask.report.names import shorten
-from adaptask.report.panels import BACKGROUND, Style
+from adaptask.report.page.curves import Curve
+from adaptask.report.page.figures import FAINT, INK, new_figure
+from adaptask.report.page.labels import MAP_SPAN, free_places
+from adaptask.report.page.names import shorten
+from adaptask.report.page.panels import BACKGROUND, Style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from adaptask.report.panels import BACKGROUND, panels_of, styles_of
-from adaptask.report.settings_plot import lines_of, reading_of, settings_plots
+from adaptask.report.page.panels import BACKGROUND, panels_of, styles_of
+from adaptask.report.page.settings_plot import lines_of, reading_of, settings_plots
 from adaptask.report.study import Arm, PlannedRun, Study
 
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptask.report.names import class_labels
-from adaptask.report.panels import Panel, Series, Style, close_up_style
-from adaptask.report.pictures import data_uri, png, sprite, thumbnails
-from adaptask.report.plots import SCALE
-from adaptask.report.potentials import (
+from adaptask.report.page.names import class_labels
+from adaptask.report.page.panels import Panel, Series, Style, close_up_style
+from adaptask.report.page.pictures import data_uri, png, sprite, thumbnails
+from adaptask.report.page.plots import SCALE
+from adaptask.report.page.potentials import (
     Matrix,
     cluster_order,
     confusion_rank,

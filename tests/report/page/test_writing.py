@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from adaptask.errors import TrainingError
-from adaptask.report.page import script_json, write_report
+from adaptask.report.page.writing import script_json, write_report
 from adaptask.report.records import ForgivingRecord, RunRecord
 from adaptask.report.study import Arm, PlannedRun, Study
 from adaptask.report.table import Cell, Table

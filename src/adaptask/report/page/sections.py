@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptask.report.curves import Curve, curve_of
-from adaptask.report.figures import inline_svg, look, write_figure
-from adaptask.report.names import class_labels
-from adaptask.report.panels import BACKGROUND, Panel, Series, Style, close_up_style
-from adaptask.report.plots import (
+from adaptask.report.page.curves import Curve, curve_of
+from adaptask.report.page.figures import inline_svg, look, write_figure
+from adaptask.report.page.names import class_labels
+from adaptask.report.page.panels import BACKGROUND, Panel, Series, Style, close_up_style
+from adaptask.report.page.plots import (
     PANEL,
     Draw,
     Line,
@@ -24,7 +24,7 @@ from adaptask.report.plots import (
     grid,
     single,
 )
-from adaptask.report.showcase import Showcase, portrait_of
+from adaptask.report.page.showcase import Showcase, portrait_of
 
 MAX_PANELS = 24
 """So many of a kind are drawn; tables have the others."""

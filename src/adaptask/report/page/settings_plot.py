@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from adaptask.report.panels import NO_VALUE, Panel, Series, Style
-from adaptask.report.plots import Draw, Reading, draw_settings
-from adaptask.report.sections import MAX_PANELS, Plot, make_plot
+from adaptask.report.page.panels import NO_VALUE, Panel, Series, Style
+from adaptask.report.page.plots import Draw, Reading, draw_settings
+from adaptask.report.page.sections import MAX_PANELS, Plot, make_plot
 
 SETTINGS = ("alpha", "tau")
 _MEANING = {
