@@ -74,3 +74,13 @@ def tiny_config(tiny):
 def tiny_comparison(tiny):
     """The arguments of a comparison of such runs, in this process."""
     return ["compare", *TINY_RUN.split(), "--seeds", "2", "--workers", "1"]
+
+
+@pytest.fixture
+def no_page(monkeypatch):
+    """Leaves out the page, for tests of what comes before it: drawing it takes two seconds."""
+
+    def write_nothing(folder, *args, **kwargs):
+        return folder / "report.html"
+
+    monkeypatch.setattr("adaptask.report.making.write_report", write_nothing)

@@ -111,6 +111,7 @@ def test_the_command_trains_all_and_says_what_came_out(tiny_comparison, tmp_path
             assert record.config["sampler"]["name"] == arm.labels["sampler"]
 
 
+@pytest.mark.usefixtures("no_page")
 def test_a_run_of_a_comparison_is_the_same_as_one_alone(
     tiny_comparison, tiny_run, tmp_path, capsys
 ):
@@ -127,6 +128,7 @@ def test_a_run_of_a_comparison_is_the_same_as_one_alone(
     assert configs[0] == configs[1]
 
 
+@pytest.mark.usefixtures("no_page")
 def test_more_seeds_and_samplers_are_added(tiny_comparison, tmp_path, capsys):
     output = tmp_path / "study"
     one_seed = [*tiny_comparison, "--seeds", "1", "--output", str(output)]
@@ -144,6 +146,7 @@ def contents(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.usefixtures("no_page")
 def test_other_settings_in_the_same_folder_are_refused(tiny_comparison, tmp_path, capsys):
     output = tmp_path / "study"
     assert main([*tiny_comparison, "--seeds", "1", "--output", str(output)]) == 0
@@ -163,6 +166,7 @@ def test_other_settings_in_the_same_folder_are_refused(tiny_comparison, tmp_path
         assert contents(output) == before, "nothing is half-done"
 
 
+@pytest.mark.usefixtures("no_page")
 def test_fewer_seeds_with_more_steps_would_mix_both(tiny_comparison, tmp_path, capsys):
     output = ["--output", str(tmp_path / "study")]
     assert main([*tiny_comparison, *output]) == 0
@@ -173,6 +177,7 @@ def test_fewer_seeds_with_more_steps_would_mix_both(tiny_comparison, tmp_path, c
         assert load_config(path).steps == 15
 
 
+@pytest.mark.usefixtures("no_page")
 def test_more_steps_are_refused_where_the_first_one_depends_on_them(
     tiny_comparison, tmp_path, capsys
 ):
@@ -221,6 +226,7 @@ def test_a_failed_run_is_named_and_the_status_says_so(tiny_comparison, tmp_path,
 
 @pytest.mark.parametrize("file", ["config.toml", "test.json"])
 @pytest.mark.parametrize("content", [None, b"{torn"])
+@pytest.mark.usefixtures("no_page")
 def test_a_file_lost_or_damaged_between_two_starts_is_made_anew(
     tiny_comparison, tmp_path, capsys, file, content
 ):

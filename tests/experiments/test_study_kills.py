@@ -54,7 +54,7 @@ def test_a_comparison_killed_again_and_again_ends_as_one_left_alone(
     command = [sys.executable, "-m", "adaptask", *arguments, str(tmp_path / "killed")]
     rng, n_kills = random.Random(int(workers)), 0
     progress = set()
-    for _ in range(5):
+    for _ in range(3):
         start = time.monotonic()
         folder = tmp_path / "killed" / "runs"
         # Kills come once something has been written since the last one, so that they get on.
