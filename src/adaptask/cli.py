@@ -211,7 +211,7 @@ def reproduce(
         device=device,
     )
     if dry_run:
-        show(planned)
+        show(planned, workers=workers)
         return 0
     return run_plan(planned, output, workers=workers)
 

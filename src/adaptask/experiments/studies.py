@@ -82,8 +82,8 @@ def run_study(plan: StudyPlan, folder: Path, *, workers: int | None = None) -> d
         check_config(trial.config)
     n_runs = len(plan.trials) * len(plan.seeds)
     device = choose_device(plan.trials[0].config.machine.device).type
-    workers = _workers(workers, n_runs, device)
-    jobs = _jobs(plan, folder, threads=_threads(workers, device))
+    workers, threads = sharing(workers, n_runs, device)
+    jobs = _jobs(plan, folder, threads=threads)
     missing = _missing_datasets(plan.trials)
     possible = [job for job in jobs if job.config.data.dataset not in missing]
     if not possible:
@@ -153,15 +153,23 @@ def _with_threads(config: RunConfig, threads: int) -> RunConfig:
     return replace(config, machine=replace(config.machine, threads=threads))
 
 
-def _workers(workers: int | None, n_runs: int, device: str) -> int:
-    if workers is not None:
-        return check_integer("workers", workers, low=1)
-    return 1 if device != "cpu" else min(_cores(), n_runs, _MOST_WORKERS)
+def sharing(workers: int | None, n_runs: int, device: str) -> tuple[int, int | None]:
+    """Return how many processes runs are made in, and the CPU threads of each; None: no matter.
 
+    Small networks gain little from a second thread, and lose much where cores are busy.
 
-def _threads(workers: int, device: str) -> int | None:
-    """Return how many CPU threads a run gets; small networks gain little from a second one."""
-    return max(1, _cores() // workers) if device == "cpu" and workers > 1 else None
+    Args:
+        workers: How many were asked for; None chooses.
+        n_runs: How many runs there are.
+        device: `cpu`, or `cuda`.
+
+    Raises:
+        ArgumentError: If `workers` is no positive integer.
+    """
+    if workers is None:
+        workers = 1 if device != "cpu" else min(_cores(), n_runs, _MOST_WORKERS)
+    check_integer("workers", workers, low=1)
+    return workers, max(1, _cores() // workers) if device == "cpu" and workers > 1 else None
 
 
 def _cores() -> int:

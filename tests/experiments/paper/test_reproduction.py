@@ -112,14 +112,15 @@ def test_a_dry_run_prints_rows_runs_and_the_time_they_would_take(
     nothing_prepared, known_costs, capsys
 ):
     planned = plan("table-compat", rows=["maml", "protonet"], dataset="glyphs", scale=0.01)
-    dry_run(planned)
+    dry_run(planned, workers=3)
     printed = capsys.readouterr().out
     assert "Table 3: Five meta-learners" in printed
     assert "backbone conv4, dataset glyphs" in printed
     assert re.search(r"protonet +uniform, gcp +1 +600 +1 +6", printed)
     assert "8 trials, 3 seeds each: 24 runs." in printed
     total = sum(run_seconds(trial.config, Cost(1.0, 0.1, True)) * 3 for trial in planned.trials)
-    assert f"about {plan_display.duration(total)} here" in " ".join(printed.split())
+    told = f"About {plan_display.duration(total / 3)} here, 3 at once"
+    assert told in " ".join(printed.split())
     assert "has not been prepared" not in printed  # glyphs are made on first use
     for note in planned.notes:
         assert note[:30] in printed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from adaptask.experiments.paper.datasets_at_hand import needs_preparing
@@ -18,11 +19,21 @@ if TYPE_CHECKING:
     from adaptask.report.table import Table
 
 
-def dry_run(planned: Plan, *, estimate: bool = True) -> None:
+@dataclass(frozen=True)
+class Costs:
+    """What runs take here."""
+
+    by_kind: Mapping[RunConfig, Cost]
+    at_once: int
+    """How many would be made at the same time."""
+
+
+def dry_run(planned: Plan, *, workers: int | None = None, estimate: bool = True) -> None:
     """Print a plan and, measured now on this machine, about how long it would take.
 
     Args:
         planned: What would run.
+        workers: In how many processes; None chooses as `reproduce` does.
         estimate: Whether to measure; without it nothing needs torch.
     """
     from rich.console import Console
@@ -33,8 +44,8 @@ def dry_run(planned: Plan, *, estimate: bool = True) -> None:
     if planned.times:
         _show_times(planned, console)
     else:
-        costs = _measured(planned, console) if estimate else {}
-        _show_trials(planned, costs, console)
+        measured = _measured(planned, workers, console) if estimate else None
+        _show_trials(planned, measured, console)
     for dataset in planned.datasets:
         if needs_preparing(dataset):
             console.print(
@@ -47,13 +58,16 @@ def dry_run(planned: Plan, *, estimate: bool = True) -> None:
         console.print(f"- {note}", style="dim", markup=False)
 
 
-def _measured(planned: Plan, console: Console) -> Mapping[RunConfig, Cost]:
+def _measured(planned: Plan, workers: int | None, console: Console) -> Costs:
     from adaptask.experiments.paper.estimates import measure_costs
-    from adaptask.training.machine import choose_device
+    from adaptask.experiments.studies import sharing
+    from adaptask.training.machine import choose_device, set_up_process
 
     where = choose_device(planned.device)
+    at_once, threads = sharing(workers, planned.n_runs, where.type)
+    set_up_process(threads=threads)  # as the runs will have it
     with console.status("") as status:
-        return measure_costs(
+        costs = measure_costs(
             [trial.config for trial in planned.trials],
             where,
             progress=lambda kind: status.update(
@@ -61,6 +75,7 @@ def _measured(planned: Plan, console: Console) -> Mapping[RunConfig, Cost]:
                 f"{kind.tested_shot}-shot, on {where}"
             ),
         )
+    return Costs(costs, at_once)
 
 
 def _show_times(planned: Plan, console: Console) -> None:
@@ -73,10 +88,11 @@ def _show_times(planned: Plan, console: Console) -> None:
     )
 
 
-def _show_trials(planned: Plan, costs: Mapping[RunConfig, Cost], console: Console) -> None:
+def _show_trials(planned: Plan, measured: Costs | None, console: Console) -> None:
     from rich.table import Table as RichTable
 
     groups = _groups(planned.trials)
+    costs = measured.by_kind if measured else {}
     values = {
         key: list(dict.fromkeys(trial.labels[key] for trial in planned.trials))
         for key in planned.trials[0].labels
@@ -106,9 +122,11 @@ def _show_trials(planned: Plan, costs: Mapping[RunConfig, Cost], console: Consol
     trials, seeds = _counted(len(planned.trials), "trial"), _counted(planned.seeds, "seed")
     runs = _counted(planned.n_runs, "run")
     console.print(f"\n{trials}, {seeds} each: {runs}.", end="")
-    if costs:
+    if measured:
         how = "a few steps of each kind" if is_whole else "parts of a step where one takes long"
-        console.print(f" One after the other about {duration(total)} here, by {how}.", end="")
+        pace = f"{measured.at_once} at once" if measured.at_once > 1 else "one after the other"
+        in_all = duration(total / measured.at_once)
+        console.print(f" About {in_all} here, {pace}, by {how}.", end="")
     console.print()
 
 
