@@ -1,6 +1,7 @@
 """Training on a GPU: nothing in a step waits, and a run goes on exactly in deterministic mode."""
 
 import copy
+import time
 import warnings
 
 import pytest
@@ -11,6 +12,7 @@ from adaptask.backbones import build_backbone
 from adaptask.data import open_episodes
 from adaptask.errors import TrainingError
 from adaptask.learners import build_learner
+from adaptask.report.records import RunRecord
 from adaptask.samplers import build_sampler
 from adaptask.training import Evaluator, Every, Trainer, build_optimizer
 
@@ -112,3 +114,35 @@ def test_a_loss_that_is_no_number_is_found_at_the_next_look_with_its_step(tiny):
     with pytest.raises(TrainingError, match=r"step 3 .* train-\d+"):
         trainer.fit(20)
     assert trainer.step == 8
+
+
+class Slow(nn.Module):
+    """A learner whose work on the device takes much longer than launching it."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor(0.01))
+        self.register_buffer("matrix", torch.full((8192, 8192), 1e-4))
+
+    def forward(self, episodes):
+        nothing = (self.matrix @ self.matrix @ self.matrix)[0, 0] * 0
+        support = episodes.support_images.flatten(2)
+        logits = -self.weight * torch.cdist(episodes.query_images.flatten(2), support)
+        return logits + nothing
+
+
+@pytest.mark.parametrize("engine", ["eager", "graph"])
+def test_the_time_of_a_step_is_that_of_the_device(tiny, tmp_path, engine):
+    every = Every(log=10, validate=0, checkpoint=0, snapshot=0)
+    trainer = build(
+        tiny, learner=Slow(), sampler="uniform", every=every, engine=engine, folder=tmp_path / "run"
+    )
+    trainer.fit(40)
+    matrix = trainer.learner.matrix
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(10):
+        matrix @ matrix @ matrix
+    torch.cuda.synchronize()
+    least = (time.perf_counter() - start) / 10
+    assert RunRecord(tmp_path / "run").seconds_per_step > 0.8 * least

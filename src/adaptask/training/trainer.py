@@ -276,6 +276,8 @@ class Trainer:
         due = {name for name in vars(self.every) if self.every.is_due(name, self.step)}
         if last:
             due |= set(vars(self.every))
+        if due:
+            self._finish_steps()
         if due & {"validate", "checkpoint"}:
             self._check_weights()
         elif due:
@@ -291,6 +293,13 @@ class Trainer:
             self.folder.save(self.state_dict())  # the weights were checked above
         self.display.advance(self.step, shown or None)
 
+    def _finish_steps(self) -> None:
+        """Wait for the device, so that its work counts as the steps', before it is read anyway."""
+        start = time.perf_counter()
+        if self.source.device.type == "cuda":
+            torch.cuda.synchronize(self.source.device)
+        self._seconds += time.perf_counter() - start
+
     def _watched(self, act: Callable[[], None]) -> None:
         """Do something that may find a loss that is no number, and say what is left then."""
         try:
@@ -305,9 +314,7 @@ class Trainer:
 
     def _log(self) -> dict[str, float]:
         """Record the means since the last record."""
-        start = time.perf_counter()
         metrics = self._train_step.metrics.take()
-        self._seconds += time.perf_counter() - start  # what a device had still to do
         metrics["lr"] = self.optimizer.param_groups[0]["host_lr"]
         self._record("train", {**metrics, "seconds": self._seconds})
         return metrics
