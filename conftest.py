@@ -7,6 +7,7 @@ _NEED_TRITON = [
     "src/adaptask/learners/crammer_singer_triton.py",
     "src/adaptask/samplers/fused.py",
     "src/adaptask/training/fused.py",
+    "src/adaptask/triton_names.py",
 ]
 
 collect_ignore = [] if importlib.util.find_spec("triton") else _NEED_TRITON

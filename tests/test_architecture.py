@@ -11,12 +11,17 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "adaptask"
 
 # What a part of the package may import of the others; what is not listed here, it may not.
-FOUNDATION = {"errors", "arguments", "atomic_file", "interfaces", "randomness"}
+FOUNDATION = {
+    *("errors", "arguments", "atomic_file", "interfaces", "kernels", "randomness"),
+    "triton_names",
+}
 MAY_IMPORT = {
     "errors": set(),
     "arguments": {"errors"},
     "atomic_file": {"errors"},
     "interfaces": set(),
+    "kernels": set(),
+    "triton_names": set(),
     "randomness": {"errors", "arguments"},
     "theory": FOUNDATION,
     "samplers": FOUNDATION | {"theory"},
@@ -34,7 +39,7 @@ MAY_IMPORT = {
     "__init__": set(),
 }
 CORE = (
-    *("arguments", "atomic_file", "errors", "interfaces", "randomness", "theory"),
+    *("arguments", "atomic_file", "errors", "kernels", "interfaces", "randomness", "theory"),
     *("samplers", "learners", "backbones", "data", "training"),
 )
 CORE_LIBRARIES = {"torch", "numpy", "PIL"}

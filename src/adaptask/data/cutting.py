@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from adaptask.data.augmentation import Augmentation, HorizontalFlip, RandomCrop
+from adaptask.kernels import find_kernels
 
 _POSSIBLE = ((), (RandomCrop,), (HorizontalFlip,), (RandomCrop, HorizontalFlip))
 """Steps of an augmentation, in order, that the kernel can do."""
@@ -36,7 +34,7 @@ def cut_by_kernel(
         shift: What is added then.
     """
     steps = () if augment is None else getattr(augment, "steps", (augment,))
-    kernels = _load_kernels() if images.device.type == "cuda" else None
+    kernels = find_kernels("adaptask.data.fused", images.device)
     if kernels is None or tuple(type(step) for step in steps) not in _POSSIBLE:
         return None
     offsets = flipped = None
@@ -49,13 +47,3 @@ def cut_by_kernel(
         images, index, offsets=offsets, flipped=flipped, scale=scale, shift=shift
     )
     return finished
-
-
-@functools.cache
-def _load_kernels() -> Any:
-    """Return the module of kernels; None where Triton is not installed."""
-    try:
-        from adaptask.data import fused
-    except ImportError:
-        return None
-    return fused

@@ -2,22 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
-
 import torch
 from torch import Tensor
 
-triton: Any = importlib.import_module("triton")
-tl: Any = importlib.import_module("triton.language")
-jit: Callable[[Callable[..., Any]], Any] = triton.jit
-if TYPE_CHECKING:
-    constexpr: TypeAlias = Any
-    tensor: TypeAlias = Any
-else:
-    # Triton reads annotations too: what is constexpr is fixed when it compiles.
-    constexpr, tensor = tl.constexpr, tl.tensor
+from adaptask.triton_names import constexpr, jit, tensor, tl, triton
 
 _BLOCK = 1024
 

@@ -21,22 +21,10 @@ be captured in a graph once they have run.
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
-
 import torch
 from torch import Tensor
 
-triton: Any = importlib.import_module("triton")
-tl: Any = importlib.import_module("triton.language")
-jit: Callable[[Callable[..., Any]], Any] = triton.jit
-if TYPE_CHECKING:
-    constexpr: TypeAlias = Any
-    tensor: TypeAlias = Any
-else:
-    # Triton reads annotations too: what is constexpr is fixed when it compiles.
-    constexpr, tensor = tl.constexpr, tl.tensor
+from adaptask.triton_names import constexpr, jit, tensor, tl, triton
 
 LARGEST = 128
 """Support points of a task at most: a matrix of one class lies in the registers of a program."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from adaptask.arguments import check_integer
 from adaptask.errors import ArgumentError
+from adaptask.kernels import find_kernels
 from adaptask.randomness import RandomModule
 from adaptask.samplers.feedback import (
     PROBLEMS,
@@ -81,8 +81,6 @@ class Sampler(FeedbackModule):
     """
 
     _problems = PROBLEMS
-    _learns_by_kernels = False
-    """Whether there is a `_learn_by_kernels`."""
 
     def __init__(
         self,
@@ -111,9 +109,9 @@ class Sampler(FeedbackModule):
 
     def _kernels(self) -> Any:
         """Return the kernels to draw and learn with, on a GPU where Triton is installed."""
-        if self.device.type != "cuda" or self.dtype != torch.float32:
+        if self.dtype != torch.float32:
             return None
-        return _load_kernels()
+        return find_kernels("adaptask.samplers.fused", self.device)
 
     @abstractmethod
     def _draw(self, n_tasks: int) -> Tensor:
@@ -155,9 +153,12 @@ class Sampler(FeedbackModule):
         Raises:
             ArgumentError: If anything does not fit.
         """
-        kernels = self._kernels() if self._learns_by_kernels else None
-        if kernels is not None and kernels.fits(self.n_way, _n_queries(probabilities)):
-            self._learn_by_kernels(kernels, class_ids, probabilities, labels)
+        kernels = self._kernels()
+        if (
+            kernels is not None
+            and kernels.fits(self.n_way, _n_queries(probabilities))
+            and self._learn_by_kernels(kernels, class_ids, probabilities, labels)
+        ):
             return
         feedback = None
         if self.device.type == "cpu":
@@ -170,9 +171,10 @@ class Sampler(FeedbackModule):
 
     def _learn_by_kernels(
         self, kernels: Any, class_ids: Tensor, probabilities: Tensor, labels: Tensor
-    ) -> None:
-        """Do what `_learn` does, and the checks before it, by kernels; where there are such."""
-        raise NotImplementedError
+    ) -> bool:
+        """Do what `_learn` does, and the checks before it, by kernels; return whether it could."""
+        del kernels, class_ids, probabilities, labels
+        return False
 
     def _condense_by_kernels(
         self,
@@ -247,13 +249,3 @@ class Sampler(FeedbackModule):
 def _n_queries(probabilities: object) -> int:
     """Return how many queries there seem to be, before anything was checked."""
     return probabilities.shape[-2] if getattr(probabilities, "ndim", 0) == 3 else 1  # type: ignore[attr-defined]
-
-
-@functools.cache
-def _load_kernels() -> Any:
-    """Return the module of kernels; None where Triton is not installed."""
-    try:
-        from adaptask.samplers import fused
-    except ImportError:
-        return None
-    return fused

@@ -7,22 +7,12 @@ launch, after the noise; an update is three, each of which needs all of the one 
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
 
-triton: Any = importlib.import_module("triton")
-tl: Any = importlib.import_module("triton.language")
-jit: Callable[[Callable[..., Any]], Any] = triton.jit
-if TYPE_CHECKING:
-    constexpr: TypeAlias = Any
-    tensor: TypeAlias = Any
-else:
-    # Triton reads annotations too: what is constexpr is fixed when it compiles.
-    constexpr, tensor = tl.constexpr, tl.tensor
+from adaptask.triton_names import constexpr, jit, tensor, tl, triton
 
 # Sums over tasks are taken over integers, so that the order of tasks does not matter; see
 # `adaptask.samplers.arrays`.

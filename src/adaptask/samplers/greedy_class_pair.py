@@ -72,7 +72,6 @@ class GreedyClassPairSampler(PairPotentialSampler):
             device=device,
         )
         self.exploration = check_number("exploration", exploration, low=0, high=1)
-        self._learns_by_kernels = self.forget == "sampled"
 
     def _draw(self, n_tasks: int) -> Tensor:
         self._follow_edits()
@@ -92,7 +91,9 @@ class GreedyClassPairSampler(PairPotentialSampler):
 
     def _learn_by_kernels(
         self, kernels: Any, class_ids: Tensor, probabilities: Tensor, labels: Tensor
-    ) -> None:
+    ) -> bool:
+        if self.forget == "all":
+            return False
         confusion, accepted = self._condense_by_kernels(
             kernels,
             class_ids,
@@ -111,6 +112,7 @@ class GreedyClassPairSampler(PairPotentialSampler):
             tau=self.rule.tau,
             strategy=self.rule.strategy,
         )
+        return True
 
     def _log_prob(self, class_ids: Tensor) -> Tensor:
         return self._mix(theory.gcp_log_prob(self.log_potentials, class_ids))

@@ -18,8 +18,6 @@ class UniformSampler(Sampler):
     `update` checks what it is given, as in every sampler, and learns nothing from it.
     """
 
-    _learns_by_kernels = True
-
     def _draw(self, n_tasks: int) -> Tensor:
         # The largest K of n independent uniform variables are a uniform draw without replacement.
         noise, kernels = self._uniform(n_tasks, self.n_classes, dtype=self.dtype), self._kernels()
@@ -33,8 +31,9 @@ class UniformSampler(Sampler):
 
     def _learn_by_kernels(
         self, kernels: Any, class_ids: Tensor, probabilities: Tensor, labels: Tensor
-    ) -> None:
+    ) -> bool:
         self._condense_by_kernels(kernels, class_ids, probabilities, labels)
+        return True
 
     def _log_prob(self, class_ids: Tensor) -> Tensor:
         log_sets = math.log(math.comb(self.n_classes, self.n_way))

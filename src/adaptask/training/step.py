@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from math import inf
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn, optim
@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 from adaptask.arguments import check_choice, check_integer, check_number
 from adaptask.errors import ArgumentError
 from adaptask.interfaces import EpisodeLearner, Episodes, Outcome, TaskSampler
+from adaptask.kernels import find_kernels
 from adaptask.training.evaluation import PRECISIONS, check_logits
 from adaptask.training.metrics import DivergenceWatch, RunningMetrics
 
@@ -79,7 +80,7 @@ class TrainingStep:
         self.precision = check_choice("precision", precision, PRECISIONS)
         self.metrics = RunningMetrics(source.device)
         self.divergence = DivergenceWatch(source.device, sampler.n_way, _class_names(source))
-        self._kernels = _load_kernels(source.device)
+        self._kernels = find_kernels("adaptask.training.fused", source.device)
         self._number = torch.zeros((), dtype=torch.int64, device=source.device)
         self._next: int | None = None
         self.class_counts = _no_counts(sampler, source.device)
@@ -142,17 +143,6 @@ class TrainingStep:
         self._note(outcome, episodes)
         (outcome.loss / self.accumulate).backward()  # type: ignore[no-untyped-call]
         return outcome.query_logits.float().softmax(-1), episodes.query_labels
-
-
-def _load_kernels(device: torch.device) -> Any:
-    """Return the module of kernels, on a GPU where Triton is installed."""
-    if device.type != "cuda":
-        return None
-    try:
-        from adaptask.training import fused
-    except ImportError:
-        return None
-    return fused
 
 
 def training_outcome(learner: EpisodeLearner, episodes: Episodes) -> Outcome:

@@ -1,0 +1,22 @@
+"""Modules with kernels of our own, on a GPU where Triton is installed."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import Any
+
+import torch
+
+
+def find_kernels(module: str, device: torch.device) -> Any:
+    """Return a module of kernels, or None where it cannot be used and plain torch must do."""
+    return _imported(module) if device.type == "cuda" else None
+
+
+@functools.cache
+def _imported(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        return None

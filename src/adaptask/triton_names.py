@@ -1,0 +1,17 @@
+"""Triton's names for modules of kernels; importable where Triton is."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+triton: Any = importlib.import_module("triton")
+tl: Any = importlib.import_module("triton.language")
+jit: Callable[[Callable[..., Any]], Any] = triton.jit
+if TYPE_CHECKING:
+    constexpr: TypeAlias = Any
+    tensor: TypeAlias = Any
+else:
+    # Triton reads annotations too: what is constexpr is fixed when it compiles.
+    constexpr, tensor = tl.constexpr, tl.tensor
