@@ -97,8 +97,7 @@ class Setting:
     engine: str = "graph"
     precision: str = "bfloat16"
     channels_last: bool = True
-    compiled: str = ""
-    """`backbone`, or `step`: the whole of forward pass and loss."""
+    compiled: bool = True
     augmentation: str = "crop-flip"
 
 
@@ -133,10 +132,6 @@ def build(setting: Setting, images: ImageSet) -> Callable[[], None]:
     ).to(DEVICE)
     if setting.channels_last and not headed:
         learner.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    if setting.compiled == "backbone":
-        learner.backbone = torch.compile(learner.backbone)  # type: ignore[assignment, arg-type]
-    if setting.compiled == "step":
-        learner.training_step = torch.compile(learner.training_step)  # type: ignore[method-assign]
     source = EpisodeSource(images, device=DEVICE, augmentation=setting.augmentation)
     step = TrainingStep(
         learner.train(),
@@ -147,6 +142,8 @@ def build(setting: Setting, images: ImageSet) -> Callable[[], None]:
         n_query=setting.n_query,
         n_tasks=setting.n_tasks,
         precision=setting.precision,
+        compiled=setting.compiled,
+        report=print,
     )
     engine = GraphEngine(step, engine=setting.engine, report=print)
     number = 0
@@ -191,13 +188,14 @@ def compare_engines(images: ImageSet, seconds: float) -> None:
     setting = Setting()
     variants = {
         "eager, float32": replace(
-            setting, engine="eager", precision="float32", channels_last=False
+            setting, engine="eager", precision="float32", channels_last=False, compiled=False
         ),
-        "graph, float32, channels last": replace(setting, precision="float32"),
-        "graph, bfloat16, channels last": setting,
-        "graph, bfloat16, compiled, channels last": replace(setting, compiled="backbone"),
-        "graph, bfloat16, whole step compiled": replace(setting, compiled="step"),
-        "graph, bfloat16, channels last, uniform": replace(setting, sampler="uniform"),
+        "graph, float32": replace(
+            setting, precision="float32", channels_last=False, compiled=False
+        ),
+        "graph, bfloat16, channels last": replace(setting, compiled=False),
+        "graph, bfloat16, channels last, compiled": setting,
+        "the same with uniform": replace(setting, sampler="uniform"),
     }
     built = {}
     for name, variant in variants.items():
@@ -234,9 +232,6 @@ def large_settings(images: ImageSet, seconds: float) -> None:
         "ProtoNet ResNet-12, 5-way 5-shot 6 queries": Setting(
             backbone="resnet12", n_shot=5, n_query=6, n_tasks=8
         ),
-        "ProtoNet ResNet-12, compiled": Setting(
-            backbone="resnet12", n_shot=5, n_query=6, n_tasks=8, compiled="backbone"
-        ),
         "ridge ResNet-12, 5-way 5-shot 6 queries": Setting(
             learner="metaoptnet-ridge", backbone="resnet12", n_shot=5, n_query=6, n_tasks=8
         ),
@@ -245,10 +240,10 @@ def large_settings(images: ImageSet, seconds: float) -> None:
         ),
         "ProtoNet Conv-4, 5-way 1-shot": Setting(n_tasks=8),
         "MAML second order, Conv-4, 5-way 1-shot": Setting(
-            learner="maml", n_query=15, n_tasks=8, precision="float32"
+            learner="maml", n_query=15, n_tasks=8, precision="float32", compiled=False
         ),
         "MAML++, Conv-4, 5-way 1-shot": Setting(
-            learner="maml++", n_query=15, n_tasks=4, precision="float32"
+            learner="maml++", n_query=15, n_tasks=4, precision="float32", compiled=False
         ),
     }
     for name, setting in settings.items():

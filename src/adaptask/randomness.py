@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import threading
 import warnings
 from collections.abc import Callable
 from typing import Any, Self
@@ -15,6 +16,10 @@ from adaptask.arguments import check_integer
 from adaptask.errors import StateError
 
 _LARGEST_SEED = 2**63 - 1
+
+PROCESS_STATE = threading.RLock()
+"""Held by what touches a state that all threads of the process share: the generators of Python,
+NumPy and PyTorch, the warnings, the compiler. Nothing that trains waits for it."""
 
 
 def derive_seed(seed: int, purpose: str) -> int:

@@ -251,7 +251,7 @@ def test_a_kill_before_the_study_was_written_leaves_a_folder_that_can_be_used(
 
 
 def test_failures_are_told_in_the_order_of_the_plan(tiny_config, tmp_path, monkeypatch):
-    def fail_backwards(jobs, display, *, workers):
+    def fail_backwards(jobs, display, sharing):
         return {job.name: "why" for job in reversed(jobs)}
 
     monkeypatch.setattr(studies, "run_jobs", fail_backwards)

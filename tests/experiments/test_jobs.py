@@ -1,5 +1,6 @@
 """Many runs: in this process and in others, with failures, deaths and kills."""
 
+import json
 import os
 import signal
 import subprocess
@@ -9,10 +10,13 @@ import time
 from dataclasses import replace
 
 import pytest
+import torch
+from torch.utils._pytree import tree_leaves
 
 from adaptask.errors import AdaptaskError
 from adaptask.experiments import jobs as jobs_module
 from adaptask.experiments.jobs import FAILURE, Job, run_jobs
+from adaptask.experiments.sharing import Sharing
 from adaptask.report.records import RunRecord
 from adaptask.training.checkpoints import load_checkpoint
 
@@ -47,10 +51,10 @@ def three_jobs(tiny_config, tmp_path):
     return [Job(name, config, tmp_path / name) for name, config in configs.items()]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_what_fails_does_not_stop_the_rest(three_jobs, workers):
+@pytest.mark.parametrize("sharing", [Sharing(1), Sharing(2), Sharing(2, together=True)])
+def test_what_fails_does_not_stop_the_rest(three_jobs, sharing):
     notes = Notes()
-    failures = run_jobs(three_jobs, notes, workers=workers)
+    failures = run_jobs(three_jobs, notes, sharing)
     assert failures.keys() == {"bad"}
     assert "n_way must be between 2 and 12" in failures["bad"]
     assert {event[1] for event in notes.events if event[0] == "begin"} == {"first", "bad", "last"}
@@ -59,6 +63,45 @@ def test_what_fails_does_not_stop_the_rest(three_jobs, workers):
     assert notes.steps == {"first": 12, "last": 12}
     for job in (three_jobs[0], three_jobs[2]):
         assert RunRecord(job.path).is_finished
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        "cpu",
+        pytest.param(
+            "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+        ),
+    ],
+)
+def test_together_they_come_to_the_same_as_one_after_the_other(
+    tiny_config, tmp_path, device, monkeypatch
+):
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    machine = replace(tiny_config.machine, device=device, deterministic=device == "cuda")
+    tiny_config = replace(tiny_config, machine=machine)
+
+    def made(folder, sharing):
+        jobs = [
+            Job(str(i), replace(tiny_config, seed=i), tmp_path / folder / str(i)) for i in range(6)
+        ]
+        assert run_jobs(jobs, Notes(), sharing) == {}
+        states = [load_checkpoint(job.path / "last.pt")["trainer"] for job in jobs]
+        tests = [json.loads((job.path / "test.json").read_bytes()) for job in jobs]
+        return states, tests
+
+    alone, tests_alone = made("alone", Sharing(1))
+    together, tests_together = made("together", Sharing(3, together=True))
+    torch.use_deterministic_algorithms(False)
+    assert tests_alone == tests_together
+    for one, other in zip(alone, together, strict=True):
+        for part in ("learner", "optimizer", "sampler", "source", "metrics"):
+            left, right = (
+                [leaf for leaf in tree_leaves(state[part]) if isinstance(leaf, torch.Tensor)]
+                for state in (one, other)
+            )
+            assert left
+            torch.testing.assert_close(left, right, rtol=0, atol=0)
 
 
 def test_a_failure_is_left_in_the_folder_until_the_run_succeeds(tiny_config, tmp_path, monkeypatch):
@@ -100,11 +143,11 @@ def test_a_process_that_dies_fails_its_run_alone(three_jobs, monkeypatch):
             os.kill(process.pid, signal.SIGKILL)
 
     monkeypatch.setattr(jobs_module._Pool, "_hire", kill_the_first)
-    failures = run_jobs([first, last], Notes(), workers=2)
+    failures = run_jobs([first, last], Notes(), Sharing(2))
     assert failures.keys() == {"first"}
     assert "killed by signal 9" in failures["first"]
     assert RunRecord(last.path).is_finished
-    assert run_jobs([first, last], Notes(), workers=1) == {}
+    assert run_jobs([first, last], Notes(), Sharing(1)) == {}
     assert RunRecord(first.path).is_finished
 
 
@@ -114,25 +157,35 @@ SCRIPT = """
     from dataclasses import replace
     from adaptask.experiments.config_file import load_config
     from adaptask.experiments.jobs import Job, run_jobs
+    from adaptask.experiments.sharing import Sharing
     from adaptask.experiments.study_display import StudyLines
 
     if __name__ == "__main__":
         folder = Path(sys.argv[1])
         config = replace(load_config(folder / "config.toml"), steps=100_000)
         jobs = [Job(str(i), replace(config, seed=i), folder / f"run-{i}") for i in range(2)]
-        run_jobs(jobs, StudyLines(jobs, sys.stderr), workers=2)
+        sharing = Sharing(2, together=sys.argv[2] == "together")
+        run_jobs(jobs, StudyLines(jobs, sys.stderr), sharing)
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_its_processes_end_with_it(tiny_config, tmp_path, number):
+@pytest.mark.parametrize(
+    ("how", "number"),
+    [
+        ("processes", signal.SIGKILL),
+        ("processes", signal.SIGINT),
+        ("together", signal.SIGINT),
+        ("together", signal.SIGTERM),
+    ],
+)
+def test_its_runs_end_with_it(tiny_config, tmp_path, how, number):
     from adaptask.experiments.config_file import dump_config
 
     (tmp_path / "config.toml").write_text(dump_config(tiny_config))
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(SCRIPT))
     process = subprocess.Popen(
-        [sys.executable, str(script), str(tmp_path)],
+        [sys.executable, str(script), str(tmp_path), how],
         start_new_session=True,
         stderr=subprocess.PIPE,
         text=True,
@@ -146,6 +199,8 @@ def test_its_processes_end_with_it(tiny_config, tmp_path, number):
     else:
         process.send_signal(number)
     said = process.communicate(timeout=60)[1]
+    if how == "together":
+        assert process.returncode == (-signal.SIGINT if number is signal.SIGINT else 128 + number)
     assert "Process " not in said  # no traceback of a child
     deadline = time.monotonic() + 30
     while True:  # the locks of the runs come free when nobody trains there
@@ -160,7 +215,7 @@ def test_its_processes_end_with_it(tiny_config, tmp_path, number):
         assert time.monotonic() < deadline
         time.sleep(0.1)
     assert "steps already" in failures["0"]
-    if number is signal.SIGINT:  # stopped after a step, with a checkpoint of it
+    if number is not signal.SIGKILL:  # stopped after a step, with a checkpoint of it
         for path in checkpoints:
             last = load_checkpoint(path.parent / "last.pt")["trainer"]["step"]
             assert last >= RunRecord(path.parent).steps_done

@@ -258,7 +258,7 @@ def test_a_configuration_of_a_newer_version_is_refused(finished, capsys):
         "--sampler c --strategy uncertain",
         "--optimiser.name sgd --optimiser.schedule cosine --optimiser.clip-norm 1",
         "--machine.precision bfloat16",
-        "--machine.channels-last",
+        "--machine.channels-last yes",
         "--evaluation.n-way 4 --evaluation.n-shot 2",
         "--n-way 12 --evaluation.n-way 5",
         "--every.validate 0 --every.checkpoint 0 --every.log 0 --every.snapshot 0",

@@ -135,6 +135,29 @@ def test_learners_learn_alike(tiny, learner):
 
 
 @cuda
+@pytest.mark.filterwarnings("ignore")  # compilers talk
+@pytest.mark.parametrize("learner", ["protonet", "matchingnet", "metaoptnet-svm"])
+def test_a_compiled_step_learns_alike(tiny, learner):
+    notes = Notes()
+    eager, graph = (
+        build(
+            tiny,
+            engine=engine,
+            learner=learner,
+            optimiser="sgd",
+            compiled=engine == "graph",
+            display=notes,
+        )
+        for engine in ("eager", "graph")
+    )
+    for trainer in (eager, graph):
+        trainer.fit(12)
+    assert graph._engine.is_replaying
+    assert notes.messages == []
+    assert_close(eager, graph)
+
+
+@cuda
 def test_a_run_goes_on_exactly(tiny, monkeypatch):
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)

@@ -13,9 +13,10 @@ from torch import nn, optim
 from adaptask.backbones import build_backbone
 from adaptask.data import EpisodeSource, open_episodes
 from adaptask.errors import ArgumentError, StateError
+from adaptask.experiments.arithmetic import settled
 from adaptask.experiments.config import RunConfig
 from adaptask.learners import LEARNERS, Ensemble, Learner, build_learner
-from adaptask.randomness import derive_seed
+from adaptask.randomness import PROCESS_STATE, derive_seed
 from adaptask.samplers import Sampler, build_sampler
 from adaptask.training.displays import Display
 from adaptask.training.evaluation import Evaluator
@@ -38,7 +39,7 @@ def build_model(config: RunConfig, image_shape: ImageShape, device: torch.device
     if config.model.backbone == "conv4" and backbone_options["n_pooled"] is None:
         # A relation module compares maps: it needs some cells of them left.
         backbone_options["n_pooled"] = 2 if config.model.learner == "relationnet" else 4
-    with torch.random.fork_rng():
+    with PROCESS_STATE, torch.random.fork_rng():
         torch.manual_seed(derive_seed(config.seed, "weights"))
         backbone = build_backbone(
             config.model.backbone, image_shape=image_shape, **backbone_options
@@ -48,7 +49,7 @@ def build_model(config: RunConfig, image_shape: ImageShape, device: torch.device
             options["n_way"] = config.task.n_way
         learner = build_learner(config.model.learner, backbone=backbone, **options)
     learner.to(device)
-    if config.machine.channels_last:
+    if settled(config, device).machine.channels_last == "yes":
         learner.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return learner
 
@@ -128,6 +129,7 @@ def build_trainer(
     """
     source = open_split(config, "train", device)
     learner, sampler, optimizer = build_parts(config, source, device)
+    machine = settled(config, device).machine
     return Trainer(
         learner,
         sampler,
@@ -139,8 +141,9 @@ def build_trainer(
         schedule=build_schedule(config),
         accumulate=config.optimiser.accumulate,
         clip_norm=config.optimiser.clip_norm,
-        precision=config.machine.precision,
-        engine=config.machine.engine,
+        precision=machine.precision,
+        compiled=machine.compile == "yes",
+        engine=machine.engine,
         validation=build_evaluator(config, "val", device),
         keep_best=config.evaluation.keep_best,
         every=Every(**asdict(config.every)),
@@ -209,7 +212,7 @@ def build_evaluator(
         n_query=evaluation.n_query,
         n_episodes=evaluation.n_validation if split == "val" else evaluation.n_episodes,
         seed=derive_seed(evaluation.seed, split),
-        precision=config.machine.precision,
+        precision=settled(config, device).machine.precision,  # type: ignore[arg-type]
     )
 
 

@@ -174,13 +174,18 @@ class MachineConfig:
 
     device: Annotated[str, _SHORT] = "auto"
     """cpu, cuda, cuda:1, ..., or auto: a GPU where there is one."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """Of the forward and backward pass; weights and optimiser stay float32."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of the forward and backward pass; weights and optimiser stay float32. auto takes bfloat16
+    on a GPU for all learners that do not adapt their weights in an inner loop."""
     engine: Annotated[Literal["auto", "graph", "eager"], _SHORT] = "auto"
     """How a step is launched: kernel by kernel (eager), or whole, as one device graph; auto takes
     a graph where one can be captured."""
-    channels_last: bool = False
-    """Lay images and weights out channel by channel within a pixel."""
+    channels_last: Literal["auto", "yes", "no"] = "auto"
+    """Whether the channels of a pixel lie side by side in memory; auto does where it takes
+    bfloat16."""
+    compile: Literal["auto", "yes", "no"] = "auto"
+    """Whether torch.compile makes fewer kernels of forward and backward pass; auto does on a GPU,
+    for runs so long that it pays and learners that it computes right."""
     deterministic: bool = False
     """Same numbers at every run on a GPU too, at a price in speed; a CPU always gives them."""
     threads: _Optional = None

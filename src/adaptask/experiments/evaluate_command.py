@@ -59,7 +59,9 @@ def evaluate_run(
             **{name: value for name, value in given.items() if value is not None},
         },
     )
-    config = replace(config, evaluation=evaluation)
+    # In the precision that suits this device, not that on which it was trained.
+    machine = replace(config.machine, precision="auto", channels_last="auto")
+    config = replace(config, evaluation=evaluation, machine=machine)
     where = choose_device(device)
     image_shape = load(config.data.dataset, "train").image_shape
     learner, steps = _trained(folder, config, image_shape, where, weights)

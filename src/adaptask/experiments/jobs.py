@@ -19,6 +19,7 @@ from typing import Protocol
 from adaptask.atomic_file import replace_file
 from adaptask.errors import AdaptaskError
 from adaptask.experiments.config import RunConfig
+from adaptask.experiments.sharing import Sharing
 
 _SECONDS_TO_SAVE = 60.0
 _SECONDS_BETWEEN_REPORTS = 0.2
@@ -90,7 +91,11 @@ class RunDisplay:
         self._next = time.perf_counter() + _SECONDS_BETWEEN_REPORTS
 
 
-def run_jobs(jobs: Sequence[Job], display: JobDisplay, *, workers: int = 1) -> dict[str, str]:
+def run_jobs(
+    jobs: Sequence[Job],
+    display: JobDisplay,
+    sharing: Sharing = Sharing(1),  # noqa: B008
+) -> dict[str, str]:
     """Make all runs; return why those failed that did, by their names.
 
     A failure is also left in the run's folder, as `failure.txt`.
@@ -98,14 +103,19 @@ def run_jobs(jobs: Sequence[Job], display: JobDisplay, *, workers: int = 1) -> d
     Args:
         jobs: The runs; those that are finished cost next to nothing.
         display: Shows progress.
-        workers: In how many processes; 1 is this one.
+        sharing: How many at a time, and how.
 
     Raises:
         KeyboardInterrupt: After Ctrl-C; runs in progress have saved where they are.
     """
-    if workers == 1:
+    n_at_once = min(sharing.n_at_once, len(jobs))
+    if n_at_once == 1:
         return _in_this_process(jobs, display)
-    return _Pool(jobs, display, min(workers, len(jobs))).run()
+    if sharing.together:
+        from adaptask.experiments.together import run_together
+
+        return run_together(jobs, display, n_at_once)
+    return _Pool(jobs, display, n_at_once).run()
 
 
 def _in_this_process(jobs: Iterable[Job], display: JobDisplay) -> dict[str, str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from adaptask.atomic_file import replace_file
 from adaptask.errors import ArgumentError
+from adaptask.experiments.arithmetic import settled
 from adaptask.experiments.building import (
     build_evaluator,
     build_trainer,
@@ -49,6 +50,7 @@ def run(config: RunConfig, path: Path, *, display: Display, loggers: Sequence[Lo
         AdaptaskError: If something cannot be used or done, or the folder holds another run.
     """
     check_config(config)
+    config = settled(config, choose_device(config.machine.device))
     folder = RunFolder(path, dump_config(config))
     has_begun = folder.config.exists() or folder.last_checkpoint() is not None
     if has_begun:

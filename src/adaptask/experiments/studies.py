@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from adaptask.arguments import check_integer
 from adaptask.atomic_file import not_written
 from adaptask.data import load
 from adaptask.errors import ArgumentError, DataError
 from adaptask.experiments.config import RunConfig, check_config
 from adaptask.experiments.jobs import Job, run_jobs
+from adaptask.experiments.sharing import share
 from adaptask.experiments.study_checks import (
     ConfigOf,
     check_buildable,
@@ -26,8 +25,6 @@ from adaptask.experiments.trials import Trial, check_trials
 from adaptask.report.study import FILE, Citation, Study, read_study
 from adaptask.training.folder_lock import FolderLock
 from adaptask.training.machine import choose_device
-
-_MOST_WORKERS = 8
 
 
 @dataclass(frozen=True)
@@ -67,7 +64,8 @@ def run_study(plan: StudyPlan, folder: Path, *, workers: int | None = None) -> d
     Args:
         plan: What is to be run.
         folder: Where.
-        workers: How many processes; None chooses: one a core on a CPU, one in all on a GPU.
+        workers: How many runs at a time; None chooses: one a core on a CPU; on a GPU several
+            where their steps are small.
 
     Returns:
         Why runs failed, by their names; empty where none did.
@@ -80,10 +78,9 @@ def run_study(plan: StudyPlan, folder: Path, *, workers: int | None = None) -> d
     check_trials(plan.trials)
     for trial in plan.trials:
         check_config(trial.config)
-    n_runs = len(plan.trials) * len(plan.seeds)
     device = choose_device(plan.trials[0].config.machine.device).type
-    workers, threads = sharing(workers, n_runs, device)
-    jobs = _jobs(plan, folder, threads=threads)
+    sharing = share(workers, [t.config for t in plan.trials for _ in plan.seeds], device)
+    jobs = _jobs(plan, folder, threads=sharing.threads)
     missing = _missing_datasets(plan.trials)
     possible = [job for job in jobs if job.config.data.dataset not in missing]
     if not possible:
@@ -98,7 +95,7 @@ def run_study(plan: StudyPlan, folder: Path, *, workers: int | None = None) -> d
         stack.callback(display.close)
         for error in missing.values():
             display.warn(f"Left out: {error}")
-        failures = run_jobs(possible, display, workers=workers)
+        failures = run_jobs(possible, display, sharing)
     for job in jobs:
         if error_of_data := missing.get(job.config.data.dataset):
             failures[job.name] = str(error_of_data)
@@ -151,29 +148,6 @@ def _jobs(plan: StudyPlan, folder: Path, *, threads: int | None) -> list[Job]:
 
 def _with_threads(config: RunConfig, threads: int) -> RunConfig:
     return replace(config, machine=replace(config.machine, threads=threads))
-
-
-def sharing(workers: int | None, n_runs: int, device: str) -> tuple[int, int | None]:
-    """Return how many processes runs are made in, and the CPU threads of each; None: no matter.
-
-    Small networks gain little from a second thread, and lose much where cores are busy.
-
-    Args:
-        workers: How many were asked for; None chooses.
-        n_runs: How many runs there are.
-        device: `cpu`, or `cuda`.
-
-    Raises:
-        ArgumentError: If `workers` is no positive integer.
-    """
-    if workers is None:
-        workers = 1 if device != "cpu" else min(_cores(), n_runs, _MOST_WORKERS)
-    check_integer("workers", workers, low=1)
-    return workers, max(1, _cores() // workers) if device == "cpu" and workers > 1 else None
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _grown(plan: StudyPlan, folder: Path, jobs: Sequence[Job]) -> Study:

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from adaptask.experiments.arithmetic import settled
 from adaptask.experiments.config import RunConfig, check_config
 from adaptask.experiments.config_file import dump_config
 from adaptask.experiments.running import check_same_run, execute
 from adaptask.training.displays import choose_display
 from adaptask.training.loggers import Logger, TensorBoardLogger, WandbLogger, check_installed
+from adaptask.training.machine import choose_device
 from adaptask.training.run_folder import RunFolder
 from adaptask.training.trainer import Trainer
 
@@ -48,6 +50,7 @@ def train(
     check_config(config)
     for name in log:
         check_installed(name)
+    config = settled(config, choose_device(config.machine.device))
     folder = RunFolder(output or default_output(config), dump_config(config))
     if resume:
         check_same_run(config, folder)

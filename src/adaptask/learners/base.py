@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,8 @@ class Learner(nn.Module, ABC):
     order_free: bool = True
     """Whether the order of classes and of support images is free: another order of the classes
     puts the logits into that order and changes nothing else."""
+    compilable: ClassVar[bool] = True
+    """Whether `torch.compile` computes a training step right."""
     label_smoothing: float = 0.0
     """Share of the right answer that the loss spreads over the other classes."""
 

@@ -48,6 +48,7 @@ class MetaOptNetSVM(EmbeddingLearner):
         self.scale = nn.Parameter(torch.tensor(check_number("scale", scale, low=1e-6, high=1e6)))
         self.register_buffer("n_unsolved", torch.zeros((), dtype=torch.int64), persistent=False)
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _classify(self, support: Tensor, query: Tensor) -> Tensor:
         n_way = support.shape[1]
         # Products of large or nearly dependent features need the digits.

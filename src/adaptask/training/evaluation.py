@@ -17,6 +17,7 @@ from adaptask.arguments import check_choice, check_integer
 from adaptask.data import EpisodeSource
 from adaptask.errors import ArgumentError, TrainingError
 from adaptask.interfaces import EpisodeLearner, Episodes
+from adaptask.randomness import PROCESS_STATE
 
 Precision = Literal["float32", "bfloat16"]
 PRECISIONS = ("float32", "bfloat16")
@@ -182,7 +183,7 @@ def _evaluating(learner: EpisodeLearner) -> Iterator[None]:
 def _seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Start the random state of the CPU and of a CUDA device anew, and put back what it was."""
     cuda = [device.index] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=cuda):
+    with PROCESS_STATE, torch.random.fork_rng(devices=cuda):
         # torch.manual_seed would reach the other devices too, which nobody puts back.
         torch.default_generator.manual_seed(seed)
         for index in cuda:

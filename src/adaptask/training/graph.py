@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,7 @@ from torch import Tensor, optim
 
 from adaptask.arguments import check_choice
 from adaptask.errors import TrainingError
+from adaptask.randomness import PROCESS_STATE
 from adaptask.training.step import TrainingStep
 
 ENGINES = ("auto", "graph", "eager")
@@ -66,16 +68,26 @@ class GraphEngine:
         if phase != self._phase:
             self.reset()
             self._phase = phase
+        if self._graph is None:
+            with PROCESS_STATE:
+                self._prepare(number)
+        else:
+            self._replay(number)
+
+    def _prepare(self, number: int) -> None:
+        """Make a step eagerly, or capture it, then make it."""
         if self._n_warm < _WARM_UP:
             self._n_warm += 1
             if self._n_warm == _WARM_UP:
                 self._watch_for_waiting(number)
             else:
                 self._on_side_stream(lambda: self.step(number))
-            return
-        if self._graph is None and not self._capture():
+        elif self._capture():
+            self._replay(number)
+        else:
             self.step(number)
-            return
+
+    def _replay(self, number: int) -> None:
         assert self._graph is not None
         prepare = getattr(self.step.sampler, "prepare", None)
         if prepare is not None:
@@ -85,22 +97,27 @@ class GraphEngine:
 
     def _watch_for_waiting(self, number: int) -> None:
         """Make a step, and give up graphs if it reads a value on the host, which none can do."""
-        with warnings.catch_warnings(record=True) as caught:
+        thread, waits, others = threading.get_ident(), [], []
+
+        def note(message: Any, kind: Any, file: str, line: int, *_: object) -> None:
+            if "synchronizing CUDA operation" not in str(message):
+                others.append((message, kind, file, line))
+            elif threading.get_ident() == thread:  # other runs may wait
+                waits.append(f"{file}, line {line}")
+
+        with warnings.catch_warnings():
             warnings.simplefilter("always")
+            warnings.showwarning = note  # type: ignore[assignment]
             torch.cuda.set_sync_debug_mode("warn")
             try:
                 self._on_side_stream(lambda: self.step(number))
             finally:
                 torch.cuda.set_sync_debug_mode("default")
-        waits = [w for w in caught if "synchronizing CUDA operation" in str(w.message)]
-        for warning in caught:
-            if warning not in waits and "prototype" not in str(warning.message):
-                warnings.warn_explicit(
-                    warning.message, warning.category, warning.filename, warning.lineno
-                )
+        for warning in others:
+            if "prototype" not in str(warning[0]):  # the mode says so of itself
+                warnings.warn_explicit(*warning)
         if waits:
-            place = f"{waits[0].filename}, line {waits[0].lineno}"
-            self._give_up(f"it waits for the device ({place})")
+            self._give_up(f"it waits for the device ({waits[0]})")
 
     def _capture(self) -> bool:
         """Capture the step; return whether it could be done."""
@@ -111,9 +128,9 @@ class GraphEngine:
         for generator in generators[:-1]:
             graph.register_generator_state(generator)
         make_capturable(self.step.optimizer)
-        torch.cuda.synchronize(device)
         try:
-            with torch.cuda.graph(graph, stream=self._stream):
+            # Other threads may do what must not be done here.
+            with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
                 self.step.run()
         except Exception as error:  # whatever a learner or a sampler does that cannot be captured
             # They take themselves to be in a graph still, and would refuse to draw.

@@ -7,16 +7,32 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any
 
+_HANDED_ON: dict[str, signal.Signals] = {}
+
+
+def stop_other_threads(received: signal.Signals | None) -> None:
+    """Let every thread but the main one receive a signal, or none any more."""
+    if received is None:
+        _HANDED_ON.clear()
+    else:
+        _HANDED_ON["signal"] = received
+
 
 class StopSignals:
     """While it is entered, the first SIGINT or SIGTERM only sets `received`; a second acts at once.
 
-    Signals reach the main thread alone: in another one this does nothing.
+    Signals reach the main thread alone; the others receive what `stop_other_threads` hands on.
     """
 
     def __init__(self) -> None:
-        self.received: signal.Signals | None = None
+        self._received: signal.Signals | None = None
         self._handlers: dict[signal.Signals, Any] = {}
+
+    @property
+    def received(self) -> signal.Signals | None:
+        """The signal that has come, if one has."""
+        is_main = threading.current_thread() is threading.main_thread()
+        return self._received if is_main else _HANDED_ON.get("signal")
 
     def __enter__(self) -> StopSignals:
         """Take over the signals."""
@@ -39,13 +55,14 @@ class StopSignals:
 
     def raise_if_received(self) -> None:
         """Do what the signal asked for: `KeyboardInterrupt`, or an exit with 128 + its number."""
-        if self.received is signal.SIGINT:
+        received = self.received
+        if received is signal.SIGINT:
             raise KeyboardInterrupt
-        if self.received is not None:
-            raise SystemExit(128 + self.received)
+        if received is not None:
+            raise SystemExit(128 + received)
 
     def _take(self, number: int, frame: FrameType | None) -> None:
-        self.received = signal.Signals(number)
+        self._received = signal.Signals(number)
         self._give_back()
 
     def _give_back(self) -> None:

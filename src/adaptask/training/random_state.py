@@ -10,14 +10,15 @@ import numpy as np
 import torch
 
 from adaptask.errors import StateError
-from adaptask.randomness import derive_seed
+from adaptask.randomness import PROCESS_STATE, derive_seed
 
 
 def seed_process(seed: int) -> None:
     """Start Python's, NumPy's and PyTorch's global generators anew from one seed."""
-    random.seed(derive_seed(seed, "python"))
-    np.random.seed(derive_seed(seed, "numpy") % 2**32)
-    torch.manual_seed(derive_seed(seed, "torch"))
+    with PROCESS_STATE:
+        random.seed(derive_seed(seed, "python"))
+        np.random.seed(derive_seed(seed, "numpy") % 2**32)
+        torch.manual_seed(derive_seed(seed, "torch"))
 
 
 def random_state() -> dict[str, Any]:
@@ -25,8 +26,11 @@ def random_state() -> dict[str, Any]:
 
     The package draws nothing from the first two; learners of others may.
     """
-    version, numbers, gauss = random.getstate()
-    keys = np.random.get_state(legacy=False)
+    with PROCESS_STATE:
+        version, numbers, gauss = random.getstate()
+        keys = np.random.get_state(legacy=False)
+        states = torch.get_rng_state()
+        on_devices = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     return {
         "python": (version, numbers, gauss),
         "numpy": {
@@ -35,8 +39,8 @@ def random_state() -> dict[str, Any]:
             "has_gauss": int(keys["has_gauss"]),
             "gauss": float(keys["gauss"]),
         },
-        "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "torch": states,
+        "cuda": on_devices,
     }
 
 
@@ -48,14 +52,15 @@ def set_random_state(state: Mapping[str, Any]) -> None:
     Raises:
         StateError: If the state is damaged; nothing is then changed.
     """
-    before = random_state()
-    try:
-        _set(state)
-    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
-        _set(before)
-        raise StateError(
-            f"the random state is damaged: {error}. Load another checkpoint."
-        ) from error
+    with PROCESS_STATE:
+        before = random_state()
+        try:
+            _set(state)
+        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+            _set(before)
+            raise StateError(
+                f"the random state is damaged: {error}. Load another checkpoint."
+            ) from error
 
 
 def _set(state: Mapping[str, Any]) -> None:

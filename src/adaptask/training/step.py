@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from math import inf
 from typing import Protocol
@@ -15,6 +16,7 @@ from adaptask.arguments import check_choice, check_integer, check_number
 from adaptask.errors import ArgumentError
 from adaptask.interfaces import EpisodeLearner, Episodes, Outcome, TaskSampler
 from adaptask.kernels import find_kernels
+from adaptask.training.compiling import Compiled
 from adaptask.training.evaluation import PRECISIONS, check_logits
 from adaptask.training.metrics import DivergenceWatch, RunningMetrics
 
@@ -44,6 +46,8 @@ class TrainingStep:
             of the mean over all of them, and the sampler is told once.
         clip_norm: Largest norm of the gradient; None does not clip.
         precision: `float32`, or `bfloat16` for what autocast runs in it.
+        compiled: Whether `torch.compile` is let loose on forward pass and loss.
+        report: Told if they cannot be compiled.
 
     Raises:
         ArgumentError: If an argument cannot be used.
@@ -62,8 +66,11 @@ class TrainingStep:
         accumulate: int = 1,
         clip_norm: float | None = None,
         precision: str = "float32",
+        compiled: bool = False,
+        report: Callable[[str], None] = warnings.warn,
     ) -> None:
         self.learner, self.sampler, self.source = learner, sampler, source
+        self._outcome = Compiled(training_outcome, report) if compiled else training_outcome
         self.optimizer = optimizer
         self.n_shot = check_integer("n_shot", n_shot, low=1)
         self.n_query = check_integer("n_query", n_query, low=1)
@@ -139,7 +146,7 @@ class TrainingStep:
         """Add the gradient of some tasks; return their query probabilities and labels."""
         episodes = self.source.draw(class_ids, n_shot=self.n_shot, n_query=self.n_query)
         with autocast(self.source.device, self.precision):
-            outcome = training_outcome(self.learner, episodes)
+            outcome = self._outcome(self.learner, episodes)
         self._note(outcome, episodes)
         (outcome.loss / self.accumulate).backward()  # type: ignore[no-untyped-call]
         return outcome.query_logits.float().softmax(-1), episodes.query_labels

@@ -50,10 +50,9 @@ class Every:
         for name, steps in vars(self).items():
             check_integer(f"every.{name}", steps, low=0)
 
-    def is_due(self, name: str, step: int) -> bool:
-        """Return whether it is time for it after so many steps."""
-        steps: int = getattr(self, name)
-        return steps > 0 and step % steps == 0
+    def due_after(self, step: int, *, last: bool) -> set[str]:
+        """Return what it is time for after so many steps."""
+        return {name for name, n in vars(self).items() if last or (n > 0 and step % n == 0)}
 
 
 class Trainer:
@@ -71,6 +70,7 @@ class Trainer:
         accumulate: In how many parts the tasks of a step go through the learner.
         clip_norm: Largest norm of the gradient; None does not clip.
         precision: `float32` or `bfloat16`.
+        compiled: Whether `torch.compile` is let loose on forward pass and loss.
         engine: `eager`; `graph`, a whole step as one device graph; or `auto`, a graph where one
             can be captured.
         validation: Measures the learner now and then; the best weights are kept.
@@ -98,6 +98,7 @@ class Trainer:
         accumulate: int = 1,
         clip_norm: float | None = None,
         precision: str = "float32",
+        compiled: bool = False,
         engine: str = "auto",
         validation: Evaluator | None = None,
         keep_best: int = 1,
@@ -132,6 +133,8 @@ class Trainer:
             accumulate=accumulate,
             clip_norm=clip_norm,
             precision=precision,
+            compiled=compiled,
+            report=self.display.message,
         )
         self._engine = GraphEngine(self._train_step, engine=engine, report=self.display.message)
 
@@ -268,14 +271,12 @@ class Trainer:
         begin_step = getattr(self.learner, "begin_step", None)
         if begin_step is not None:
             begin_step(self.step, n_steps)
-        self.learner.train()
+        if not self.learner.training:
+            self.learner.train()
         self._watched(lambda: self._engine(self.step))
         self._seconds += time.perf_counter() - start
         self.step += 1
-        last = self.step == n_steps
-        due = {name for name in vars(self.every) if self.every.is_due(name, self.step)}
-        if last:
-            due |= set(vars(self.every))
+        due = self.every.due_after(self.step, last=self.step == n_steps)
         if due:
             self._finish_steps()
         if due & {"validate", "checkpoint"}:
@@ -297,7 +298,7 @@ class Trainer:
         """Wait for the device, so that its work counts as the steps', before it is read anyway."""
         start = time.perf_counter()
         if self.source.device.type == "cuda":
-            torch.cuda.synchronize(self.source.device)
+            torch.cuda.current_stream(self.source.device).synchronize()
         self._seconds += time.perf_counter() - start
 
     def _watched(self, act: Callable[[], None]) -> None:

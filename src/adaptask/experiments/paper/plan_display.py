@@ -60,12 +60,13 @@ def dry_run(planned: Plan, *, workers: int | None = None, estimate: bool = True)
 
 def _measured(planned: Plan, workers: int | None, console: Console) -> Costs:
     from adaptask.experiments.paper.estimates import measure_costs
-    from adaptask.experiments.studies import sharing
+    from adaptask.experiments.sharing import share
     from adaptask.training.machine import choose_device, set_up_process
 
     where = choose_device(planned.device)
-    at_once, threads = sharing(workers, planned.n_runs, where.type)
-    set_up_process(threads=threads)  # as the runs will have it
+    configs = [trial.config for trial in planned.trials for _ in range(planned.seeds)]
+    sharing = share(workers, configs, where.type)
+    set_up_process(threads=sharing.threads)  # as the runs will have it
     with console.status("") as status:
         costs = measure_costs(
             [trial.config for trial in planned.trials],
@@ -75,7 +76,7 @@ def _measured(planned: Plan, workers: int | None, console: Console) -> Costs:
                 f"{kind.tested_shot}-shot, on {where}"
             ),
         )
-    return Costs(costs, at_once)
+    return Costs(costs, sharing.n_at_once)
 
 
 def _show_times(planned: Plan, console: Console) -> None:

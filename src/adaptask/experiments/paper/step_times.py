@@ -6,6 +6,7 @@ not depend on what images show.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,9 +15,11 @@ import torch
 
 from adaptask.data import EpisodeSource
 from adaptask.data.images import ImageSet
+from adaptask.experiments.arithmetic import settled
 from adaptask.experiments.building import build_evaluator, build_model, build_parts, open_split
 from adaptask.experiments.config import RunConfig
 from adaptask.experiments.paper.datasets_at_hand import image_shape, is_at_hand
+from adaptask.training.graph import GraphEngine
 from adaptask.training.step import TrainingStep
 
 Work = Callable[[], object]
@@ -32,6 +35,7 @@ def build_step(config: RunConfig, device: torch.device) -> Work:
     task = config.task
     source = _source(config, "train", device, task.n_way, task.n_shot + task.n_query)
     learner, sampler, optimizer = build_parts(config, source, device)
+    machine = settled(config, device).machine
     step = TrainingStep(
         learner,
         sampler,
@@ -42,10 +46,13 @@ def build_step(config: RunConfig, device: torch.device) -> Work:
         n_tasks=task.n_tasks,
         accumulate=config.optimiser.accumulate,
         clip_norm=config.optimiser.clip_norm,
-        precision=config.machine.precision,
+        precision=machine.precision,
     )
     learner.train()
-    return lambda: step(0)
+    # Not compiled: that takes longer than what is measured.
+    engine = GraphEngine(step, engine=machine.engine, report=lambda text: None)
+    numbers = itertools.count()
+    return lambda: engine(next(numbers))
 
 
 def build_episodes(config: RunConfig, device: torch.device, n_episodes: int) -> Work:

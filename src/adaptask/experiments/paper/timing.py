@@ -30,7 +30,7 @@ FILE = "times.json"
 FORMAT = 1
 N_QUERY = 16
 LEAST_TURNS = 5
-_WARM_UP = 2
+_WARM_UP = 4  # so many a graph takes until it is captured
 _BLOCK_SECONDS = 0.05
 
 

@@ -1,0 +1,54 @@
+"""How a run is computed where its configuration leaves that to the machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib.util import find_spec
+
+import torch
+
+from adaptask.errors import ArgumentError
+from adaptask.experiments.config import MachineConfig, RunConfig
+from adaptask.learners import LEARNERS, AdaptingLearner
+
+# Compiling takes 10 to 30 seconds, and saves about a third of a millisecond a step of Conv-4.
+_STEPS_THAT_PAY = 20_000
+
+
+def settled(config: RunConfig, device: torch.device) -> RunConfig:
+    """Return the configuration with every `auto` of its arithmetic decided.
+
+    What is decided depends on the configuration and the kind of device alone, never on a clock,
+    so that a run repeated is computed in the same way.
+
+    Raises:
+        ArgumentError: If compiling was asked for and the learner cannot be compiled.
+    """
+    machine = config.machine
+    learner = LEARNERS[config.model.learner]
+    if machine.compile == "yes" and not learner.compilable:
+        raise ArgumentError(
+            f"the learner {config.model.learner!r} cannot be compiled: it differentiates inside "
+            "its forward pass, where torch.compile gives other gradients. Leave out "
+            "--machine.compile yes."
+        )
+    half = _half_precision_pays(device) and not issubclass(learner, AdaptingLearner)
+    chosen = {
+        "precision": "bfloat16" if half else "float32",
+        "channels_last": "yes" if half else "no",
+        "compile": "yes" if learner.compilable and _compiling_pays(config, device) else "no",
+    }
+    left = {name: value for name, value in chosen.items() if getattr(machine, name) == "auto"}
+    return replace(config, machine=replace(machine, **left))  # type: ignore[arg-type]
+
+
+def _half_precision_pays(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+
+
+def _compiling_pays(config: RunConfig, device: torch.device) -> bool:
+    machine: MachineConfig = config.machine
+    # Which kernels a compiler finds best is not the same each time.
+    plain = machine.engine == "eager" or machine.deterministic
+    found = device.type == "cuda" and find_spec("triton") is not None
+    return found and not plain and config.steps >= _STEPS_THAT_PAY

@@ -1,0 +1,72 @@
+"""How many runs are made at once, and whether in processes or together on one GPU."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from adaptask.arguments import check_integer
+from adaptask.experiments.config import RunConfig
+from adaptask.learners import LEARNERS, EmbeddingLearner
+
+_MOST_PROCESSES = 8
+_MOST_TOGETHER = 8
+# Images of a step of which eight together still take less time than one after the other.
+_IMAGES_THAT_FILL = 700
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """How runs share a machine."""
+
+    n_at_once: int
+    """Runs at a time."""
+    together: bool = False
+    """Whether they are threads of this process, each on a stream of its own, on one GPU."""
+    threads: int | None = None
+    """CPU threads of each; None: no matter."""
+
+
+def share(workers: int | None, configs: Sequence[RunConfig], device: str) -> Sharing:
+    """Return how runs share the machine.
+
+    On a CPU they are processes: small networks gain little from a second thread, and lose much
+    where cores are busy. Small steps leave most of a GPU idle, and are made together there;
+    others have it for themselves.
+
+    Args:
+        workers: How many at a time were asked for; None chooses.
+        configs: Of all runs.
+        device: `cpu`, or `cuda`.
+
+    Raises:
+        ArgumentError: If `workers` is no positive integer.
+    """
+    together = device == "cuda" and all(map(_is_small, configs))
+    if workers is None:
+        most = _MOST_TOGETHER if together else min(_cores(), _MOST_PROCESSES)
+        workers = most if together or device == "cpu" else 1
+        workers = min(workers, len(configs))
+    check_integer("workers", workers, low=1)
+    shares_cores = device == "cpu" and workers > 1
+    return Sharing(
+        n_at_once=workers,
+        together=together and workers > 1,
+        threads=max(1, _cores() // workers) if shares_cores else None,
+    )
+
+
+def _is_small(config: RunConfig) -> bool:
+    """Return whether steps of a run fill no GPU, and draw nothing from what threads share."""
+    task = config.task
+    n_images = task.n_tasks * task.n_way * (task.n_shot + task.n_query)
+    return (
+        config.model.backbone == "conv4"
+        and issubclass(LEARNERS[config.model.learner], EmbeddingLearner)
+        and n_images <= _IMAGES_THAT_FILL
+    )
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

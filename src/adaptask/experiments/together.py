@@ -1,0 +1,91 @@
+"""Several runs at once on one GPU, each in a thread and on a stream of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+
+from adaptask.experiments.jobs import Job, JobDisplay, attempt
+from adaptask.training.interruption import StopSignals, stop_other_threads
+from adaptask.training.machine import choose_device
+
+_SECONDS_BETWEEN_LOOKS = 0.2
+
+
+def run_together(jobs: Sequence[Job], display: JobDisplay, n_threads: int) -> dict[str, str]:
+    """Make runs, so many at a time; return why those failed that did, by their names.
+
+    Raises:
+        KeyboardInterrupt: After Ctrl-C; runs in progress have saved where they are.
+    """
+    shared = _Shared(display)
+    waiting = deque(jobs)
+    failures: dict[str, str] = {}
+
+    def work() -> None:
+        while waiting:
+            try:
+                job = waiting.popleft()
+            except IndexError:
+                return
+            shared.begin_job(job)
+            try:
+                with _own_stream(job):
+                    failure = attempt(job, shared)
+            except (KeyboardInterrupt, SystemExit):  # it was stopped, and has saved
+                return
+            if failure is not None:
+                failures[job.name] = failure
+            shared.end_job(job, failure)
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(n_threads)]
+    with StopSignals() as stop:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            while thread.is_alive():
+                thread.join(_SECONDS_BETWEEN_LOOKS)
+                if stop.received is not None:
+                    waiting.clear()
+                    stop_other_threads(stop.received)
+    stop_other_threads(None)
+    stop.raise_if_received()
+    return failures
+
+
+def _own_stream(job: Job) -> AbstractContextManager[object]:
+    device = choose_device(job.config.machine.device)
+    if device.type != "cuda":
+        return nullcontext()
+    return torch.cuda.stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
+
+
+class _Shared:
+    """A display that threads tell one at a time."""
+
+    def __init__(self, display: JobDisplay) -> None:
+        self._display, self._lock = display, threading.Lock()
+
+    def begin_job(self, job: Job) -> None:
+        """Hand on that a run begins."""
+        with self._lock:
+            self._display.begin_job(job)
+
+    def advance_job(self, job: Job, step: int, metrics: Mapping[str, float]) -> None:
+        """Hand on how far it is."""
+        with self._lock:
+            self._display.advance_job(job, step, metrics)
+
+    def end_job(self, job: Job, failure: str | None) -> None:
+        """Hand on how it ended."""
+        with self._lock:
+            self._display.end_job(job, failure)
+
+    def warn(self, text: str) -> None:
+        """Hand on what has gone wrong."""
+        with self._lock:
+            self._display.warn(text)

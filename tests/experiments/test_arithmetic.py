@@ -1,0 +1,76 @@
+"""What `auto` means: precision, layout and compilation by device, learner and length."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from adaptask.errors import ArgumentError
+from adaptask.experiments import arithmetic
+from adaptask.experiments.arithmetic import settled
+from adaptask.experiments.config import MachineConfig, ModelConfig, RunConfig
+from adaptask.learners import LEARNERS
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
+LONG = RunConfig(steps=60_000)
+ADAPTING = ("maml", "maml++", "reptile")
+
+
+@pytest.fixture(autouse=True)
+def able(monkeypatch):
+    """A GPU that knows bfloat16, and a Triton."""
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
+    monkeypatch.setattr(arithmetic, "find_spec", lambda name: object())
+
+
+def chosen(config, device):
+    machine = settled(config, device).machine
+    return machine.precision, machine.channels_last, machine.compile
+
+
+def test_on_a_cpu_it_is_plain():
+    assert chosen(LONG, CPU) == ("float32", "no", "no")
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_on_a_gpu_it_is_fast_where_the_learner_allows_it(learner):
+    found = chosen(replace(LONG, model=ModelConfig(learner=learner)), GPU)
+    fast, plain = ("bfloat16", "yes", "yes"), ("float32", "no", "no")
+    assert found == (plain if learner in ADAPTING else fast)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"steps": 1000},
+        {"machine": MachineConfig(engine="eager")},
+        {"machine": MachineConfig(deterministic=True)},
+        {"machine": MachineConfig(compile="no")},
+    ],
+)
+def test_it_is_compiled_only_where_that_pays_and_harms_nothing(change):
+    assert chosen(replace(LONG, **change), GPU) == ("bfloat16", "yes", "no")
+
+
+def test_without_triton_nothing_is_compiled(monkeypatch):
+    monkeypatch.setattr(arithmetic, "find_spec", lambda name: None)
+    assert chosen(LONG, GPU)[2] == "no"
+
+
+def test_an_old_gpu_computes_in_float32(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: False)
+    assert chosen(LONG, GPU)[:2] == ("float32", "no")
+
+
+@pytest.mark.parametrize("device", [CPU, GPU])
+def test_what_was_asked_for_stays(device):
+    asked = MachineConfig(precision="bfloat16", channels_last="no", compile="yes")
+    config = replace(LONG, steps=5, machine=asked)
+    assert settled(config, device) == config
+    assert settled(settled(LONG, device), CPU) == settled(LONG, device)
+
+
+def test_gradients_within_gradients_are_not_compiled():
+    config = RunConfig(model=ModelConfig(learner="maml"), machine=MachineConfig(compile="yes"))
+    with pytest.raises(ArgumentError, match=r"'maml' cannot be compiled.*other gradients"):
+        settled(config, CPU)

@@ -1,0 +1,90 @@
+"""Compiled steps: the same gradients, compiled once for all learners of a kind."""
+
+import functools
+
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounterWithBackend
+
+from adaptask.backbones import build_backbone
+from adaptask.interfaces import Episodes
+from adaptask.learners import LEARNERS, build_learner
+from adaptask.training import compiling
+from adaptask.training.compiling import Compiled
+from adaptask.training.step import training_outcome
+
+COMPILABLE = [name for name, kind in LEARNERS.items() if kind.compilable]
+
+
+@pytest.fixture
+def backend(monkeypatch):
+    """A compiler without a code generator behind it, that counts what it compiles."""
+    counter = CompileCounterWithBackend("aot_eager")
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=counter))
+    torch._dynamo.reset()
+    compiling._compiled.cache_clear()
+    yield counter
+    torch._dynamo.reset()
+    compiling._compiled.cache_clear()
+
+
+def build(name, seed):
+    torch.manual_seed(seed)
+    pooled = {"n_pooled": 2} if name == "relationnet" else {}
+    backbone = build_backbone("conv4", image_shape=(3, 16, 16), filters=4, **pooled)
+    options = {"n_way": 3} if name == "anil" else {}
+    return build_learner(name, backbone=backbone, **options).train()
+
+
+def episodes(n_shot=2, n_query=4):
+    generator = torch.Generator().manual_seed(5)
+    return Episodes(
+        class_ids=torch.arange(6).view(2, 3),
+        support_images=torch.randn(2, 3 * n_shot, 3, 16, 16, generator=generator),
+        support_labels=torch.arange(3).repeat_interleave(n_shot).expand(2, -1),
+        query_images=torch.randn(2, 3 * n_query, 3, 16, 16, generator=generator),
+        query_labels=torch.arange(3).repeat_interleave(n_query).expand(2, -1),
+    )
+
+
+def stepped(outcomes, learner):
+    learner.zero_grad()
+    outcome = outcomes(learner, episodes())
+    outcome.loss.backward()
+    return outcome.loss, outcome.query_logits, [p.grad.clone() for p in learner.parameters()]
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@pytest.mark.parametrize("name", COMPILABLE)
+def test_losses_logits_and_gradients_are_the_same(name, backend):
+    n_graphs = None
+    for seed in range(2):
+        compiled = stepped(Compiled(training_outcome, pytest.fail), build(name, seed))
+        plain = stepped(training_outcome, build(name, seed))
+        torch.testing.assert_close(compiled, plain, rtol=1e-4, atol=1e-5)
+        assert backend.frame_count > 0
+        assert n_graphs in (None, backend.frame_count)  # nothing was compiled again
+        n_graphs = backend.frame_count
+
+
+def test_what_cannot_be_compiled_is_told_once_and_computed(backend, monkeypatch):
+    def fail(graph, inputs):
+        raise RuntimeError("there is no compiler here")
+
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=fail))
+    messages = []
+    outcomes, learner = Compiled(training_outcome, messages.append), build("protonet", 0)
+    torch.testing.assert_close(stepped(outcomes, learner), stepped(training_outcome, learner))
+    stepped(outcomes, learner)
+    (message,) = messages
+    assert message.startswith("Steps are not compiled: ")
+    assert "there is no compiler here" in message
+
+
+def test_errors_of_the_learner_are_its_own(backend):
+    class Wrong(torch.nn.Module):
+        def forward(self, episodes):
+            return torch.zeros(1)
+
+    with pytest.raises(Exception, match="a learner must return query logits"):
+        Compiled(training_outcome, pytest.fail)(Wrong(), episodes())
