@@ -18,8 +18,8 @@ from adaptask.errors import StateError
 _LARGEST_SEED = 2**63 - 1
 
 PROCESS_STATE = threading.RLock()
-"""Held by what touches a state that all threads of the process share: the generators of Python,
-NumPy and PyTorch, the warnings, the compiler. Nothing that trains waits for it."""
+"""Held by what changes a state that all threads of the process share: the generators of Python,
+NumPy and PyTorch, the warnings, what is compiled. Training itself never waits for it."""
 
 
 def derive_seed(seed: int, purpose: str) -> int:

@@ -200,7 +200,8 @@ def test_its_runs_end_with_it(tiny_config, tmp_path, how, number):
         process.send_signal(number)
     said = process.communicate(timeout=60)[1]
     if how == "together":
-        assert process.returncode == (-signal.SIGINT if number is signal.SIGINT else 128 + number)
+        expected = -signal.SIGINT if number is signal.SIGINT else 128 + number
+        assert process.returncode == expected, said
     assert "Process " not in said  # no traceback of a child
     deadline = time.monotonic() + 30
     while True:  # the locks of the runs come free when nobody trains there

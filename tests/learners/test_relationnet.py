@@ -45,7 +45,7 @@ def test_the_published_sizes(side, n_hidden_inputs):
     module = build(side=side, filters=64).relation
     assert module.hidden.in_features == n_hidden_inputs
     assert module.hidden.out_features == 8
-    convolutions = 9 * 128 * 64 + 64 + 9 * 64 * 64 + 64
+    convolutions = 9 * 128 * 64 + 9 * 64 * 64  # their biases have no effect before a norm
     norms = 2 * 2 * 64
     layers = 8 * n_hidden_inputs + 8 + 8 + 1
     assert sum(p.numel() for p in module.parameters()) == convolutions + norms + layers

@@ -13,6 +13,11 @@ from adaptask.training import compiling
 from adaptask.training.compiling import Compiled
 from adaptask.training.step import training_outcome
 
+# Compilers import what is deprecated, and look at gradients that are not there.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
+]
 COMPILABLE = [name for name, kind in LEARNERS.items() if kind.compilable]
 
 
@@ -54,7 +59,6 @@ def stepped(outcomes, learner):
     return outcome.loss, outcome.query_logits, [p.grad.clone() for p in learner.parameters()]
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 @pytest.mark.parametrize("name", COMPILABLE)
 def test_losses_logits_and_gradients_are_the_same(name, backend):
     n_graphs = None

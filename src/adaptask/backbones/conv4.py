@@ -19,7 +19,8 @@ class ConvBlock(nn.Module):
         self, n_in: int, n_out: int, *, norm: str = "batch", pool: bool = True, padding: int = 1
     ) -> None:
         super().__init__()
-        self.convolution = nn.Conv2d(n_in, n_out, 3, padding=padding)
+        # A norm takes off whatever a bias adds; its gradient would be rounding.
+        self.convolution = nn.Conv2d(n_in, n_out, 3, padding=padding, bias=norm == "none")
         self.norm = build_norm(norm, n_out)
         self.pool = pool
 

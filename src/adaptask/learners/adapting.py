@@ -50,6 +50,7 @@ class AdaptingLearner(Learner):
     """
 
     order_free = False  # each output of the head has a start of its own
+    draws_in_evaluation = False
     compilable = False  # gradients within gradients come out other
 
     def __init__(

@@ -22,6 +22,8 @@ class Learner(nn.Module, ABC):
     order_free: bool = True
     """Whether the order of classes and of support images is free: another order of the classes
     puts the logits into that order and changes nothing else."""
+    draws_in_evaluation: bool = True
+    """Whether `forward` draws random numbers in `eval()`, which evaluation then seeds."""
     compilable: ClassVar[bool] = True
     """Whether `torch.compile` computes a training step right."""
     label_smoothing: float = 0.0

@@ -30,6 +30,7 @@ class EmbeddingLearner(Learner):
         ArgumentError: If the backbone is no module, or the share not from 0 to 0.5.
     """
 
+    draws_in_evaluation = False
     _mixed_precision: ClassVar[bool] = False
     """Whether `_classify` is left to autocast."""
 

@@ -34,6 +34,7 @@ class Ensemble(Learner):
         if not states:
             raise ArgumentError("An ensemble needs the states of one learner or more; got none.")
         self.order_free = getattr(learner, "order_free", True)
+        self.draws_in_evaluation = getattr(learner, "draws_in_evaluation", True)
         self.members = nn.ModuleList(copy.deepcopy(learner) for _ in states)
         for member, state in zip(self.members, states, strict=True):
             member.load_state_dict(state)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -51,5 +52,7 @@ def _compiled(outcomes: Outcomes) -> Outcomes:
 
     settings: Any = config
     settings.cache_size_limit = max(settings.cache_size_limit, _MOST_VARIANTS)
+    # It remarks on what it could do better, which nobody who trains can act on.
+    warnings.filterwarnings("ignore", category=UserWarning, module=r"torch\._(dynamo|inductor)")
     # Shapes of a run are fixed: each gets kernels of its own.
     return torch.compile(outcomes, dynamic=False)

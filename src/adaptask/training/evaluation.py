@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
 from typing import Literal
@@ -125,7 +125,7 @@ class Evaluator:
         mixed = torch.autocast(
             device.type, dtype=torch.bfloat16, enabled=self.precision == "bfloat16"
         )
-        with _evaluating(learner), _seeded(self.seed, device), torch.no_grad():
+        with _evaluating(learner), self._seeded(learner), torch.no_grad():
             for start in range(0, n_episodes, self.tasks_per_batch):
                 stop = min(start + self.tasks_per_batch, n_episodes)
                 episodes = self.source.cut(self.plan, start, stop)
@@ -138,6 +138,11 @@ class Evaluator:
         self._check_losses(scores[1])
         n_queries = episodes.query_labels.shape[1]
         return Evaluation(accuracies=scores[0] / n_queries, loss=float(scores[1].mean()))
+
+    def _seeded(self, learner: EpisodeLearner) -> AbstractContextManager[None]:
+        if getattr(learner, "draws_in_evaluation", True):
+            return _seeded(self.seed, self.source.device)
+        return nullcontext()
 
     def _check_losses(self, losses: Tensor) -> None:
         # A row of logits with NaN or plus infinity in it has no softmax, hence no loss.

@@ -26,11 +26,8 @@ def random_state() -> dict[str, Any]:
 
     The package draws nothing from the first two; learners of others may.
     """
-    with PROCESS_STATE:
-        version, numbers, gauss = random.getstate()
-        keys = np.random.get_state(legacy=False)
-        states = torch.get_rng_state()
-        on_devices = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    version, numbers, gauss = random.getstate()
+    keys = np.random.get_state(legacy=False)
     return {
         "python": (version, numbers, gauss),
         "numpy": {
@@ -39,8 +36,8 @@ def random_state() -> dict[str, Any]:
             "has_gauss": int(keys["has_gauss"]),
             "gauss": float(keys["gauss"]),
         },
-        "torch": states,
-        "cuda": on_devices,
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
     }
 
 
