@@ -13,12 +13,13 @@ PACKAGE = ROOT / "src" / "adaptask"
 # What a part of the package may import of the others; what is not listed here, it may not.
 FOUNDATION = {
     *("errors", "arguments", "atomic_file", "interfaces", "kernels", "randomness"),
-    "triton_names",
+    *("exclusion", "triton_names"),
 }
 MAY_IMPORT = {
     "errors": set(),
     "arguments": {"errors"},
     "atomic_file": {"errors"},
+    "exclusion": set(),
     "interfaces": set(),
     "kernels": set(),
     "triton_names": set(),
@@ -39,8 +40,8 @@ MAY_IMPORT = {
     "__init__": set(),
 }
 CORE = (
-    *("arguments", "atomic_file", "errors", "kernels", "interfaces", "randomness", "theory"),
-    *("samplers", "learners", "backbones", "data", "training"),
+    *("arguments", "atomic_file", "errors", "exclusion", "kernels", "interfaces", "randomness"),
+    *("theory", "samplers", "learners", "backbones", "data", "training"),
 )
 CORE_LIBRARIES = {"torch", "numpy", "PIL"}
 

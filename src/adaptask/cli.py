@@ -144,7 +144,8 @@ def compare(
             gcp:strategy=easy,tau=0.7.
         seeds: How many seeds each; 0, 1, ...
         output: Where the runs and the report are kept; a folder under runs/ where none is given.
-        workers: How many runs at once; by default one a core on a CPU, one on a GPU.
+        workers: How many runs at once; by default one a core on a CPU, and on a GPU several where
+            their steps are small.
         preset: Start from a published recipe; `adaptask list` shows them.
         config: A TOML file that sets any of the options below; flags win over it.
     """
@@ -171,6 +172,7 @@ def reproduce(
     shots: Annotated[tuple[int, ...], arg(metavar="[INT...]")] = (),
     learners: Annotated[tuple[str, ...], arg(metavar="[NAME...]")] = (),
     seeds: Annotated[int | None, arg(metavar="INT")] = None,
+    schedule: Literal["paper", "cosine"] = "paper",
     dry_run: bool = False,
     output: Annotated[Path | None, arg(metavar="FOLDER")] = None,
     workers: Annotated[int | None, arg(metavar="INT")] = None,
@@ -191,9 +193,12 @@ def reproduce(
         shots: Which shots; all by default.
         learners: Other learners than the paper's, where a target has a choice.
         seeds: Runs of each; three by default, one for figures that are looked at.
+        schedule: Of the learning rate: as in the paper, or cosine where it is constant there,
+            under which seeds differ less.
         dry_run: Print what would run, and how long it would take here, measured now.
         output: Where the runs and the report are kept; a folder under runs/ where none is given.
-        workers: How many runs at once; by default one a core on a CPU, one on a GPU.
+        workers: How many runs at once; by default one a core on a CPU, and on a GPU several where
+            their steps are small.
         device: cpu, cuda, or auto: a GPU where there is one.
     """
     from adaptask.experiments.paper.plan_display import dry_run as show
@@ -208,6 +213,7 @@ def reproduce(
         seeds=seeds,
         shots=shots,
         learners=learners,
+        schedule=schedule,
         device=device,
     )
     if dry_run:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import threading
 import warnings
 from collections.abc import Callable
 from typing import Any, Self
@@ -16,10 +15,6 @@ from adaptask.arguments import check_integer
 from adaptask.errors import StateError
 
 _LARGEST_SEED = 2**63 - 1
-
-PROCESS_STATE = threading.RLock()
-"""Held by what changes a state that all threads of the process share: the generators of Python,
-NumPy and PyTorch, the warnings, what is compiled. Training itself never waits for it."""
 
 
 def derive_seed(seed: int, purpose: str) -> int:

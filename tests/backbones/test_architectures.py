@@ -41,7 +41,8 @@ def test_resnet12_has_the_parameters_of_its_convolutions_and_norms(channels, wid
 
 
 def test_the_published_numbers_of_parameters():
-    # 113,088: Conv-4 with 64 filters, 4 x 64 of them biases without effect. 12.4 M: what users of MetaOptNet's ResNet-12 report.
+    # 113,088: Conv-4 with 64 filters, 4 x 64 of them biases without effect. 12.4 M: what users
+    # of MetaOptNet's ResNet-12 report.
     images = {"image_shape": (3, 84, 84)}
     assert n_parameters(build_backbone("conv4", **images)) == 113_088 - 256
     wide = build_backbone("resnet12", widths="metaoptnet", **images)

@@ -45,7 +45,10 @@ def test_the_recipe_is_closer_looks(shots, steps):
         assert config.steps == steps
         assert (config.task.n_shot, config.task.n_query, config.task.n_tasks) == (shots, 16, 1)
         assert (config.optimiser.name, config.optimiser.lr) == ("adam", 1e-3)
-        assert config.every.validate == config.evaluation.n_validation == 100
+        assert (config.every.validate, config.evaluation.n_validation) == (500, 200)
+        assert config.data.augmentation == "crop-flip"
+        larger = preset_config(f"{learner}-conv4-mini-imagenet-{shots}shot")
+        assert larger.data.augmentation == "resized-crop-jitter-flip"
     # Their Matching Network reads the support set once for every image of it.
     assert (config.matchingnet.full_context, config.matchingnet.n_reads) == (True, 5 * shots)
 

@@ -13,10 +13,11 @@ from torch import nn, optim
 from adaptask.backbones import build_backbone
 from adaptask.data import EpisodeSource, open_episodes
 from adaptask.errors import ArgumentError, StateError
+from adaptask.exclusion import PROCESS_STATE
 from adaptask.experiments.arithmetic import settled
 from adaptask.experiments.config import RunConfig
 from adaptask.learners import LEARNERS, Ensemble, Learner, build_learner
-from adaptask.randomness import PROCESS_STATE, derive_seed
+from adaptask.randomness import derive_seed
 from adaptask.samplers import Sampler, build_sampler
 from adaptask.training.displays import Display
 from adaptask.training.evaluation import Evaluator

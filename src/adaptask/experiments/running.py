@@ -9,6 +9,7 @@ from pathlib import Path
 
 from adaptask.atomic_file import replace_file
 from adaptask.errors import ArgumentError
+from adaptask.exclusion import EAGER_WORK
 from adaptask.experiments.arithmetic import settled
 from adaptask.experiments.building import (
     build_evaluator,
@@ -78,9 +79,10 @@ def execute(
     device = choose_device(config.machine.device)
     set_up_process(threads=config.machine.threads, deterministic=config.machine.deterministic)
     seed_process(config.seed)
-    trainer = build_trainer(config, device, folder=folder, display=display)
-    # Before training, to learn now rather than then that the test classes are too few.
-    tester = build_evaluator(config, "test", device)
+    with EAGER_WORK.among_others():
+        trainer = build_trainer(config, device, folder=folder, display=display)
+        # Before training, to learn now rather than then that the test classes are too few.
+        tester = build_evaluator(config, "test", device)
     optimiser = config.optimiser
     if config.model.learner == "reptile" and (optimiser.name, optimiser.momentum) != ("sgd", 0):
         display.warn(
@@ -89,13 +91,15 @@ def execute(
         )
     with folder.locked():
         if resume:
-            trainer.resume()
+            with EAGER_WORK.among_others():
+                trainer.resume()
         else:
             folder.create(device)
         trainer.loggers += open_loggers(trainer)
         try:
             _fit(trainer, config, folder)
-            _test(trainer, tester, folder)
+            with EAGER_WORK.among_others():
+                _test(trainer, tester, folder)
         finally:
             for logger in trainer.loggers:
                 logger.close()

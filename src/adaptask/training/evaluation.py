@@ -16,8 +16,8 @@ from torch.nn.functional import cross_entropy
 from adaptask.arguments import check_choice, check_integer
 from adaptask.data import EpisodeSource
 from adaptask.errors import ArgumentError, TrainingError
+from adaptask.exclusion import PROCESS_STATE
 from adaptask.interfaces import EpisodeLearner, Episodes
-from adaptask.randomness import PROCESS_STATE
 
 Precision = Literal["float32", "bfloat16"]
 PRECISIONS = ("float32", "bfloat16")

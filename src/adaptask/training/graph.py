@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +11,7 @@ from torch import Tensor, optim
 
 from adaptask.arguments import check_choice
 from adaptask.errors import TrainingError
-from adaptask.randomness import PROCESS_STATE
+from adaptask.exclusion import EAGER_WORK, PROCESS_STATE
 from adaptask.training.step import TrainingStep
 
 ENGINES = ("auto", "graph", "eager")
@@ -62,30 +61,31 @@ class GraphEngine:
     def __call__(self, number: int) -> None:
         """Make step number `number`, counted from 0."""
         if not self._captures:
-            self.step(number)
+            with EAGER_WORK.among_others():
+                self.step(number)
             return
         phase = getattr(self.step.learner, "phase", None)
         if phase != self._phase:
             self.reset()
             self._phase = phase
         if self._graph is None:
-            with PROCESS_STATE:
-                self._prepare(number)
+            self._prepare(number)
         else:
             self._replay(number)
 
     def _prepare(self, number: int) -> None:
         """Make a step eagerly, or capture it, then make it."""
-        if self._n_warm < _WARM_UP:
-            self._n_warm += 1
-            if self._n_warm == _WARM_UP:
-                self._watch_for_waiting(number)
-            else:
+        if self._n_warm < _WARM_UP - 1:
+            with EAGER_WORK.among_others(), PROCESS_STATE:  # the first may compile
                 self._on_side_stream(lambda: self.step(number))
-        elif self._capture():
-            self._replay(number)
+        elif self._n_warm == _WARM_UP - 1:
+            with EAGER_WORK.alone():
+                self._watch_for_waiting(number)
         else:
-            self.step(number)
+            with EAGER_WORK.alone():
+                captured = self._capture()
+            self._replay(number) if captured else self(number)
+        self._n_warm += 1
 
     def _replay(self, number: int) -> None:
         assert self._graph is not None
@@ -97,27 +97,22 @@ class GraphEngine:
 
     def _watch_for_waiting(self, number: int) -> None:
         """Make a step, and give up graphs if it reads a value on the host, which none can do."""
-        thread, waits, others = threading.get_ident(), [], []
-
-        def note(message: Any, kind: Any, file: str, line: int, *_: object) -> None:
-            if "synchronizing CUDA operation" not in str(message):
-                others.append((message, kind, file, line))
-            elif threading.get_ident() == thread:  # other runs may wait
-                waits.append(f"{file}, line {line}")
-
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            warnings.showwarning = note  # type: ignore[assignment]
             torch.cuda.set_sync_debug_mode("warn")
             try:
                 self._on_side_stream(lambda: self.step(number))
             finally:
                 torch.cuda.set_sync_debug_mode("default")
-        for warning in others:
-            if "prototype" not in str(warning[0]):  # the mode says so of itself
-                warnings.warn_explicit(*warning)
+        waits = [w for w in caught if "synchronizing CUDA operation" in str(w.message)]
+        for warning in caught:
+            if warning not in waits and "prototype" not in str(warning.message):
+                warnings.warn_explicit(
+                    warning.message, warning.category, warning.filename, warning.lineno
+                )
         if waits:
-            self._give_up(f"it waits for the device ({waits[0]})")
+            place = f"{waits[0].filename}, line {waits[0].lineno}"
+            self._give_up(f"it waits for the device ({place})")
 
     def _capture(self) -> bool:
         """Capture the step; return whether it could be done."""

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from adaptask.errors import StateError
-from adaptask.randomness import PROCESS_STATE, derive_seed
+from adaptask.exclusion import PROCESS_STATE
+from adaptask.randomness import derive_seed
 
 
 def seed_process(seed: int) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor, nn, optim
 
 from adaptask.arguments import check_integer
 from adaptask.errors import ArgumentError, StateError, TrainingError
+from adaptask.exclusion import EAGER_WORK
 from adaptask.interfaces import TaskSampler
 from adaptask.samplers import Sampler, kl_from_uniform
 from adaptask.training.best import BestCheckpoints, Checkpoint
@@ -277,11 +278,18 @@ class Trainer:
         self._seconds += time.perf_counter() - start
         self.step += 1
         due = self.every.due_after(self.step, last=self.step == n_steps)
+        shown: dict[str, float] = {}
         if due:
-            self._finish_steps()
+            with EAGER_WORK.among_others():
+                shown = self._do(due)
+        self.display.advance(self.step, shown or None)
+
+    def _do(self, due: set[str]) -> dict[str, float]:
+        """Do what is due; return what is to be shown of it."""
+        self._finish_steps()
         if due & {"validate", "checkpoint"}:
             self._check_weights()
-        elif due:
+        else:
             self._watched(self._train_step.divergence.check)
         shown: dict[str, float] = {}
         if "log" in due:
@@ -292,7 +300,7 @@ class Trainer:
             shown["val_accuracy"] = self._validate(self.validation)
         if "checkpoint" in due and self.folder is not None:
             self.folder.save(self.state_dict())  # the weights were checked above
-        self.display.advance(self.step, shown or None)
+        return shown
 
     def _finish_steps(self) -> None:
         """Wait for the device, so that its work counts as the steps', before it is read anyway."""

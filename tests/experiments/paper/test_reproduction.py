@@ -101,6 +101,22 @@ def test_what_cannot_be_planned_is_refused(name, chosen, message):
         plan(name, **chosen)
 
 
+def test_a_cosine_takes_the_place_of_constant_rates_alone():
+    paper = plan("table-compat", rows=["protonet", "reptile"], dataset="glyphs")
+    cosine = plan("table-compat", rows=["protonet", "reptile"], dataset="glyphs", schedule="cosine")
+    for before, after in zip(paper.trials, cosine.trials, strict=True):
+        assert before.config.optimiser.schedule == "constant"
+        assert after.config.optimiser == replace(before.config.optimiser, schedule="cosine")
+        assert after.name == before.name
+    assert cosine.command.endswith("--schedule cosine")
+    assert default_folder(cosine) != default_folder(paper)
+    assert any("cosine" in note for note in cosine.notes)
+    stepped = plan("table-cifar", rows=["protonet"], schedule="cosine").trials[0].config
+    assert stepped.optimiser.schedule == "step"
+    with pytest.raises(ArgumentError, match="schedule must be one of paper, cosine; got 'linear'"):
+        plan("table-compat", schedule="linear")
+
+
 def test_times_are_chosen_by_rows_and_shots():
     assert len(plan("table-time").times) == 8
     assert [time.n_way for time in plan("table-time", shots=[1]).times] == [5, 5, 10, 15, 20]

@@ -20,6 +20,7 @@ from adaptask.experiments.paper.targets import TARGETS, Target
 from adaptask.experiments.trials import Trial
 from adaptask.report.study import Citation
 
+SCHEDULES = ("paper", "cosine")
 TIMING_SECONDS = 60.0
 """For a setting of Table 5, at full scale."""
 
@@ -35,6 +36,8 @@ class Plan:
     seeds: int
     """Runs a trial, with the seeds 0, 1, ..."""
     scale: float
+    schedule: str
+    """`paper`, or `cosine`."""
     datasets: tuple[str, ...]
     device: str
     """`auto`, or the name of one."""
@@ -68,6 +71,7 @@ def plan(
     seeds: int | None = None,
     shots: Sequence[int] = (),
     learners: Sequence[str] = (),
+    schedule: str = "paper",
     device: str = "auto",
 ) -> Plan:
     """Return what is to be run of a table or a figure of the paper.
@@ -80,6 +84,8 @@ def plan(
         seeds: Runs a trial; None: three for what is measured, one for what is looked at.
         shots: Which shots; all where none are named.
         learners: Other learners than the paper's, where the target has a choice.
+        schedule: `paper`, or `cosine` in the place of learning rates that the paper leaves
+            constant.
         device: Where it is computed; auto: on a GPU where there is one.
 
     Raises:
@@ -96,7 +102,8 @@ def plan(
     if dataset is not None:
         check_dataset_name(dataset)
     choice = chosen.choose(dataset=dataset, rows=rows, shots=shots, learners=learners)
-    full = chosen.trials(choice)
+    check_choice("schedule", schedule, SCHEDULES)
+    full = [_scheduled(trial, schedule) for trial in chosen.trials(choice)]
     trials = tuple(_sized(trial, scale, device) for trial in full)
     for trial in trials:
         check_config(trial.config)
@@ -118,10 +125,19 @@ def plan(
         scale=scale,
         datasets=choice.datasets,
         device=device,
-        command=_command(target, dataset, scale, rows, seeds, shots, learners, device),
-        notes=(*_deviations(chosen, choice, scale, full, trials), *chosen.notes),
+        schedule=schedule,
+        command=_command(target, dataset, scale, rows, seeds, shots, learners, schedule, device),
+        notes=(*_deviations(chosen, choice, scale, schedule, full, trials), *chosen.notes),
         citations=chosen.citations(choice),
     )
+
+
+def _scheduled(trial: Trial, schedule: str) -> Trial:
+    optimiser = trial.config.optimiser
+    if schedule == "paper" or optimiser.schedule != "constant":
+        return trial
+    optimiser = replace(optimiser, schedule="cosine")
+    return replace(trial, config=replace(trial.config, optimiser=optimiser))
 
 
 def _sized(trial: Trial, scale: float, device: str) -> Trial:
@@ -130,7 +146,12 @@ def _sized(trial: Trial, scale: float, device: str) -> Trial:
 
 
 def _deviations(
-    target: Target, choice: Choice, scale: float, full: Sequence[Trial], trials: Sequence[Trial]
+    target: Target,
+    choice: Choice,
+    scale: float,
+    schedule: str,
+    full: Sequence[Trial],
+    trials: Sequence[Trial],
 ) -> tuple[str, ...]:
     """Return what is not as in the paper because the user wants it so."""
     found = []
@@ -149,6 +170,11 @@ def _deviations(
         found.append(
             f"The paper has {target.learners[0]} in this table, and figures for it alone; here "
             f"are {', '.join(choice.learners)}."
+        )
+    if schedule == "cosine":
+        found.append(
+            "Learning rates that the paper leaves constant fall along half a cosine, under which "
+            "seeds differ less."
         )
     if scale < 1 and target.times:
         found.append(
@@ -180,6 +206,7 @@ def _command(
     seeds: int | None,
     shots: Sequence[int],
     learners: Sequence[str],
+    schedule: str,
     device: str,
 ) -> str:
     words = ["adaptask", "reproduce", target]
@@ -191,6 +218,8 @@ def _command(
         words += [flag, *map(str, values)] if values else []
     if seeds is not None:
         words += ["--seeds", str(seeds)]
+    if schedule != "paper":
+        words += ["--schedule", schedule]
     if device != "auto":
         words += ["--device", device]
     return shlex.join(words)
@@ -201,6 +230,8 @@ def default_folder(planned: Plan) -> Path:
     words = ["reproduce", planned.target.name]
     if set(planned.datasets) - set(planned.target.datasets):
         words += planned.datasets
+    if planned.schedule != "paper":
+        words.append(planned.schedule)
     if planned.scale < 1:
         words.append(f"scale{planned.scale:g}")
     return Path("runs") / "-".join(words)
