@@ -1,6 +1,6 @@
 """What the threads of a process must not do at the same time; a single thread never waits here.
 
-Where both are needed, `EAGER_WORK.among_others()` is entered before `PROCESS_STATE`.
+Where both are needed, `PROCESS_STATE` is taken before `EAGER_WORK` is entered.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 PROCESS_STATE = threading.RLock()
 """Held by what changes a state that all threads share: the generators of Python, NumPy and
-PyTorch, and what is compiled."""
+PyTorch, what is compiled, and the mode in which graphs are captured."""
 
 
 class Gate:
@@ -42,11 +42,16 @@ class Gate:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Be inside alone, once all others have left; not from within."""
+        """Be inside alone: nobody comes in any more, and all who are there leave first.
+
+        Not from within.
+        """
         with self._changed:
-            self._changed.wait_for(lambda: not self._is_closed and not self._n_inside)
+            self._changed.wait_for(lambda: not self._is_closed)
             self._is_closed = True
         try:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._n_inside)
             yield
         finally:
             with self._changed:

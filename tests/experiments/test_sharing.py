@@ -37,7 +37,7 @@ def test_on_a_cpu_runs_are_processes_that_share_the_cores(workers, n_runs, expec
 @pytest.mark.parametrize(
     ("workers", "configs", "expected"),
     [
-        (None, [SMALL] * 20, Sharing(8, together=True)),
+        (None, [SMALL] * 20, Sharing(12, together=True)),
         (None, [SMALL] * 3, Sharing(3, together=True)),
         (None, [SMALL], Sharing(1)),
         (5, [SMALL] * 20, Sharing(5, together=True)),
@@ -51,6 +51,11 @@ def test_on_a_cpu_runs_are_processes_that_share_the_cores(workers, n_runs, expec
 )
 def test_on_a_gpu_small_steps_are_made_together(workers, configs, expected):
     assert share(workers, configs, "cuda") == expected
+
+
+def test_processes_divide_the_time_and_runs_on_one_gpu_some_of_it():
+    assert [Sharing(1).speedup, Sharing(4).speedup] == [1, 4]
+    assert Sharing(2, together=True).speedup == 2 < Sharing(12, together=True).speedup < 4
 
 
 def test_none_at_a_time_is_refused():

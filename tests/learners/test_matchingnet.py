@@ -55,11 +55,8 @@ def lstm_step(x, h, c, w_x, w_h, b_x, b_h):
     return leave.sigmoid() * c.tanh(), c
 
 
-def run(sequence, lstm, suffix):
-    weights = [
-        getattr(lstm, f"{kind}_l0{suffix}")
-        for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-    ]
+def run(sequence, lstm):
+    weights = (lstm.weight_ih, lstm.weight_hh, lstm.bias_ih, lstm.bias_hh)
     h = c = torch.zeros_like(sequence[0])
     outputs = []
     for x in sequence:
@@ -77,8 +74,8 @@ def test_full_context_follows_the_equations_of_the_appendix(episodes, n_reads):
 
     def in_context(support_images, query_images):
         plain = list(learner.backbone(support_images))
-        there = run(plain, context.support_lstm, "")
-        back = run(plain[::-1], context.support_lstm, "_reverse")[::-1]
+        there = run(plain, context.forwards)
+        back = run(plain[::-1], context.backwards)[::-1]
         support = [sum(three) for three in zip(plain, there, back, strict=True)]
         queries = []
         for feature in learner.backbone(query_images):

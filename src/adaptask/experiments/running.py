@@ -9,7 +9,7 @@ from pathlib import Path
 
 from adaptask.atomic_file import replace_file
 from adaptask.errors import ArgumentError
-from adaptask.exclusion import EAGER_WORK
+from adaptask.exclusion import EAGER_WORK, PROCESS_STATE
 from adaptask.experiments.arithmetic import settled
 from adaptask.experiments.building import (
     build_evaluator,
@@ -79,7 +79,7 @@ def execute(
     device = choose_device(config.machine.device)
     set_up_process(threads=config.machine.threads, deterministic=config.machine.deterministic)
     seed_process(config.seed)
-    with EAGER_WORK.among_others():
+    with PROCESS_STATE, EAGER_WORK.among_others():
         trainer = build_trainer(config, device, folder=folder, display=display)
         # Before training, to learn now rather than then that the test classes are too few.
         tester = build_evaluator(config, "test", device)
@@ -91,7 +91,7 @@ def execute(
         )
     with folder.locked():
         if resume:
-            with EAGER_WORK.among_others():
+            with PROCESS_STATE, EAGER_WORK.among_others():
                 trainer.resume()
         else:
             folder.create(device)

@@ -11,8 +11,10 @@ from adaptask.experiments.config import RunConfig
 from adaptask.learners import LEARNERS, EmbeddingLearner
 
 _MOST_PROCESSES = 8
-_MOST_TOGETHER = 8
-# Images of a step of which eight together still take less time than one after the other.
+# On an H200: one takes 0.48 ms a step, eight 0.19 ms a step and run, twelve 0.17, sixteen 0.15.
+_MOST_TOGETHER = 12
+_SPEEDUP_TOGETHER = 2.5
+# Images of a step that leave most of a GPU idle.
 _IMAGES_THAT_FILL = 700
 
 
@@ -26,6 +28,11 @@ class Sharing:
     """Whether they are threads of this process, each on a stream of its own, on one GPU."""
     threads: int | None = None
     """CPU threads of each; None: no matter."""
+
+    @property
+    def speedup(self) -> float:
+        """How much sooner all are done than one after the other, about."""
+        return min(self.n_at_once, _SPEEDUP_TOGETHER) if self.together else self.n_at_once
 
 
 def share(workers: int | None, configs: Sequence[RunConfig], device: str) -> Sharing:
@@ -59,11 +66,12 @@ def share(workers: int | None, configs: Sequence[RunConfig], device: str) -> Sha
 
 def _is_small(config: RunConfig) -> bool:
     """Return whether steps of a run fill no GPU, and draw nothing from what threads share."""
-    task = config.task
+    task, learner = config.task, LEARNERS[config.model.learner]
     n_images = task.n_tasks * task.n_way * (task.n_shot + task.n_query)
     return (
         config.model.backbone == "conv4"
-        and issubclass(LEARNERS[config.model.learner], EmbeddingLearner)
+        and issubclass(learner, EmbeddingLearner)
+        and not learner.draws_in_evaluation
         and n_images <= _IMAGES_THAT_FILL
     )
 

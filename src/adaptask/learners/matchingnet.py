@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize
+from torch.nn.functional import linear, normalize
 
 from adaptask.arguments import check_integer, check_number
 from adaptask.backbones import Backbone
@@ -66,7 +66,8 @@ class FullContext(nn.Module):
 
     def __init__(self, n_features: int, *, n_reads: int) -> None:
         super().__init__()
-        self.support_lstm = nn.LSTM(n_features, n_features, batch_first=True, bidirectional=True)
+        self.forwards = nn.LSTMCell(n_features, n_features)
+        self.backwards = nn.LSTMCell(n_features, n_features)
         self.query_lstm = nn.LSTMCell(2 * n_features, n_features)
         self.n_reads = n_reads
 
@@ -77,12 +78,39 @@ class FullContext(nn.Module):
             support: `tasks x support x features`.
             query: `tasks x queries x features`.
         """
-        forward, backward = self.support_lstm(support)[0].chunk(2, dim=-1)
-        support = support + forward + backward
-        output, cell = query, torch.zeros_like(query).flatten(0, 1)
+        support = support + self._both_ways(support)
+        lstm = self.query_lstm
+        of_query, of_read = lstm.weight_ih.chunk(2, dim=1)
+        from_query = linear(query, of_query, lstm.bias_ih + lstm.bias_hh)
+        weight = torch.cat((of_read, lstm.weight_hh), dim=1)
+        output, cell = query, torch.zeros_like(query)
         for _ in range(self.n_reads):
             read = (output @ support.transpose(1, 2)).softmax(-1) @ support
-            seen = torch.cat((query, read), dim=-1).flatten(0, 1)
-            hidden, cell = self.query_lstm(seen, (output.flatten(0, 1), cell))
-            output = hidden.view_as(query) + query
+            gates = from_query + linear(torch.cat((read, output), dim=-1), weight)
+            hidden, cell = _lstm_step(gates, cell)
+            output = hidden + query
         return support, output
+
+    def _both_ways(self, support: Tensor) -> Tensor:
+        """Return the sum of the outputs of the LSTM that runs forwards and of that backwards.
+
+        Step by step for both at once: torch's own LSTM is many more kernels, which no compiler
+        can join.
+        """
+        both = ((self.forwards, support), (self.backwards, support.flip(1)))
+        gates = torch.stack([linear(x, m.weight_ih, m.bias_ih + m.bias_hh) for m, x in both])
+        weight = torch.stack([lstm.weight_hh.T for lstm, _ in both])
+        hidden = cell = torch.zeros_like(support[:, 0]).expand(2, -1, -1)
+        outputs = []
+        for step in range(support.shape[1]):
+            hidden, cell = _lstm_step(torch.baddbmm(gates[:, :, step], hidden, weight), cell)
+            outputs.append(hidden)
+        forwards, backwards = torch.stack(outputs, dim=2).unbind()
+        return forwards + backwards.flip(1)
+
+
+def _lstm_step(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+    """Return output and cell of an LSTM from what its inputs add up to, `... x (4 features)`."""
+    enter, forget, value, leave = gates.chunk(4, dim=-1)
+    cell = forget.sigmoid() * cell + enter.sigmoid() * value.tanh()
+    return leave.sigmoid() * cell.tanh(), cell

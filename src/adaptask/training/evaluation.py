@@ -108,7 +108,8 @@ class Evaluator:
             seed=seed,
         )
         if tasks_per_batch is None:
-            tasks_per_batch = _default_batch(source, n_images=self.plan.image_ids[0].numel())
+            n_images = self.plan.image_ids[0].numel()
+            tasks_per_batch = _default_batch(source, n_episodes, n_images)
         self.tasks_per_batch = check_integer("tasks_per_batch", tasks_per_batch, low=1)
 
     def __call__(self, learner: EpisodeLearner) -> Evaluation:
@@ -164,10 +165,19 @@ def _episode_losses(query_logits: Tensor, query_labels: Tensor) -> Tensor:
     return losses.view_as(query_labels).mean(-1)
 
 
-def _default_batch(source: EpisodeSource, *, n_images: int) -> int:
+def _default_batch(source: EpisodeSource, n_episodes: int, n_images: int) -> int:
+    """Return how many episodes of so many images make a batch.
+
+    On an accelerator all batches are alike where the number of episodes allows it: libraries try
+    out kernels for every new size, which takes longer than the batch.
+    """
     height, width = source.image_set.images.shape[2:]
-    pixels = _PIXELS_ON_CPU if source.device.type == "cpu" else _PIXELS_ELSEWHERE
-    return max(1, pixels // (n_images * height * width))
+    on_cpu = source.device.type == "cpu"
+    pixels = _PIXELS_ON_CPU if on_cpu else _PIXELS_ELSEWHERE
+    most = min(n_episodes, max(1, pixels // (n_images * height * width)))
+    if on_cpu:
+        return most
+    return next((n for n in range(most, most // 2, -1) if n_episodes % n == 0), most)
 
 
 @contextmanager

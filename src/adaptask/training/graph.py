@@ -76,13 +76,13 @@ class GraphEngine:
     def _prepare(self, number: int) -> None:
         """Make a step eagerly, or capture it, then make it."""
         if self._n_warm < _WARM_UP - 1:
-            with EAGER_WORK.among_others(), PROCESS_STATE:  # the first may compile
+            with PROCESS_STATE, EAGER_WORK.among_others():  # the first may compile
                 self._on_side_stream(lambda: self.step(number))
         elif self._n_warm == _WARM_UP - 1:
-            with EAGER_WORK.alone():
+            with PROCESS_STATE, EAGER_WORK.alone():
                 self._watch_for_waiting(number)
         else:
-            with EAGER_WORK.alone():
+            with PROCESS_STATE, EAGER_WORK.alone():
                 captured = self._capture()
             self._replay(number) if captured else self(number)
         self._n_warm += 1

@@ -181,7 +181,7 @@ def test_a_run_costs_its_steps_its_validations_and_its_test():
     # 100 validations of 600 episodes, and an ensemble of five on 1000.
     assert run_seconds(config, cost) == 50_000 * 2 + 0.5 * (100 * 600 + 5 * 1000)
     config = preset_config("protonet-conv4-cifar-fs-1shot")
-    assert run_seconds(config, cost) == 60_000 * 2 + 0.5 * (600 * 100 + 1000)
+    assert run_seconds(config, cost) == 60_000 * 2 + 0.5 * (120 * 200 + 1000)
 
 
 def test_runs_that_differ_by_sampler_seed_or_length_are_measured_once():

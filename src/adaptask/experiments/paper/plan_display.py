@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from adaptask.experiments.config import RunConfig
     from adaptask.experiments.paper.estimates import Cost
+    from adaptask.experiments.sharing import Sharing
     from adaptask.report.table import Table
 
 
@@ -24,7 +25,7 @@ class Costs:
     """What runs take here."""
 
     by_kind: Mapping[RunConfig, Cost]
-    at_once: int
+    sharing: Sharing
     """How many would be made at the same time."""
 
 
@@ -76,7 +77,7 @@ def _measured(planned: Plan, workers: int | None, console: Console) -> Costs:
                 f"{kind.tested_shot}-shot, on {where}"
             ),
         )
-    return Costs(costs, sharing.n_at_once)
+    return Costs(costs, sharing)
 
 
 def _show_times(planned: Plan, console: Console) -> None:
@@ -125,8 +126,9 @@ def _show_trials(planned: Plan, measured: Costs | None, console: Console) -> Non
     console.print(f"\n{trials}, {seeds} each: {runs}.", end="")
     if measured:
         how = "a few steps of each kind" if is_whole else "parts of a step where one takes long"
-        pace = f"{measured.at_once} at once" if measured.at_once > 1 else "one after the other"
-        in_all = duration(total / measured.at_once)
+        at_once = measured.sharing.n_at_once
+        pace = f"{at_once} at once" if at_once > 1 else "one after the other"
+        in_all = duration(total / measured.sharing.speedup)
         console.print(f" About {in_all} here, {pace}, by {how}.", end="")
     console.print()
 
