@@ -131,7 +131,7 @@ def test_a_damaged_state_is_refused_and_changes_nothing(damage):
     state = pending.state_dict()
     before = (pending.n_batches, pending.since(0)[0].class_ids)
     bad = {
-        "batches": [{"class_ids": torch.zeros(1, WAY), "answers": [None]}],
+        "batches": [{"number": 0, "class_ids": torch.zeros(1, WAY), "answered": [False]}],
         "counts": [0],
         "n_batches": "many",
         "sampler": {},

@@ -43,10 +43,10 @@ class ClassIndex:
             Positions in the dataset, `tasks x way x images` int64.
         """
         flat = class_ids.flatten()
-        sizes = self.counts[flat]
-        offsets = ordered_subsets(sizes, n_images, largest=int(sizes.max()), generator=generator)
-        chosen = self.images[self.starts[flat][:, None] + offsets]
-        return chosen.view(*class_ids.shape, n_images)
+        sizes = self.counts.index_select(0, flat)
+        offsets = ordered_subsets(sizes, n_images, largest=len(self.images), generator=generator)
+        positions = offsets + self.starts.index_select(0, flat)[:, None]
+        return self.images.take(positions).view(*class_ids.shape, n_images)
 
     def check_counts(self, n_images: int) -> None:
         """Check that every class has so many images.

@@ -46,7 +46,10 @@ class EpisodeDataset(Dataset[EpisodeBatch]):
         self, dataset: Dataset[Any], key: int | str | None, n_way: int, n_shot: int, n_query: int
     ) -> None:
         self.dataset, self.key = dataset, key
-        self.n_way, self.n_shot, self.n_query = n_way, n_shot, n_query
+        self.n_shot, self.n_query = n_shot, n_query
+        self._support_labels, self._query_labels = (
+            torch.arange(n_way).repeat_interleave(n) for n in (n_shot, n_query)
+        )
 
     def __len__(self) -> int:
         """Return the number of items."""
@@ -74,22 +77,23 @@ class EpisodeDataset(Dataset[EpisodeBatch]):
         each = self.n_shot + self.n_query
         support = [image for i, image in enumerate(images) if i % each < self.n_shot]
         query = [image for i, image in enumerate(images) if i % each >= self.n_shot]
-        positions = torch.arange(self.n_way)
         return EpisodeBatch(
             class_ids=torch.tensor(class_ids),
             support_images=torch.stack(support),
-            support_labels=positions.repeat_interleave(self.n_shot),
+            support_labels=self._support_labels,
             query_images=torch.stack(query),
-            query_labels=positions.repeat_interleave(self.n_query),
+            query_labels=self._query_labels,
             task_ids=torch.tensor(task_id),
         )
 
 
 def _as_tensor(image: Any) -> Tensor:
-    if not isinstance(image, Tensor | np.ndarray):
+    if isinstance(image, Tensor):
+        return image
+    if not isinstance(image, np.ndarray):
         raise ArgumentError(
             "the images of a dataset must be tensors or arrays, to be put together to a batch; got "
             f"{type(image).__name__}. Let the dataset transform them, or say where in an item they "
             "are: wrap(dataset, key=...)."
         )
-    return torch.as_tensor(image)
+    return torch.from_numpy(image)

@@ -46,8 +46,26 @@ class DrawnBatch:
     """Its position among all batches, from 0."""
     class_ids: Tensor
     """`tasks x way` int64, on the CPU."""
-    answers: list[tuple[Tensor, Tensor] | None]
-    """For each task probabilities, `queries x way`, and labels, `queries`; None until they come."""
+    answered: list[bool]
+    """On which tasks feedback has come."""
+    probabilities: Tensor | None = None
+    """`tasks x queries x way`, anything where no feedback has come; None until there is some."""
+    labels: Tensor | None = None
+    """`tasks x queries`, likewise."""
+
+    def keep_all(self, probabilities: Tensor, labels: Tensor) -> None:
+        """Keep the feedback on all tasks, which saves copies."""
+        self.probabilities, self.labels = probabilities, labels
+        self.answered = [True] * len(self.answered)
+
+    def keep(self, task: int, probabilities: Tensor, labels: Tensor) -> None:
+        """Keep the feedback on one task."""
+        if self.probabilities is None or self.labels is None:
+            n_tasks = len(self.answered)
+            self.probabilities = probabilities.expand(n_tasks, -1, -1).clone()
+            self.labels = labels.expand(n_tasks, -1).clone()
+        self.probabilities[task], self.labels[task] = probabilities, labels
+        self.answered[task] = True
 
 
 class PendingTasks:
@@ -86,7 +104,7 @@ class PendingTasks:
         """Return the next batch, after the sampler has learned what it is to know by then."""
         self._settle(before=self.n_batches - self.lag)
         class_ids = self.sampler.sample(self.tasks_per_batch).cpu()
-        batch = DrawnBatch(self.n_batches, class_ids, [None] * self.tasks_per_batch)
+        batch = DrawnBatch(self.n_batches, class_ids, [False] * self.tasks_per_batch)
         self._batches.append(batch)
         self.n_batches += 1
         return batch
@@ -110,8 +128,12 @@ class PendingTasks:
         places = [self._place(task_id) for task_id in task_ids]
         if len(set(task_ids)) < len(task_ids):
             raise ArgumentError(f"task_ids must be distinct; got {list(task_ids)}.")
-        for (batch, task), *answer in zip(places, probabilities, labels, strict=True):
-            batch.answers[task] = (answer[0], answer[1])
+        all_of_one = len(places) == self.tasks_per_batch and list(task_ids) == self._ids(places[0][0])
+        if all_of_one:
+            places[0][0].keep_all(probabilities, labels)
+        for i, (batch, task) in enumerate(places):
+            if not all_of_one:
+                batch.keep(task, probabilities[i], labels[i])
             self.last_answered = max(self.last_answered, batch.number)
             self._largest_delay = max(self._largest_delay, self.n_batches - 1 - batch.number)
 
@@ -119,13 +141,17 @@ class PendingTasks:
         """Return the oldest unanswered task of these classes in this order."""
         for batch in self._batches:
             for task, row in enumerate(batch.class_ids.tolist()):
-                if batch.answers[task] is None and row == list(class_ids):
+                if not batch.answered[task] and row == list(class_ids):
                     return batch.number * self.tasks_per_batch + task
         return None
 
     def flush(self) -> None:
         """Let the sampler learn from all feedback that is there; what is not there is given up."""
         self._settle(before=self.n_batches)
+
+    def _ids(self, batch: DrawnBatch) -> list[int]:
+        first = batch.number * self.tasks_per_batch
+        return list(range(first, first + self.tasks_per_batch))
 
     def _place(self, task_id: int) -> tuple[DrawnBatch, int]:
         number, task = divmod(task_id, self.tasks_per_batch)
@@ -145,7 +171,7 @@ class PendingTasks:
                 "these."
             )
         batch = self._batches[number - first]
-        if batch.answers[task] is not None:
+        if batch.answered[task]:
             raise ArgumentError(
                 f"feedback on task {task_id} came before; it is applied once. Call feedback() once "
                 "for every task."
@@ -156,19 +182,16 @@ class PendingTasks:
         """Tell the sampler about the batches before this one, and let go of them."""
         while self._batches and self._batches[0].number < before:
             batch = self._batches[0]
-            answered = [i for i, answer in enumerate(batch.answers) if answer is not None]
-            if answered:
+            if batch.probabilities is not None and batch.labels is not None:
+                given = [batch.class_ids, batch.probabilities, batch.labels]
+                if not all(batch.answered):
+                    given = [part[batch.answered] for part in given]
                 device = getattr(self.sampler, "device", torch.device("cpu"))
-                given = [answer for answer in batch.answers if answer is not None]
-                probabilities, labels = (torch.stack(part) for part in zip(*given, strict=True))
-                class_ids = batch.class_ids[answered]
-                self.sampler.update(
-                    class_ids.to(device), probabilities.to(device), labels.to(device)
-                )
+                self.sampler.update(*(part.to(device) for part in given))
             # Only now, so that a sampler that refuses leaves everything in place.
             self._batches.popleft()
-            self._n_applied += len(answered)
-            self._n_missed += self.tasks_per_batch - len(answered)
+            self._n_applied += sum(batch.answered)
+            self._n_missed += self.tasks_per_batch - sum(batch.answered)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the sampler, the tasks that wait and their feedback."""
@@ -178,8 +201,7 @@ class PendingTasks:
             "last_answered": self.last_answered,
             "counts": [self._n_applied, self._n_missed, self._largest_delay],
             "batches": [
-                {"class_ids": batch.class_ids, "answers": list(batch.answers)}
-                for batch in self._batches
+                {**vars(batch), "answered": list(batch.answered)} for batch in self._batches
             ],
         }
 
@@ -192,21 +214,21 @@ class PendingTasks:
         try:
             n_batches, last_answered = int(state["n_batches"]), int(state["last_answered"])
             applied, missed, delay = (int(count) for count in state["counts"])
-            first = n_batches - len(state["batches"])
             batches = [
-                DrawnBatch(first + i, saved["class_ids"].cpu(), list(saved["answers"]))
-                for i, saved in enumerate(state["batches"])
+                DrawnBatch(**{**saved, "answered": list(saved["answered"])})
+                for saved in state["batches"]
             ]
+            numbers = [batch.number for batch in batches]
+            shapes = {tuple(batch.class_ids.shape) for batch in batches}
             sampler_state = state["sampler"]
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StateError(f"the state of the tasks is damaged: {error!r}.") from error
         shape = (self.tasks_per_batch, self.sampler.n_way)
-        for batch in batches:
-            if batch.class_ids.shape != shape or len(batch.answers) != self.tasks_per_batch:
-                raise StateError(
-                    f"the state of the tasks is damaged: batch {batch.number} must be of tasks x "
-                    f"way, {shape}; got {tuple(batch.class_ids.shape)}."
-                )
+        if shapes - {shape} or numbers != list(range(n_batches - len(numbers), n_batches)):
+            raise StateError(
+                f"the state of the tasks is damaged: there must be batches {shape} up to number "
+                f"{n_batches - 1}; got {shapes} numbered {numbers}."
+            )
         try:
             self.sampler.load_state_dict(sampler_state)
         except (RuntimeError, TypeError) as error:  # what torch raises of a state that is none

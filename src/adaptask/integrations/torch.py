@@ -10,6 +10,7 @@ Everything random happens here, in the process of the loop: workers are told whi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -184,7 +185,7 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
         device = getattr(self.sampler, "device", torch.device("cpu"))
         probabilities = logits.to(device).softmax(-1)
         # On an accelerator the sampler looks itself, without waiting.
-        if device.type == "cpu" and not bool(probabilities.isfinite().all()):
+        if device.type == "cpu" and not math.isfinite(float(probabilities.sum())):
             raise ArgumentError(f"the logits of tasks {ids} must be finite; got NaN or infinity.")
         self._pending.answer(ids, probabilities, self._check_labels(labels, len(ids)))
 
@@ -306,6 +307,8 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
 
 
 def _as_ids(task_ids: int | Sequence[int] | Tensor) -> list[int]:
+    if isinstance(task_ids, int):
+        return [task_ids]
     ids = torch.as_tensor(task_ids)
     if ids.ndim > 1 or ids.is_floating_point() or ids.numel() == 0:
         raise ArgumentError(

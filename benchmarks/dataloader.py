@@ -1,0 +1,153 @@
+"""What gcp costs in a DataLoader, against a plain uniform batch sampler in the same DataLoader.
+
+Run: python benchmarks/dataloader.py --seconds 20
+
+Both loaders serve the same dataset of 64 classes with 100 images each: one with
+`EpisodeBatchSampler` and gcp, whose loop gives feedback on every batch, the other with the uniform
+batch sampler that people write in NumPy, whose batches are images and labels as they come. They
+take turns, fifty batches each, so that both meet the same disturbances; `gcp / uniform` is the
+median over turns of the ratio of their times. Nothing is trained: a training step would only
+make the difference smaller. `tensor` items are tensors in memory, which cost next to nothing to
+load, so that everything else shows; `png` items are files of 84 x 84 pixels that are decoded.
+5-way tasks have 1 shot and 15 queries, 20-way tasks as well; one task a batch, one torch thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import itertools
+import statistics
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from adaptask.integrations.torch import EpisodeBatchSampler
+from adaptask.samplers import build_sampler
+
+N_CLASSES, N_IMAGES, N_SHOT, N_QUERY = 64, 100, 1, 15
+TURN = 50
+NEVER = 1 << 40
+
+
+class PngDataset(Dataset[tuple[Tensor, int]]):
+    """Images that are decoded when they are asked for."""
+
+    def __init__(self, labels: Tensor) -> None:
+        generator = np.random.default_rng(0)
+        self.labels, self.files = labels.tolist(), []
+        for _ in range(N_IMAGES):  # shared by the classes: what is in them does not matter
+            coarse = generator.integers(0, 256, (21, 21, 3), dtype=np.uint8)
+            file = io.BytesIO()
+            Image.fromarray(coarse).resize((84, 84)).save(file, "png")
+            self.files.append(file.getvalue())
+
+    def __len__(self) -> int:
+        """Return the number of items."""
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        image = Image.open(io.BytesIO(self.files[index % N_IMAGES]))
+        pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)
+        return pixels.float().div_(255), self.labels[index]
+
+
+class UniformBatches:
+    """The uniform batch sampler that people write."""
+
+    def __init__(self, labels: Tensor, n_way: int) -> None:
+        self.images = [np.flatnonzero(labels.numpy() == c) for c in range(N_CLASSES)]
+        self.n_way, self.generator = n_way, np.random.default_rng(0)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        choose = self.generator.choice
+        while True:
+            classes = choose(N_CLASSES, self.n_way, replace=False)
+            chosen = [choose(self.images[c], N_SHOT + N_QUERY, replace=False) for c in classes]
+            yield np.concatenate(chosen).tolist()
+
+
+def build_dataset(items: str, labels: Tensor) -> Dataset[Any]:
+    """Return a dataset of that kind of items."""
+    if items == "png":
+        return PngDataset(labels)
+    return TensorDataset(torch.rand(len(labels), 3, 32, 32), labels)
+
+
+def measure(items: str, n_way: int, n_workers: int, seconds: float) -> tuple[float, float, int]:
+    """Return milliseconds a uniform batch, the factor of gcp, and the number of turns."""
+    labels = torch.arange(N_CLASSES).repeat_interleave(N_IMAGES)
+    dataset = build_dataset(items, labels)
+    sampler = build_sampler("gcp", n_classes=N_CLASSES, n_way=n_way, seed=0)
+    episodes = EpisodeBatchSampler(labels, sampler, N_SHOT, N_QUERY, NEVER)
+    options: dict[str, Any] = {"num_workers": n_workers}
+    adaptive = iter(DataLoader(episodes.wrap(dataset), batch_sampler=episodes, **options))
+    batches = UniformBatches(labels, n_way)
+    plain = iter(DataLoader(dataset, batch_sampler=batches, **options))
+    logits = torch.randn(n_way * N_QUERY, n_way)
+
+    def take_adaptive() -> None:
+        for batch in itertools.islice(adaptive, TURN):
+            episodes.feedback(batch.task_ids, logits)
+
+    def take_plain() -> None:
+        for _ in itertools.islice(plain, TURN):
+            pass
+
+    times: dict[Any, list[float]] = {take_plain: [], take_adaptive: []}
+    deadline = time.perf_counter() + seconds
+    while time.perf_counter() < deadline or len(times[take_plain]) < 6:
+        turn = list(times)
+        for take in turn if len(times[take_plain]) % 2 else turn[::-1]:
+            start = time.perf_counter()
+            take()
+            times[take].append((time.perf_counter() - start) / TURN)
+    uniform, gcp = times[take_plain][1:], times[take_adaptive][1:]
+    ratios = [a / b for a, b in zip(gcp, uniform, strict=True)]
+    return 1e3 * statistics.median(uniform), statistics.median(ratios), len(ratios)
+
+
+def time_sampler(n_way: int) -> tuple[float, float]:
+    """Return microseconds a batch without any loading: gcp with its feedback, and uniform."""
+    labels = torch.arange(N_CLASSES).repeat_interleave(N_IMAGES)
+    sampler = build_sampler("gcp", n_classes=N_CLASSES, n_way=n_way, seed=0)
+    episodes = EpisodeBatchSampler(labels, sampler, N_SHOT, N_QUERY, NEVER)
+    adaptive, plain = iter(episodes), iter(UniformBatches(labels, n_way))
+    logits = torch.randn(n_way * N_QUERY, n_way)
+    times: tuple[list[float], list[float]] = ([], [])
+    for number in range(2000):
+        start = time.perf_counter()
+        next(adaptive)
+        episodes.feedback(number, logits)
+        middle = time.perf_counter()
+        next(plain)
+        times[0].append(middle - start)
+        times[1].append(time.perf_counter() - middle)
+    return 1e6 * statistics.median(times[0]), 1e6 * statistics.median(times[1])
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=20.0, help="for each setting")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    print("choosing alone     gcp us   uniform us")
+    for n_way in (5, 20):
+        gcp, uniform = time_sampler(n_way)
+        print(f"{n_way:6}-way {gcp:15.0f}{uniform:13.0f}", flush=True)
+    print("setting                      uniform ms   gcp / uniform   turns")
+    for items, n_workers, n_way in itertools.product(("tensor", "png"), (0, 2), (5, 20)):
+        batch, factor, turns = measure(items, n_way, n_workers, arguments.seconds)
+        setting = f"{items:6} {n_way:2}-way {n_workers} workers"
+        print(f"{setting:26}{batch:13.2f}{factor:16.3f}{turns:8}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
