@@ -1,4 +1,6 @@
+import functools
 import io
+import operator
 import warnings
 
 import numpy as np
@@ -38,6 +40,8 @@ def test_spawned_workers_that_persist_give_the_same_epochs(build, run):
     alone, helped = build(n_tasks=6, lag=4), build(n_tasks=6, lag=4)
     tasks = run(alone, n_epochs=3)
     options = {"num_workers": 1, "persistent_workers": True, "multiprocessing_context": "spawn"}
+    # It need not travel to the workers, but may, with a function of the user's.
+    options["worker_init_fn"] = functools.partial(operator.is_not, helped)
     assert torch.equal(run(helped, n_epochs=3, **options), tasks)
     assert torch.equal(potentials(helped), potentials(alone))
 

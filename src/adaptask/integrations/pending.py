@@ -128,7 +128,9 @@ class PendingTasks:
         places = [self._place(task_id) for task_id in task_ids]
         if len(set(task_ids)) < len(task_ids):
             raise ArgumentError(f"task_ids must be distinct; got {list(task_ids)}.")
-        all_of_one = len(places) == self.tasks_per_batch and list(task_ids) == self._ids(places[0][0])
+        all_of_one = len(places) == self.tasks_per_batch and list(task_ids) == self._ids(
+            places[0][0]
+        )
         if all_of_one:
             places[0][0].keep_all(probabilities, labels)
         for i, (batch, task) in enumerate(places):

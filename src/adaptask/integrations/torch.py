@@ -90,7 +90,6 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
         self._index.check_counts(n_shot + n_query)
         lag = check_integer("lag", lag, low=0)
         self._pending = PendingTasks(sampler, tasks_per_batch=tasks_per_batch, lag=lag)
-        self._generator = torch.Generator()
         self._epoch_start = 0
         self._resumed = False
         self._labels = torch.arange(self.n_way).repeat_interleave(n_query)
@@ -257,9 +256,10 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
 
     def _indices(self, batch: DrawnBatch) -> TaskIndices:
         """Choose the images of a batch, which depend on the seed, its number and classes alone."""
-        self._generator.manual_seed(derive_seed(self.seed, f"images of batch {batch.number}"))
-        n_images = self.n_shot + self.n_query
-        chosen = self._index.choose(batch.class_ids, n_images, self._generator)
+        # One for each batch: a generator that is kept cannot travel to a spawned process.
+        seed = derive_seed(self.seed, f"images of batch {batch.number}")
+        generator = torch.Generator().manual_seed(seed)
+        chosen = self._index.choose(batch.class_ids, self.n_shot + self.n_query, generator)
         indices = TaskIndices(chosen.flatten().tolist())
         first = batch.number * self.tasks_per_batch
         indices.task_ids = list(range(first, first + self.tasks_per_batch))
