@@ -124,6 +124,18 @@ def test_the_oldest_task_of_some_classes_is_found():
     assert pending.find([0, 2, 4]) is None
 
 
+def test_a_state_that_is_kept_in_memory_is_not_written_to():
+    first, second = (PendingTasks(Recorder(), tasks_per_batch=2, lag=2) for _ in range(2))
+    first.draw()
+    first.answer([0], mark(0), LABELS[None])
+    second.load_state_dict(first.state_dict())
+    first.answer([1], mark(1), LABELS[None])
+    second.answer([1], mark(7), LABELS[None])
+    for pending, expected in ((first, [0, 1]), (second, [0, 7])):
+        pending.flush()
+        assert pending.sampler.events[-1] == expected
+
+
 @pytest.mark.parametrize("damage", ["batches", "counts", "n_batches", "sampler"])
 def test_a_damaged_state_is_refused_and_changes_nothing(damage):
     pending = PendingTasks(build_sampler("gcp", n_classes=9, n_way=WAY), tasks_per_batch=2, lag=2)

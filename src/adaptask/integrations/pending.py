@@ -60,10 +60,12 @@ class DrawnBatch:
 
     def keep(self, task: int, probabilities: Tensor, labels: Tensor) -> None:
         """Keep the feedback on one task."""
+        n_tasks = len(self.answered)
         if self.probabilities is None or self.labels is None:
-            n_tasks = len(self.answered)
-            self.probabilities = probabilities.expand(n_tasks, -1, -1).clone()
-            self.labels = labels.expand(n_tasks, -1).clone()
+            self.probabilities = probabilities.expand(n_tasks, -1, -1)
+            self.labels = labels.expand(n_tasks, -1)
+        # Copies: a state that was saved may hold the tensors that are here.
+        self.probabilities, self.labels = self.probabilities.clone(), self.labels.clone()
         self.probabilities[task], self.labels[task] = probabilities, labels
         self.answered[task] = True
 
@@ -128,13 +130,11 @@ class PendingTasks:
         places = [self._place(task_id) for task_id in task_ids]
         if len(set(task_ids)) < len(task_ids):
             raise ArgumentError(f"task_ids must be distinct; got {list(task_ids)}.")
-        all_of_one = len(places) == self.tasks_per_batch and list(task_ids) == self._ids(
-            places[0][0]
-        )
-        if all_of_one:
+        is_whole = list(task_ids) == self._ids(places[0][0])
+        if is_whole:
             places[0][0].keep_all(probabilities, labels)
         for i, (batch, task) in enumerate(places):
-            if not all_of_one:
+            if not is_whole:
                 batch.keep(task, probabilities[i], labels[i])
             self.last_answered = max(self.last_answered, batch.number)
             self._largest_delay = max(self._largest_delay, self.n_batches - 1 - batch.number)

@@ -290,7 +290,7 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
                 f"labels must be int64, tasks x queries, {(n_tasks, n_queries)}, or queries; got "
                 f"{labels.dtype} of shape {tuple(labels.shape)}."
             )
-        rows = labels.detach().cpu().expand(n_tasks, -1)
+        rows = labels.cpu().expand(n_tasks, -1).clone()
         if any(set(row) != set(range(self.n_way)) for row in rows.tolist()):
             raise ArgumentError(
                 f"labels must be positions in the task, 0 to {self.n_way - 1}, with at least one "
