@@ -10,4 +10,9 @@ _NEED_TRITON = [
     "src/adaptask/triton_names.py",
 ]
 
-collect_ignore = [] if importlib.util.find_spec("triton") else _NEED_TRITON
+_NEED_LIGHTNING = ["src/adaptask/integrations/lightning.py"]
+
+collect_ignore = [
+    *([] if importlib.util.find_spec("triton") else _NEED_TRITON),
+    *([] if importlib.util.find_spec("lightning") else _NEED_LIGHTNING),
+]

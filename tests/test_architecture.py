@@ -31,6 +31,7 @@ MAY_IMPORT = {
     "learners": FOUNDATION | {"backbones"},
     "conformance": FOUNDATION,
     "training": FOUNDATION | {"samplers", "learners", "backbones", "data"},
+    "integrations": FOUNDATION | {"data"},
     "report": {"errors", "arguments", "atomic_file", "__init__"},
     "experiments": FOUNDATION
     | {"report", "theory", "samplers", "data", "conformance", "backbones", "learners", "training"},
@@ -43,6 +44,10 @@ CORE = (
     *("arguments", "atomic_file", "errors", "exclusion", "kernels", "interfaces", "randomness"),
     *("theory", "samplers", "learners", "backbones", "data", "training"),
 )
+# Those that need nothing of the library they are for.
+INTEGRATIONS = {("integrations", path.stem) for path in (PACKAGE / "integrations").glob("*.py")} - {
+    ("integrations", "lightning")
+}
 CORE_LIBRARIES = {"torch", "numpy", "PIL"}
 
 
@@ -96,7 +101,9 @@ def test_the_rule_would_catch_a_wrong_import(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "path", [p for p in modules() if part_of(p) in CORE], ids=lambda p: str(p.relative_to(PACKAGE))
+    "path",
+    [p for p in modules() if part_of(p) in CORE or (part_of(p), p.stem) in INTEGRATIONS],
+    ids=lambda p: str(p.relative_to(PACKAGE)),
 )
 def test_the_core_imports_torch_numpy_and_pillow_alone(path):
     for name in imports(path, module_level_only=True):
@@ -119,12 +126,16 @@ def test_the_core_imports_with_everything_else_missing():
         "plotly",
         "hypothesis",
         "pytest",
+        "lightning",
+        "easyfsl",
+        "learn2learn",
     ]
     code = (
         f"import sys\nfor name in {missing}: sys.modules[name] = None\n"
         "import adaptask.samplers, adaptask.theory, adaptask.data, adaptask.conformance\n"
         "import adaptask.learners, adaptask.backbones, adaptask.training\n"
-        "import adaptask.backbones, adaptask.learners\n"
+        "import adaptask.integrations.torch, adaptask.integrations.easyfsl\n"
+        "import adaptask.integrations.learn2learn\n"
         "from adaptask.samplers import build_sampler\n"
         "print(build_sampler('gcp', n_classes=9, n_way=3).sample(2).shape)\n"
     )

@@ -1,0 +1,65 @@
+"""A task sampler of your own: three methods, and the laws that check them.
+
+Run: python examples/own_sampler.py
+"""
+
+import argparse
+
+import torch
+from torch import Tensor
+
+from adaptask.backbones import build_backbone
+from adaptask.conformance import check_sampler
+from adaptask.data import open_episodes
+from adaptask.learners import build_learner
+from adaptask.samplers import Feedback, Sampler
+from adaptask.samplers.class_based import log_prob_without_replacement
+from adaptask.training import Trainer
+
+
+class ErrorSampler(Sampler):
+    """Draw classes in proportion to exp(3 * how often their queries were missed of late)."""
+
+    errors: Tensor
+
+    def __init__(self, *, n_classes: int, n_way: int, seed: int = 0) -> None:
+        super().__init__(n_classes=n_classes, n_way=n_way, seed=seed)
+        self.register_buffer("errors", torch.zeros(n_classes))  # saved and restored with the rest
+
+    def _draw(self, n_tasks: int) -> Tensor:
+        # The largest of log-weight plus Gumbel noise: a draw without replacement.
+        noise = self._log_exponential(n_tasks, self.n_classes, dtype=torch.float32)
+        return (3 * self.errors - noise).topk(self.n_way).indices
+
+    def _learn(self, feedback: Feedback) -> None:
+        ids = torch.as_tensor(feedback.class_ids).flatten()
+        missed = 1 - torch.as_tensor(feedback.confusion).diagonal(dim1=-2, dim2=-1).flatten()
+        counts = torch.zeros(self.n_classes).index_add_(0, ids, torch.ones(len(ids)))
+        means = torch.zeros(self.n_classes).index_add_(0, ids, missed.float()) / counts.clamp(min=1)
+        self.errors.copy_(torch.where(counts > 0, 0.5 * (self.errors + means), self.errors))
+
+    def _log_prob(self, class_ids: Tensor) -> Tensor:
+        return log_prob_without_replacement(3 * self.errors, class_ids)
+
+
+def main() -> None:
+    """Check the sampler, train with it, and print which classes it draws most."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--dataset", default="glyphs", help="a dataset of `adaptask data list`")
+    parser.add_argument("--steps", type=int, default=100)
+    arguments = parser.parse_args()
+    check_sampler(lambda seed: ErrorSampler(n_classes=9, n_way=3, seed=seed))
+    print("the sampler obeys the laws")
+
+    source = open_episodes(arguments.dataset, "train")
+    backbone = build_backbone("conv4", image_shape=source.image_set.image_shape, filters=16)
+    sampler = ErrorSampler(n_classes=source.n_classes, n_way=5)
+    learner = build_learner("protonet", backbone=backbone)
+    Trainer(learner, sampler, source, n_query=5, n_tasks=2).fit(arguments.steps)
+    for class_id in sampler.errors.topk(3).indices.tolist():
+        name = source.image_set.class_names[class_id]
+        print(f"often missed: {name} ({sampler.errors[class_id]:.2f} of its queries)")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,239 @@
+"""Tasks that were drawn and wait for feedback, which takes effect at a fixed distance.
+
+Batch b is drawn when the feedback of batches 0 to b - 1 - lag has been applied, and no other.
+What arrives earlier waits for its turn; what has not arrived by then is given up. Hence neither
+the order of arrival nor how far a loader reads ahead decides anything, and nothing piles up.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from adaptask.errors import ArgumentError, StateError
+from adaptask.interfaces import TaskSampler
+
+
+@dataclass(frozen=True)
+class FeedbackReport:
+    """What became of the tasks drawn so far."""
+
+    n_drawn: int
+    """Tasks drawn."""
+    n_applied: int
+    """Tasks whose feedback the sampler has learned from."""
+    n_waiting: int
+    """Tasks whose feedback may still come, or is there and waits for its turn."""
+    n_missed: int
+    """Tasks whose feedback did not come in time; the sampler does without it."""
+    lag: int
+    """Batches drawn after a batch before the sampler learns from it: how stale it is."""
+    largest_delay: int
+    """Batches that were drawn after a batch until its feedback came, at most: a `lag` of so many
+    would have done."""
+
+
+@dataclass
+class DrawnBatch:
+    """The tasks that were drawn together, and the feedback on them that has come so far."""
+
+    number: int
+    """Its position among all batches, from 0."""
+    class_ids: Tensor
+    """`tasks x way` int64, on the CPU."""
+    answered: list[bool]
+    """On which tasks feedback has come."""
+    probabilities: Tensor | None = None
+    """`tasks x queries x way`, anything where no feedback has come; None until there is some."""
+    labels: Tensor | None = None
+    """`tasks x queries`, likewise."""
+
+    def keep_all(self, probabilities: Tensor, labels: Tensor) -> None:
+        """Keep the feedback on all tasks, which saves copies."""
+        self.probabilities, self.labels = probabilities, labels
+        self.answered = [True] * len(self.answered)
+
+    def keep(self, task: int, probabilities: Tensor, labels: Tensor) -> None:
+        """Keep the feedback on one task."""
+        n_tasks = len(self.answered)
+        if self.probabilities is None or self.labels is None:
+            self.probabilities = probabilities.expand(n_tasks, -1, -1)
+            self.labels = labels.expand(n_tasks, -1)
+        # Copies: a state that was saved may hold the tensors that are here.
+        self.probabilities, self.labels = self.probabilities.clone(), self.labels.clone()
+        self.probabilities[task], self.labels[task] = probabilities, labels
+        self.answered[task] = True
+
+
+class PendingTasks:
+    """Draws batches of tasks, and tells the sampler how they went when it is their turn.
+
+    Tasks are numbered in the order in which they are drawn, from 0.
+
+    Args:
+        sampler: Chooses the classes.
+        tasks_per_batch: Tasks drawn together; the sampler learns from them together.
+        lag: Batches drawn after a batch before the sampler learns from it.
+    """
+
+    def __init__(self, sampler: TaskSampler, *, tasks_per_batch: int, lag: int) -> None:
+        self.sampler, self.tasks_per_batch, self.lag = sampler, tasks_per_batch, lag
+        self.n_batches = 0
+        """Batches drawn so far."""
+        self.last_answered = -1
+        """The latest batch on which feedback has come."""
+        self._batches: deque[DrawnBatch] = deque()
+        self._n_applied = self._n_missed = self._largest_delay = 0
+
+    @property
+    def report(self) -> FeedbackReport:
+        """What became of the tasks so far."""
+        return FeedbackReport(
+            n_drawn=self.n_batches * self.tasks_per_batch,
+            n_applied=self._n_applied,
+            n_waiting=len(self._batches) * self.tasks_per_batch,
+            n_missed=self._n_missed,
+            lag=self.lag,
+            largest_delay=self._largest_delay,
+        )
+
+    def draw(self) -> DrawnBatch:
+        """Return the next batch, after the sampler has learned what it is to know by then."""
+        self._settle(before=self.n_batches - self.lag)
+        class_ids = self.sampler.sample(self.tasks_per_batch).cpu()
+        batch = DrawnBatch(self.n_batches, class_ids, [False] * self.tasks_per_batch)
+        self._batches.append(batch)
+        self.n_batches += 1
+        return batch
+
+    def since(self, number: int) -> list[DrawnBatch]:
+        """Return the batches that wait, from this one on."""
+        return [batch for batch in self._batches if batch.number >= number]
+
+    def answer(self, task_ids: Sequence[int], probabilities: Tensor, labels: Tensor) -> None:
+        """Keep the feedback on some tasks until it is their turn.
+
+        Args:
+            task_ids: Their numbers.
+            probabilities: `tasks x queries x way`.
+            labels: `tasks x queries`.
+
+        Raises:
+            ArgumentError: If a task is unknown, was answered before or is past its turn; none of
+                the feedback is then kept.
+        """
+        places = [self._place(task_id) for task_id in task_ids]
+        if len(set(task_ids)) < len(task_ids):
+            raise ArgumentError(f"task_ids must be distinct; got {list(task_ids)}.")
+        is_whole = list(task_ids) == self._ids(places[0][0])
+        if is_whole:
+            places[0][0].keep_all(probabilities, labels)
+        for i, (batch, task) in enumerate(places):
+            if not is_whole:
+                batch.keep(task, probabilities[i], labels[i])
+            self.last_answered = max(self.last_answered, batch.number)
+            self._largest_delay = max(self._largest_delay, self.n_batches - 1 - batch.number)
+
+    def find(self, class_ids: Sequence[int]) -> int | None:
+        """Return the oldest unanswered task of these classes in this order."""
+        for batch in self._batches:
+            for task, row in enumerate(batch.class_ids.tolist()):
+                if not batch.answered[task] and row == list(class_ids):
+                    return batch.number * self.tasks_per_batch + task
+        return None
+
+    def flush(self) -> None:
+        """Let the sampler learn from all feedback that is there; what is not there is given up."""
+        self._settle(before=self.n_batches)
+
+    def _ids(self, batch: DrawnBatch) -> list[int]:
+        first = batch.number * self.tasks_per_batch
+        return list(range(first, first + self.tasks_per_batch))
+
+    def _place(self, task_id: int) -> tuple[DrawnBatch, int]:
+        number, task = divmod(task_id, self.tasks_per_batch)
+        if not 0 <= number < self.n_batches:
+            raise ArgumentError(
+                f"task {task_id} has not been drawn; task ids go from 0 to "
+                f"{self.n_batches * self.tasks_per_batch - 1} so far. Pass the task ids of a batch "
+                "as they came with it."
+            )
+        first = self._batches[0].number if self._batches else self.n_batches
+        if number < first:
+            raise ArgumentError(
+                f"feedback on task {task_id} comes too late, or twice: with lag={self.lag} its "
+                f"turn is over, {self.n_batches - 1 - number} batches were drawn after it. If a "
+                "DataLoader reads so far ahead, build the EpisodeBatchSampler with a lag of "
+                "num_workers * prefetch_factor (which is 2 unless you say otherwise), or lower "
+                "these."
+            )
+        batch = self._batches[number - first]
+        if batch.answered[task]:
+            raise ArgumentError(
+                f"feedback on task {task_id} came before; it is applied once. Call feedback() once "
+                "for every task."
+            )
+        return batch, task
+
+    def _settle(self, *, before: int) -> None:
+        """Tell the sampler about the batches before this one, and let go of them."""
+        while self._batches and self._batches[0].number < before:
+            batch = self._batches[0]
+            if batch.probabilities is not None and batch.labels is not None:
+                given = [batch.class_ids, batch.probabilities, batch.labels]
+                if not all(batch.answered):
+                    given = [part[batch.answered] for part in given]
+                device = getattr(self.sampler, "device", torch.device("cpu"))
+                self.sampler.update(*(part.to(device) for part in given))
+            # Only now, so that a sampler that refuses leaves everything in place.
+            self._batches.popleft()
+            self._n_applied += sum(batch.answered)
+            self._n_missed += self.tasks_per_batch - sum(batch.answered)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the sampler, the tasks that wait and their feedback."""
+        return {
+            "sampler": self.sampler.state_dict(),
+            "n_batches": self.n_batches,
+            "last_answered": self.last_answered,
+            "counts": [self._n_applied, self._n_missed, self._largest_delay],
+            "batches": [
+                {**vars(batch), "answered": list(batch.answered)} for batch in self._batches
+            ],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from where the state was taken.
+
+        Raises:
+            StateError: If it is damaged, or the sampler refuses its part; all is then as it was.
+        """
+        try:
+            n_batches, last_answered = int(state["n_batches"]), int(state["last_answered"])
+            applied, missed, delay = (int(count) for count in state["counts"])
+            batches = [
+                DrawnBatch(**{**saved, "answered": list(saved["answered"])})
+                for saved in state["batches"]
+            ]
+            numbers = [batch.number for batch in batches]
+            shapes = {tuple(batch.class_ids.shape) for batch in batches}
+            sampler_state = state["sampler"]
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise StateError(f"the state of the tasks is damaged: {error!r}.") from error
+        shape = (self.tasks_per_batch, self.sampler.n_way)
+        if shapes - {shape} or numbers != list(range(n_batches - len(numbers), n_batches)):
+            raise StateError(
+                f"the state of the tasks is damaged: there must be batches {shape} up to number "
+                f"{n_batches - 1}; got {shapes} numbered {numbers}."
+            )
+        try:
+            self.sampler.load_state_dict(sampler_state)
+        except (RuntimeError, TypeError) as error:  # what torch raises of a state that is none
+            raise StateError(f"the state holds none of the sampler: {error}") from error
+        self._batches, self.n_batches, self.last_answered = deque(batches), n_batches, last_answered
+        self._n_applied, self._n_missed, self._largest_delay = applied, missed, delay

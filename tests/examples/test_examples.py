@@ -1,0 +1,72 @@
+"""The examples run as a stranger runs them, on small data, and what they print is true."""
+
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.fixture
+def run(capsys, monkeypatch):
+    """Runs an example with some arguments, and returns what it printed."""
+
+    def run(name, *arguments):
+        monkeypatch.setattr(sys, "argv", [name, *arguments])
+        runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+        return capsys.readouterr().out
+
+    return run
+
+
+def number(pattern, text):
+    return float(re.search(pattern, text).group(1))
+
+
+def test_every_example_is_run_here():
+    tested = {name for name in globals() if name.startswith("test_") and name.endswith("_example")}
+    assert {f"test_{path.stem}_example" for path in EXAMPLES.glob("*.py")} == tested
+
+
+def test_pytorch_loop_example(run, tiny):
+    printed = run("pytorch_loop", "--dataset", tiny, "--tasks", "120")
+    assert number(r"accuracy on the last 50 tasks: ([\d.]+)", printed) > 0.5
+    potentials = [float(p) for p in re.findall(r"train-\d+ and train-\d+ .*?([\d.]+)\)", printed)]
+    assert len(potentials) == 3
+    assert max(potentials) > 0.1
+    assert "n_applied=103, n_waiting=17, n_missed=0" in printed
+    helped = run("pytorch_loop", "--dataset", tiny, "--tasks", "120", "--workers", "2")
+    assert helped.splitlines()[:-1] == printed.splitlines()[:-1]
+
+
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
+@pytest.mark.filterwarnings("ignore:.*does not have many workers")
+def test_lightning_module_example(run, tiny):
+    pytest.importorskip("lightning", reason="lightning is not installed")
+    printed = run("lightning_module", "--dataset", tiny, "--tasks", "120")
+    assert number(r"accuracy over the epoch: ([\d.]+)", printed) > 0.4
+    assert number(r"largest log potential: ([\d.]+)", printed) > 0.1
+
+
+def test_own_images_example(run, monkeypatch):
+    monkeypatch.setenv("ADAPTASK_CACHE", "set by the example")
+    printed = run("own_images", "--steps", "40")
+    assert "'train': 13" in printed
+    assert number(r"accuracy on new classes: ([\d.]+)", printed) > 50
+
+
+def test_own_sampler_example(run, tiny):
+    printed = run("own_sampler", "--dataset", tiny, "--steps", "30")
+    assert "obeys the laws" in printed
+    shares = [float(share) for share in re.findall(r"\(([\d.]+) of its queries", printed)]
+    assert len(shares) == 3
+    assert 0 < min(shares) <= max(shares) < 1
+
+
+def test_own_learner_example(run, tiny):
+    printed = run("own_learner", "--dataset", tiny, "--steps", "60")
+    assert "obeys the laws" in printed
+    assert number(r"accuracy on new classes: ([\d.]+)", printed) > 40
