@@ -1,0 +1,101 @@
+"""Starting Ray on this machine, or joining a cluster that runs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from adaptask.errors import ArgumentError
+
+_SECONDS_TO_CONNECT = 5.0
+_STORE_BYTES = 100 * 2**20
+"""For the objects of Ray: what goes through it here is small."""
+_QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # as Ray will do, and says so at length until then
+}
+
+
+def require_ray() -> None:
+    """Check that Ray is installed.
+
+    Raises:
+        ArgumentError: If it is not.
+    """
+    try:
+        import ray  # noqa: F401
+    except ImportError as error:
+        raise ArgumentError(
+            f"--cluster ray needs the package ray, which cannot be imported ({error}). Install it "
+            "with: pip install 'adaptask[cluster]'"
+        ) from error
+
+
+@contextmanager
+def connected(address: str | None) -> Iterator[bool]:
+    """Be connected to a cluster for the while; one that is started here ends with it.
+
+    Where the process is connected already, that is left as it is. `RAY_ADDRESS` in the environment
+    stands for an address that is not given, as everywhere with Ray.
+
+    Args:
+        address: Of a cluster; None starts Ray on this machine.
+
+    Yields:
+        Whether it was started here.
+
+    Raises:
+        ArgumentError: If there is no Ray, or no cluster at the address.
+    """
+    for name, value in _QUIET.items():
+        os.environ.setdefault(name, value)
+    require_ray()
+    import ray
+
+    if ray.is_initialized():
+        if address is not None:
+            raise ArgumentError("this process is connected to a cluster of Ray; leave out address.")
+        yield False
+        return
+    address = address or os.environ.get("RAY_ADDRESS") or "local"
+    _check_reachable(address)
+    starting: dict[str, Any] = {"include_dashboard": False, "object_store_memory": _STORE_BYTES}
+    try:
+        ray.init(
+            address=address,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            **starting if address == "local" else {},
+        )
+    except Exception as error:  # of many kinds
+        raise ArgumentError(f"Ray could not be used at {address}: {error}") from error
+    try:
+        yield address == "local"
+    finally:
+        ray.shutdown()
+
+
+def _check_reachable(address: str) -> None:
+    """Find out soon what Ray finds out late: that nobody answers at an address.
+
+    Raises:
+        ArgumentError: If so, or it is no address.
+    """
+    if address in ("local", "auto"):
+        return
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        raise ArgumentError(
+            f"--ray-address must be HOST:PORT, ray://HOST:PORT or auto; got {address!r}."
+        )
+    try:
+        socket.create_connection((host, int(port)), timeout=_SECONDS_TO_CONNECT).close()
+    except (OSError, OverflowError) as error:
+        raise ArgumentError(
+            f"nobody answers at {address}: {error}. Start a cluster there with `ray start --head`, "
+            "or leave out --ray-address to use this machine."
+        ) from error
