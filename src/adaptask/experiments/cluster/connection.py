@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import socket
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 from adaptask.errors import ArgumentError
@@ -14,7 +17,7 @@ from adaptask.errors import ArgumentError
 _SECONDS_TO_CONNECT = 5.0
 _STORE_BYTES = 100 * 2**20
 """For the objects of Ray: what goes through it here is small."""
-_QUIET = {
+QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # as Ray will do, and says so at length until then
 }
@@ -51,7 +54,7 @@ def connected(address: str | None) -> Iterator[bool]:
     Raises:
         ArgumentError: If there is no Ray, or no cluster at the address.
     """
-    for name, value in _QUIET.items():
+    for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     require_ray()
     import ray
@@ -59,24 +62,67 @@ def connected(address: str | None) -> Iterator[bool]:
     if ray.is_initialized():
         if address is not None:
             raise ArgumentError("this process is connected to a cluster of Ray; leave out address.")
-        yield False
+        with _silenced():
+            yield False
         return
     address = address or os.environ.get("RAY_ADDRESS") or "local"
     _check_reachable(address)
-    starting: dict[str, Any] = {"include_dashboard": False, "object_store_memory": _STORE_BYTES}
-    try:
-        ray.init(
-            address=address,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            **starting if address == "local" else {},
-        )
-    except Exception as error:  # of many kinds
-        raise ArgumentError(f"Ray could not be used at {address}: {error}") from error
-    try:
+    with ExitStack() as stack:
+        try:
+            if address == "local":
+                start_here(stack.enter_context(short_folder()))
+            else:
+                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        except Exception as error:  # of many kinds
+            raise ArgumentError(f"Ray could not be used at {address}: {error}") from error
+        stack.callback(ray.shutdown)
+        stack.enter_context(_silenced())
         yield address == "local"
+
+
+def start_here(folder: str, **options: Any) -> None:
+    """Start Ray on this machine, without its pages and messages.
+
+    Args:
+        folder: For its own files.
+        options: Others of `ray.init`.
+    """
+    import ray
+
+    ray.init(
+        address="local",
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+        object_store_memory=_STORE_BYTES,
+        _temp_dir=folder,
+        **options,
+    )
+
+
+@contextmanager
+def short_folder() -> Iterator[str]:
+    """Make a folder for the while, with a short name: Ray's sockets are in it."""
+    parent = "/tmp" if Path("/tmp").is_dir() else None
+    folder = tempfile.mkdtemp(prefix="ray-", dir=parent)
+    try:
+        yield folder
     finally:
-        ray.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _silenced() -> Iterator[None]:
+    """Keep Ray from writing into our display that a worker has died, which we say ourselves."""
+    from ray._private import worker
+
+    # There is no public way; a version that does not know this name does not heed it.
+    before = getattr(worker, "_worker_logs_enabled", True)
+    worker._worker_logs_enabled = False
+    try:
+        yield
+    finally:
+        worker._worker_logs_enabled = before
 
 
 def _check_reachable(address: str) -> None:

@@ -246,6 +246,7 @@ class _Talk:
     def __init__(self, desk: Any, display: JobDisplay, judge: Judge | None) -> None:
         self._desk, self._display, self._judge = desk, display, judge
         self._begun: set[str] = set()
+        self._machines: dict[str, list[str]] = {}
         self.given_up: set[str] = set()
 
     def relay(self, jobs: Sequence[Job]) -> None:
@@ -273,9 +274,13 @@ class _Talk:
 
     def _take(self, job: Job, kind: str, rest: list[Any]) -> None:
         if kind == "begin":
-            if job.name in self._begun:
-                self._display.warn(f"{job.name}: its worker died; it goes on, on {rest[0]}")
+            self._machines.setdefault(job.name, []).append(rest[0])
             self._begin(job)
+        elif kind == "train":
+            self._begin(job)
+            if len(machines := self._machines.get(job.name, [])) > 1:
+                where = f"from step {rest[0]} on {machines[-1]}"
+                self._display.warn(f"{job.name}: its worker died; it goes on {where}.")
         elif kind == "advance":
             self._begin(job)
             self._display.advance_job(job, *rest)

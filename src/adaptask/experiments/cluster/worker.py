@@ -173,6 +173,7 @@ class _Reports:
 
     def __init__(self, desk: Any, run: str) -> None:
         self._desk, self._run = desk, run
+        self._has_begun = False
         self.mirror: RunMirror | None = None
 
     def tell(self, *event: Any) -> None:
@@ -184,6 +185,9 @@ class _Reports:
 
     def advance_job(self, job: Job, step: int, metrics: Mapping[str, float]) -> None:
         """Tell how far it is."""
+        if not self._has_begun:
+            self._has_begun = True
+            self.tell("train", step)
         self._desk.advance.remote(self._run, step, dict(metrics))
         if self.mirror is not None:
             try:
