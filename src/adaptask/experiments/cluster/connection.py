@@ -102,8 +102,11 @@ def start_here(folder: str, **options: Any) -> None:
 
 @contextmanager
 def short_folder() -> Iterator[str]:
-    """Make a folder for the while, with a short name: Ray's sockets are in it."""
-    parent = "/tmp" if Path("/tmp").is_dir() else None
+    """Make a folder for the while, with a short name: Ray's sockets are in it.
+
+    It is in the folder that `RAY_TMPDIR` names, or `/tmp`.
+    """
+    parent = os.environ.get("RAY_TMPDIR") or ("/tmp" if Path("/tmp").is_dir() else None)
     folder = tempfile.mkdtemp(prefix="ray-", dir=parent)
     try:
         yield folder
