@@ -9,12 +9,15 @@ from adaptask.experiments.cluster.connection import QUIET, short_folder, start_h
 
 @pytest.fixture(scope="session")
 def local_ray():
-    """A real Ray on this machine, with two CPUs, to which the process of the tests is connected."""
+    """A real Ray on this machine, to which the process of the tests is connected.
+
+    It has two CPUs, and believes in a GPU.
+    """
     import ray
 
     os.environ |= QUIET
     with short_folder() as folder:
-        start_here(folder, num_cpus=2, num_gpus=0)
+        start_here(folder, num_cpus=2, num_gpus=1)
         yield
         ray.shutdown()
 

@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 
 import pytest
+import torch
 
 from adaptask.errors import ArgumentError, TrainingError
 from adaptask.experiments.cluster import machines, ray_cluster, worker
@@ -288,6 +289,25 @@ def test_resources_follow_the_run(local_ray, monkeypatch):
     ):
         with pytest.raises(ArgumentError, match=message):
             resources(device, gpus=gpus)
+
+
+def test_runs_share_a_gpu_as_they_are_told(tiny_config, tmp_path, notes):
+    machine = MachineConfig(device="cuda")
+    jobs = [
+        Job(name, replace(tiny_config, machine=machine, seed=i), tmp_path / "s" / name)
+        for i, name in enumerate(("first", "second"))
+    ]
+    configs = [job.config for job in jobs]
+    for gpus, at_once in ((1, 1), (0.5, 2), (0.25, 2)):
+        cluster = replace(RAY, gpus_per_run=gpus).open()
+        with cluster.opened(tmp_path / "s", configs):
+            assert cluster.room(configs[0]) == at_once
+    with cluster.opened(tmp_path / "s", configs):
+        failures = cluster.run(jobs, notes)
+    # They got their share, of a GPU that is none.
+    if not torch.cuda.is_available():
+        assert failures.keys() == {"first", "second"}
+        assert "device must be auto or one of those here" in failures["first"]
 
 
 def test_a_run_for_which_no_machine_has_room_is_told_of(tiny_config, tmp_path, capsys):

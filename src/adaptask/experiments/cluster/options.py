@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from tyro.conf import arg
 
 from adaptask.arguments import check_integer
 from adaptask.errors import ArgumentError
@@ -18,11 +20,11 @@ class ClusterOptions:
 
     cluster: Literal["ray"] | None = None
     """Make the runs as tasks of Ray, on this machine or on all those of a cluster."""
-    ray_address: str | None = None
+    ray_address: Annotated[str | None, arg(metavar="ADDRESS")] = None
     """Of a cluster that runs, such as 10.0.0.1:6379, or auto; by default Ray is started here."""
-    storage: str | None = None
+    storage: Annotated[str | None, arg(metavar="URL")] = None
     """Where runs are kept if the machines share no folder: a URL such as s3://bucket/study."""
-    gpus_per_run: float | None = None
+    gpus_per_run: Annotated[float | None, arg(metavar="FLOAT")] = None
     """A whole GPU, 1, or a share of one; by default 1 where the cluster has any, on a CPU none."""
     retries: int = 3
     """How often a run whose worker has died goes on from its checkpoint."""
