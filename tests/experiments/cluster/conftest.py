@@ -3,11 +3,11 @@ from dataclasses import replace
 
 import pytest
 
-from adaptask.experiments.cluster import ray_cluster
+from adaptask.experiments.cluster import talk
 from adaptask.experiments.cluster.connection import QUIET, short_folder, start_here
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")  # tests of other packages fork, which Ray's threads do not like
 def local_ray():
     """A real Ray on this machine, to which the process of the tests is connected.
 
@@ -56,12 +56,12 @@ def notes():
 def workers(monkeypatch):
     """The process of each run, by its name, the latest attempt last."""
     processes = {}
-    take = ray_cluster._Talk._take
+    take = talk.Talk._take
 
-    def remember(talk, job, kind, rest):
+    def remember(listener, job, kind, rest):
         if kind == "begin":
             processes.setdefault(job.name, []).append(rest[1])
-        take(talk, job, kind, rest)
+        take(listener, job, kind, rest)
 
-    monkeypatch.setattr(ray_cluster._Talk, "_take", remember)
+    monkeypatch.setattr(talk.Talk, "_take", remember)
     return processes

@@ -91,6 +91,11 @@ def test_a_desk_answers_the_question_that_was_asked():
         await desk.answer("a", 20, True)
         assert not alive.done()
         await desk.answer("a", 10, False)
+        waiting = asyncio.create_task(desk.ask("a", 30, 0.5))
+        await asyncio.sleep(0)
+        await desk.close()
+        assert not await waiting
+        assert not await desk.ask("a", 40, 0.5)
         return heard, await dead, await alive
 
     heard, dead, alive = asyncio.run(talk())

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from adaptask.errors import ArgumentError, TrainingError
-from adaptask.experiments.cluster import machines, ray_cluster, worker
+from adaptask.experiments.cluster import machines, ray_cluster, talk, worker
 from adaptask.experiments.cluster.options import ClusterOptions
 from adaptask.experiments.compare_command import compare
 from adaptask.experiments.config import MachineConfig, RunConfig
@@ -68,10 +68,10 @@ def study(config, folder, options, **others):
 def killed(monkeypatch, workers):
     """Kills the worker of each of some runs once, when a checkpoint is where it should be."""
     due, processes = {}, []
-    relay = ray_cluster._Talk.relay
+    relay = talk.Talk.relay
 
-    def kill(talk, jobs):
-        relay(talk, jobs)
+    def kill(listener, jobs):
+        relay(listener, jobs)
         for name, checkpoint in list(due.items()):
             if name in workers and checkpoint.exists():
                 process = workers[name][-1]
@@ -79,7 +79,7 @@ def killed(monkeypatch, workers):
                 processes.append(process)
                 del due[name]
 
-    monkeypatch.setattr(ray_cluster._Talk, "relay", kill)
+    monkeypatch.setattr(talk.Talk, "relay", kill)
     return due, processes
 
 
@@ -157,7 +157,7 @@ def test_a_run_whose_worker_dies_too_often_fails_and_can_go_on(longer, tmp_path,
     cluster = replace(RAY, retries=0, storage=url).open()
     with cluster.opened(tmp_path / "study", [longer]):
         failures = cluster.run([job], notes)
-        assert "its worker died 1 times" in failures["run"]
+        assert re.search(r"its worker died .*0 retries are used up", failures["run"])
         assert RunRecord(job.path).failure == failures["run"]
         assert not RunRecord(job.path).is_finished
         step = load_checkpoint(tmp_path / "storage" / "run" / "last.pt")["trainer"]["step"]
@@ -225,6 +225,20 @@ def test_stopping_asks_all_runs_to_save(longer, tmp_path, notes, monkeypatch):
         assert step >= notes.steps[path.parent.name.removeprefix("run-")]
 
 
+def test_a_run_that_waits_for_an_answer_can_be_stopped(tiny_config, tmp_path, notes):
+    def judge(step, accuracy):
+        raise KeyboardInterrupt
+
+    job = Job("run", replace(tiny_config, steps=100_000), tmp_path / "study" / "run")
+    cluster = RAY.open()
+    start = time.monotonic()
+    with cluster.opened(tmp_path / "study", [tiny_config]), pytest.raises(KeyboardInterrupt):
+        cluster.run([job], notes, judge=judge)
+    assert time.monotonic() - start < 30
+    step = load_checkpoint(job.path / "last.pt")["trainer"]["step"]
+    assert step == RunRecord(job.path).steps_done == 3  # that of the first validation
+
+
 def test_a_machine_with_other_software_is_refused(tiny_config, tmp_path, monkeypatch, notes):
     ours = machines.versions()
     for name in ours:
@@ -273,8 +287,8 @@ def test_resources_follow_the_run(local_ray, monkeypatch):
 
     def resources(device, *, threads=None, gpus=None, there=0):
         monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 2, "GPU": there})
-        cluster = replace(RAY, gpus_per_run=gpus).open()
-        return cluster._resources(RunConfig(machine=MachineConfig(device=device, threads=threads)))
+        config = RunConfig(machine=MachineConfig(device=device, threads=threads))
+        return machines.resources_of(config, gpus)
 
     assert resources("cpu", there=4) == (1, 0)
     assert resources("auto") == (1, 0)
@@ -317,6 +331,8 @@ def test_a_run_for_which_no_machine_has_room_is_told_of(tiny_config, tmp_path, c
         assert cluster.room(wide) == 1
         assert cluster.room(tiny_config) == 2
     assert "No machine of the cluster has 64 CPUs and 0 GPUs" in capsys.readouterr().err
+    with pytest.raises(ArgumentError, match="this machine does not have 64 CPUs"):
+        machines.check_cluster([], cpus=64, gpus=0, is_own=True)
 
 
 def test_a_folder_that_is_not_shared_is_told_of(tiny_config, tmp_path, notes, monkeypatch):

@@ -17,6 +17,7 @@ class Desk:
         self._events: dict[str, list[Event]] = defaultdict(list)
         self._progress: dict[str, tuple[int, dict[str, float]]] = {}
         self._questions: dict[tuple[str, int], asyncio.Future[bool]] = {}
+        self._is_closed = False
 
     async def tell(self, run: str, *event: Any) -> None:
         """Take in an event of a run."""
@@ -29,6 +30,8 @@ class Desk:
 
     async def ask(self, run: str, step: int, accuracy: float) -> bool:
         """Return whether a run is to be given up, once that has been decided."""
+        if self._is_closed:
+            return False
         question = asyncio.get_running_loop().create_future()
         self._questions[run, step] = question
         self._events[run].append(("judge", step, accuracy))
@@ -39,6 +42,12 @@ class Desk:
         question = self._questions.pop((run, step), None)
         if question is not None and not question.done():
             question.set_result(is_given_up)
+
+    async def close(self) -> None:
+        """Answer all questions, now and later: nobody is there any more who decides."""
+        self._is_closed = True
+        for run, step in list(self._questions):
+            await self.answer(run, step, False)
 
     async def hear(self, runs: Sequence[str]) -> dict[str, list[Event]]:
         """Return what has been said of some runs since it was last asked for, in order."""

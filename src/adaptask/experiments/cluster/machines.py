@@ -1,16 +1,20 @@
-"""What a machine needs to make runs: the same software, and the datasets."""
+"""What a run needs of a machine: room, the same software, and the datasets."""
 
 from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from adaptask.errors import ArgumentError, DataError
+from adaptask.experiments.config import RunConfig
 
 CACHE = "ADAPTASK_CACHE"
 _SECONDS_TO_ANSWER = 90.0
+
+_Machine = Mapping[str, Any]
 
 
 def versions() -> dict[str, str]:
@@ -20,6 +24,34 @@ def versions() -> dict[str, str]:
     from adaptask import __version__
 
     return {"adaptask": __version__, "torch": str(torch.__version__).partition("+")[0]}
+
+
+def resources_of(config: RunConfig, gpus_per_run: float | None) -> tuple[float, float]:
+    """Return the CPUs and GPUs that a run gets, of the cluster that this process is connected to.
+
+    Args:
+        config: Of the run.
+        gpus_per_run: As asked for; None chooses.
+
+    Raises:
+        ArgumentError: If the device of the run does not fit.
+    """
+    import ray
+
+    device, gpus = config.machine.device, gpus_per_run
+    if device not in ("auto", "cpu", "cuda"):
+        raise ArgumentError(
+            f"Ray chooses the GPU of a run: device must be auto, cpu or cuda; got {device!r}."
+        )
+    if device == "cpu" and gpus:
+        raise ArgumentError("gpus_per_run plays no part with the device cpu; leave it out.")
+    if device == "cuda" and gpus == 0:
+        raise ArgumentError("the device cuda needs a GPU; gpus_per_run must not be 0.")
+    if gpus is None:
+        there = ray.cluster_resources()  # type: ignore[no-untyped-call]
+        has_any = device == "cuda" or there.get("GPU", 0) > 0
+        gpus = 1.0 if device != "cpu" and has_any else 0.0
+    return float(config.machine.threads or 1), gpus
 
 
 def problem_here(
@@ -55,11 +87,42 @@ def problem_here(
     return None
 
 
-def check_machines(datasets: Iterable[str], *, cpus: float, gpus: float) -> bool:
-    """Check every machine of the cluster that has room for a run.
+def check_cluster(datasets: Sequence[str], *, cpus: float, gpus: float, is_own: bool) -> None:
+    """Check that there is room for a run, and that machines have what runs need.
 
-    Returns:
-        Whether there is any now; one may join later.
+    Args:
+        datasets: Names of those that are needed.
+        cpus: Of a run.
+        gpus: Of a run.
+        is_own: Whether the cluster is this machine, which needs no questions.
+
+    Raises:
+        ArgumentError: If a machine lacks something, or this one has no room. That no machine of a
+            cluster has any is only told: one may join later.
+    """
+    machines = _machines_with_room(cpus=cpus, gpus=gpus)
+    if not machines:
+        wanted = f"{cpus:g} CPUs and {gpus:g} GPUs for a run"
+        if is_own:
+            raise ArgumentError(f"this machine does not have {wanted}; ask for less.")
+        sys.stderr.write(f"No machine of the cluster has {wanted}; runs wait until one joins.\n")
+    if not is_own:
+        _check_machines(machines, datasets)
+
+
+def _machines_with_room(*, cpus: float, gpus: float) -> list[_Machine]:
+    """Return the machines of the cluster on which a run can be made, as Ray describes them."""
+    import ray
+
+    def has_room(resources: Mapping[str, float]) -> bool:
+        return resources.get("CPU", 0) >= cpus and resources.get("GPU", 0) >= gpus
+
+    nodes: list[_Machine] = ray.nodes()  # type: ignore[no-untyped-call]
+    return [node for node in nodes if node["Alive"] and has_room(node["Resources"])]
+
+
+def _check_machines(machines: Iterable[_Machine], datasets: Sequence[str]) -> None:
+    """Check that machines have what runs need.
 
     Raises:
         ArgumentError: If one lacks something; the message says which and what.
@@ -67,13 +130,8 @@ def check_machines(datasets: Iterable[str], *, cpus: float, gpus: float) -> bool
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    def has_room(resources: Mapping[str, float]) -> bool:
-        return resources.get("CPU", 0) >= cpus and resources.get("GPU", 0) >= gpus
-
-    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-    nodes = [n for n in nodes if n["Alive"] and has_room(n["Resources"])]
     answers = {}
-    for node in nodes:
+    for node in machines:
         here = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
         ask = ray.remote(problem_here).options(num_cpus=0, max_retries=1, scheduling_strategy=here)
         answer = ask.remote(versions(), list(datasets), os.environ.get(CACHE))
@@ -92,8 +150,7 @@ def check_machines(datasets: Iterable[str], *, cpus: float, gpus: float) -> bool
                 "Python environment, with adaptask and torch, as the one that starts the study."
             ) from error
         if problem is not None:
-            raise ArgumentError(problem[0].upper() + problem[1:])
-    return bool(nodes)
+            raise ArgumentError(problem)
 
 
 def _last_line(error: Exception) -> str:

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adaptask.atomic_file import replace_file
-from adaptask.errors import ArgumentError, TrainingError
+from adaptask.errors import TrainingError
 from adaptask.experiments.cluster.connection import connected
-from adaptask.experiments.cluster.desk import Desk, Event
-from adaptask.experiments.cluster.machines import CACHE, check_machines, versions
+from adaptask.experiments.cluster.desk import Desk
+from adaptask.experiments.cluster.machines import CACHE, check_cluster, resources_of, versions
 from adaptask.experiments.cluster.mirror import RunMirror, fetch_study, push_study
 from adaptask.experiments.cluster.storage import Storage
+from adaptask.experiments.cluster.talk import Judge, Talk
 from adaptask.experiments.cluster.worker import Order, make_run
 from adaptask.experiments.config import RunConfig
 from adaptask.experiments.jobs import FAILURE, Job, JobDisplay
@@ -32,9 +32,6 @@ _SECONDS_BETWEEN_LOOKS = 0.1
 _SECONDS_TO_SAVE = 60.0
 _SECONDS_TO_ARRIVE = 10.0
 """For a file that another machine has written in a shared folder to be seen here."""
-
-Judge = Callable[[int, float], bool]
-"""Says after a step, with a validation accuracy, whether a run is given up."""
 
 
 class RayCluster:
@@ -75,7 +72,7 @@ class RayCluster:
             for config in configs:
                 needs.setdefault(self._resources(config), set()).add(config.data.dataset)
             for (cpus, gpus), datasets in needs.items():
-                self._check_room(() if is_own else sorted(datasets), cpus, gpus)
+                check_cluster(sorted(datasets), cpus=cpus, gpus=gpus, is_own=is_own)
             here = ray.get_runtime_context().get_node_id()
             self._desk = (
                 ray.remote(Desk)
@@ -87,6 +84,7 @@ class RayCluster:
                 .remote()
             )
             try:
+                ray.get(self._desk.hear.remote([]))  # it is there before the first run is
                 yield
             finally:
                 ray.kill(self._desk)
@@ -145,7 +143,7 @@ class RayCluster:
         import ray
 
         waiting, failures = deque(jobs), {}
-        talk = _Talk(self._desk, display, judge)
+        talk = Talk(self._desk, display, judge)
         running: dict[Any, Job] = {}
         try:
             while waiting or running:
@@ -163,9 +161,22 @@ class RayCluster:
                         failures[job.name] = failure
                     talk.end(job, failure)
         except BaseException:
-            _let_them_save(list(running))
+            self._let_them_save(list(running))
             raise
         return failures
+
+    def _let_them_save(self, tasks: list[Any]) -> None:
+        """Ask runs to stop after their step, and wait for them; those not begun are dropped."""
+        import ray
+
+        self._desk.close.remote()  # who waits for an answer could not stop
+        for task in tasks:
+            ray.cancel(task, recursive=False)  # what a run still has to tell is heard
+        if tasks:
+            _, late = ray.wait(tasks, num_returns=len(tasks), timeout=_SECONDS_TO_SAVE)
+            for task in late:
+                with suppress(ray.exceptions.RayError):
+                    ray.cancel(task, force=True)
 
     def _submit(self, job: Job, *, is_judged: bool) -> Any:
         import ray
@@ -194,30 +205,7 @@ class RayCluster:
         return f"{self._options.storage.rstrip('/')}/{below}"
 
     def _resources(self, config: RunConfig) -> tuple[float, float]:
-        """Return CPUs and GPUs of a run."""
-        import ray
-
-        device, gpus = config.machine.device, self._options.gpus_per_run
-        if device not in ("auto", "cpu", "cuda"):
-            raise ArgumentError(
-                f"Ray chooses the GPU of a run: device must be auto, cpu or cuda; got {device!r}."
-            )
-        if device == "cpu" and gpus:
-            raise ArgumentError("gpus_per_run plays no part with the device cpu; leave it out.")
-        if device == "cuda" and gpus == 0:
-            raise ArgumentError("the device cuda needs a GPU; gpus_per_run must not be 0.")
-        if gpus is None:
-            there = ray.cluster_resources()  # type: ignore[no-untyped-call]
-            has_any = device == "cuda" or there.get("GPU", 0) > 0
-            gpus = 1.0 if device != "cpu" and has_any else 0.0
-        return float(config.machine.threads or 1), gpus
-
-    def _check_room(self, datasets: Sequence[str], cpus: float, gpus: float) -> None:
-        if not check_machines(datasets, cpus=cpus, gpus=gpus):
-            sys.stderr.write(
-                f"No machine of the cluster has {cpus:g} CPUs and {gpus:g} GPUs for a run; runs "
-                "wait until one joins.\n"
-            )
+        return resources_of(config, self._options.gpus_per_run)
 
     def _outcome(self, job: Job, task: Any, *, is_given_up: bool) -> str | None:
         """Return why a run failed, if it did; see that its folder is here."""
@@ -240,81 +228,14 @@ class RayCluster:
         return failure
 
 
-class _Talk:
-    """Hands what workers say to a display and a judge."""
-
-    def __init__(self, desk: Any, display: JobDisplay, judge: Judge | None) -> None:
-        self._desk, self._display, self._judge = desk, display, judge
-        self._begun: set[str] = set()
-        self._machines: dict[str, list[str]] = {}
-        self.given_up: set[str] = set()
-
-    def relay(self, jobs: Sequence[Job]) -> None:
-        """Hand on what has been said of some runs."""
-        import ray
-
-        by_name = {job.name: job for job in jobs}
-        try:
-            heard: dict[str, list[Event]] = ray.get(self._desk.hear.remote(list(by_name)))
-        except ray.exceptions.RayActorError:
-            return  # it comes back, on another machine
-        for name, events in heard.items():
-            for kind, *rest in events:
-                self._take(by_name[name], kind, rest)
-
-    def end(self, job: Job, failure: str | None) -> None:
-        """Hand on that a run has ended."""
-        self._begin(job)
-        self._display.end_job(job, failure)
-
-    def _begin(self, job: Job) -> None:
-        if job.name not in self._begun:
-            self._begun.add(job.name)
-            self._display.begin_job(job)
-
-    def _take(self, job: Job, kind: str, rest: list[Any]) -> None:
-        if kind == "begin":
-            self._machines.setdefault(job.name, []).append(rest[0])
-            self._begin(job)
-        elif kind == "train":
-            self._begin(job)
-            if len(machines := self._machines.get(job.name, [])) > 1:
-                where = f"from step {rest[0]} on {machines[-1]}"
-                self._display.warn(f"{job.name}: its worker died; it goes on {where}.")
-        elif kind == "advance":
-            self._begin(job)
-            self._display.advance_job(job, *rest)
-        elif kind == "warn":
-            self._display.warn(*rest)
-        elif kind == "judge" and self._judge is not None:
-            step, accuracy = rest
-            is_given_up = self._judge(step, accuracy)
-            if is_given_up:
-                self.given_up.add(job.name)
-            self._desk.answer.remote(job.name, step, is_given_up)
-
-
-def _let_them_save(tasks: list[Any]) -> None:
-    """Ask runs to stop after their step, and wait for them; those not begun are dropped."""
-    import ray
-
-    for task in tasks:
-        ray.cancel(task)
-    if tasks:
-        _, late = ray.wait(tasks, num_returns=len(tasks), timeout=_SECONDS_TO_SAVE)
-        for task in late:
-            with suppress(ray.exceptions.RayError):
-                ray.cancel(task, force=True)
-
-
 def _death(error: Exception, retries: int) -> str:
     import ray
 
     if isinstance(error, ray.exceptions.RayTaskError):
         return str(error).strip().splitlines()[-1]
     return (
-        f"its worker died {retries + 1} times ({type(error).__name__}), out of memory perhaps. "
-        "Start the same command again to go on."
+        f"its worker died ({type(error).__name__}), out of memory perhaps, and {retries} retries "
+        "are used up. Start the same command again to go on."
     )
 
 

@@ -24,7 +24,7 @@ from adaptask.training.run_folder import LOCK
 _SECONDS_TO_WAIT = 120.0
 """For the lock of a run whose worker died: file servers take their time to notice."""
 _SECONDS_BEFORE_NEXT_TRY = (1.0, 5.0, 25.0)
-_SECONDS_TO_TELL = 10.0
+_SECONDS_TO_TELL = 60.0
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ class _Judged:
         if split != "val":
             return
         is_given_up = False
-        with suppress(ray.exceptions.RayActorError):
+        with suppress(ray.exceptions.RayError):
             is_given_up = ray.get(self._desk.ask.remote(self._run, step, metrics["accuracy"]))
         if is_given_up:
             raise _GivenUp
