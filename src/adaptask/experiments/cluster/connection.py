@@ -74,7 +74,10 @@ def connected(address: str | None) -> Iterator[bool]:
             else:
                 ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         except Exception as error:  # of many kinds
-            raise ArgumentError(f"Ray could not be used at {address}: {error}") from error
+            raise ArgumentError(
+                f"Ray could not be used at {address}: {error}. This machine must belong to the "
+                "cluster, and have its token (RAY_AUTH_MODE, RAY_AUTH_TOKEN) if it asks for one."
+            ) from error
         stack.callback(ray.shutdown)
         stack.enter_context(_silenced())
         yield address == "local"
@@ -136,10 +139,11 @@ def _check_reachable(address: str) -> None:
     """
     if address in ("local", "auto"):
         return
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not host or not port.isdigit():
+    host, _, port = address.rpartition(":")
+    if "/" in host or not host or not port.isdigit():
         raise ArgumentError(
-            f"--ray-address must be HOST:PORT, ray://HOST:PORT or auto; got {address!r}."
+            f"--ray-address must be HOST:PORT, as `ray start --head` shows it, or auto; got "
+            f"{address!r}. Give the command on a machine of the cluster."
         )
     try:
         socket.create_connection((host, int(port)), timeout=_SECONDS_TO_CONNECT).close()
