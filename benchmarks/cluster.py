@@ -8,7 +8,7 @@ study and ended after it; and Ray as it is on a cluster, where it runs already a
 been used before. All times are those of a whole study, processes that start and import torch
 included. Results are compared too: they must be the same to the bit.
 
-Measured on two cores with five other programs at work on them (load 5 to 7), three rounds of 100
+Measured on two cores while other programs were at work on them (load 5 to 7), three rounds of 100
 steps a run, seconds a study:
 
                       median    range          to the own pool, median of rounds
