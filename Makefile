@@ -9,7 +9,7 @@ demo: $(READY)
 	@$(BIN)/adaptask demo
 
 test: $(READY)
-	@$(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4
+	@$(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4 --dist loadgroup
 
 lint: $(READY)
 	@$(BIN)/ruff check .

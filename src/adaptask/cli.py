@@ -13,6 +13,7 @@ from tyro.extras import SubcommandApp
 from adaptask import __version__
 from adaptask.cli_data import app as data_app
 from adaptask.errors import AdaptaskError, ArgumentError
+from adaptask.experiments.cluster.options import ClusterOptions
 from adaptask.experiments.config import RunConfig
 from adaptask.experiments.shared_config import SharedConfig, SweptConfig
 
@@ -127,6 +128,7 @@ def compare(
     seeds: int = 3,
     output: Annotated[Path | None, arg(metavar="FOLDER")] = None,
     workers: Annotated[int | None, arg(metavar="INT")] = None,
+    cluster: Annotated[ClusterOptions, arg(name="")] = ClusterOptions(),  # noqa: B008, it is frozen
     preset: Annotated[str | None, arg(metavar="NAME")] = None,
     config: Annotated[Path | None, arg(metavar="FILE")] = None,
 ) -> int:
@@ -146,6 +148,7 @@ def compare(
         output: Where the runs and the report are kept; a folder under runs/ where none is given.
         workers: How many runs at once; by default one a core on a CPU, and on a GPU several where
             their steps are small.
+        cluster: Where the runs are made.
         preset: Start from a published recipe; `adaptask list` shows them.
         config: A TOML file that sets any of the options below; flags win over it.
     """
@@ -158,6 +161,7 @@ def compare(
         seeds=seeds,
         output=output,
         workers=workers,
+        cluster=cluster,
         command=("adaptask", *_given),
     )
 
@@ -176,6 +180,7 @@ def reproduce(
     dry_run: bool = False,
     output: Annotated[Path | None, arg(metavar="FOLDER")] = None,
     workers: Annotated[int | None, arg(metavar="INT")] = None,
+    cluster: Annotated[ClusterOptions, arg(name="")] = ClusterOptions(),  # noqa: B008, it is frozen
     device: str = "auto",
 ) -> int:
     """Make a table or a figure of the paper anew, with the published figures beside ours.
@@ -199,6 +204,7 @@ def reproduce(
         output: Where the runs and the report are kept; a folder under runs/ where none is given.
         workers: How many runs at once; by default one a core on a CPU, and on a GPU several where
             their steps are small.
+        cluster: Where the runs are made.
         device: cpu, cuda, or auto: a GPU where there is one.
     """
     from adaptask.experiments.paper.plan_display import dry_run as show
@@ -219,7 +225,7 @@ def reproduce(
     if dry_run:
         show(planned, workers=workers)
         return 0
-    return run_plan(planned, output, workers=workers)
+    return run_plan(planned, output, workers=workers, cluster=cluster)
 
 
 @app.command
@@ -236,6 +242,7 @@ def sweep(
     search_seed: int = 0,
     prune: bool = True,
     output: Annotated[Path | None, arg(metavar="FOLDER")] = None,
+    cluster: Annotated[ClusterOptions, arg(name="")] = ClusterOptions(),  # noqa: B008, it is frozen
     preset: Annotated[str | None, arg(metavar="NAME")] = None,
     config: Annotated[Path | None, arg(metavar="FILE")] = None,
     quiet: bool = False,
@@ -256,6 +263,7 @@ def sweep(
         search_seed: Decides what random search draws.
         prune: Give up early what is worse than most.
         output: Where the trials are kept; a folder under runs/ where none is given.
+        cluster: Where the runs are made.
         preset: Start from a published recipe; `adaptask list` shows them.
         config: A TOML file that sets any of the options below; flags win over it.
         quiet: Say only what goes wrong, and the results.
@@ -273,6 +281,7 @@ def sweep(
         prune=prune,
         output=output,
         quiet=quiet,
+        cluster=cluster,
         command=("adaptask", *_given),
     )
 

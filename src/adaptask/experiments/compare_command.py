@@ -9,6 +9,7 @@ from pathlib import Path
 
 from adaptask.arguments import check_choice, check_integer
 from adaptask.errors import ArgumentError
+from adaptask.experiments.cluster.options import ClusterOptions
 from adaptask.experiments.config import (
     LEARNERS,
     SAMPLER_OPTIONS,
@@ -31,6 +32,7 @@ def compare(
     seeds: int = 3,
     output: Path | None = None,
     workers: int | None = None,
+    cluster: ClusterOptions = ClusterOptions(),  # noqa: B008, it is frozen
     command: Sequence[str] = (),
 ) -> int:
     """Train every combination, then print the table and write the report.
@@ -43,6 +45,7 @@ def compare(
         seeds: How many seeds; they are 0, 1, ...
         output: The study's folder; one named after it where it is not given.
         workers: How many processes; None chooses.
+        cluster: Where the runs are made, if not by this machine alone.
         command: The words that repeat it.
 
     Returns:
@@ -51,8 +54,8 @@ def compare(
     Raises:
         AdaptaskError: If something cannot be used or done; the message says what to do.
     """
-    from adaptask.experiments.conclusion import conclude
-    from adaptask.experiments.studies import StudyPlan, run_study
+    from adaptask.experiments.conclusion import run_and_conclude
+    from adaptask.experiments.studies import StudyPlan
 
     check_integer("seeds", seeds, low=1)
     trials = comparison(base, learners=learners, samplers=samplers)
@@ -67,7 +70,7 @@ def compare(
             base, arm.labels["learner"], _sampler(arm.labels["sampler"], base.sampler)
         ),
     )
-    return conclude(folder, run_study(plan, folder, workers=workers))
+    return run_and_conclude(plan, folder, workers=workers, cluster=cluster)
 
 
 def default_folder(base: RunConfig, learners: Sequence[str]) -> Path:

@@ -4,6 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from adaptask.experiments.cluster.options import ClusterOptions
+    from adaptask.experiments.studies import StudyPlan
+
+
+def run_and_conclude(
+    plan: StudyPlan, folder: Path, *, workers: int | None, cluster: ClusterOptions
+) -> int:
+    """Make all runs of a study, here or on a cluster, and conclude it; return the exit status.
+
+    Raises:
+        AdaptaskError: If something cannot be used or done; the message says what to do.
+        KeyboardInterrupt: After Ctrl-C.
+    """
+    from adaptask.experiments.studies import run_study
+
+    machines = cluster.open()
+    status = conclude(folder, run_study(plan, folder, workers=workers, cluster=machines))
+    if machines is not None:
+        machines.keep()
+    return status
 
 
 def conclude(folder: Path, failures: Mapping[str, str] | None = None) -> int:

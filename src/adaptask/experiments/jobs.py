@@ -14,12 +14,15 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from adaptask.atomic_file import replace_file
 from adaptask.errors import AdaptaskError
 from adaptask.experiments.config import RunConfig
 from adaptask.experiments.sharing import Sharing
+
+if TYPE_CHECKING:
+    from adaptask.training.loggers import Logger
 
 _SECONDS_TO_SAVE = 60.0
 _SECONDS_BETWEEN_REPORTS = 0.2
@@ -129,12 +132,12 @@ def _in_this_process(jobs: Iterable[Job], display: JobDisplay) -> dict[str, str]
     return failures
 
 
-def attempt(job: Job, display: JobDisplay) -> str | None:
+def attempt(job: Job, display: JobDisplay, *, loggers: Sequence[Logger] = ()) -> str | None:
     """Make a run; return why it failed, if it did."""
     from adaptask.experiments.running import run
 
     try:
-        run(job.config, job.path, display=RunDisplay(job, display))
+        run(job.config, job.path, display=RunDisplay(job, display), loggers=loggers)
     except AdaptaskError as error:
         return _failed(job, str(error), str(error))
     except Exception as error:  # of one run, whatever it is; the others are not worse for it

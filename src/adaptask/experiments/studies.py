@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from adaptask.arguments import check_integer
 from adaptask.atomic_file import not_written
 from adaptask.data import load
 from adaptask.errors import ArgumentError, DataError
 from adaptask.experiments.config import RunConfig, check_config
 from adaptask.experiments.jobs import Job, run_jobs
-from adaptask.experiments.sharing import share
+from adaptask.experiments.sharing import Sharing, share
 from adaptask.experiments.study_checks import (
     ConfigOf,
     check_buildable,
@@ -25,6 +27,9 @@ from adaptask.experiments.trials import Trial, check_trials
 from adaptask.report.study import FILE, Citation, Study, read_study
 from adaptask.training.folder_lock import FolderLock
 from adaptask.training.machine import choose_device
+
+if TYPE_CHECKING:
+    from adaptask.experiments.cluster.ray_cluster import RayCluster
 
 
 @dataclass(frozen=True)
@@ -55,7 +60,13 @@ class StudyPlan:
         )
 
 
-def run_study(plan: StudyPlan, folder: Path, *, workers: int | None = None) -> dict[str, str]:
+def run_study(
+    plan: StudyPlan,
+    folder: Path,
+    *,
+    workers: int | None = None,
+    cluster: RayCluster | None = None,
+) -> dict[str, str]:
     """Make all runs of a study in a folder; those that are finished are kept.
 
     The same command goes on after a kill. More seeds or other trials are added to those that the
@@ -65,7 +76,8 @@ def run_study(plan: StudyPlan, folder: Path, *, workers: int | None = None) -> d
         plan: What is to be run.
         folder: Where.
         workers: How many runs at a time; None chooses: one a core on a CPU; on a GPU several
-            where their steps are small.
+            where their steps are small; on a cluster as many as there is room for.
+        cluster: Makes the runs; where there is none, this machine does.
 
     Returns:
         Why runs failed, by their names; empty where none did.
@@ -78,24 +90,36 @@ def run_study(plan: StudyPlan, folder: Path, *, workers: int | None = None) -> d
     check_trials(plan.trials)
     for trial in plan.trials:
         check_config(trial.config)
-    device = choose_device(plan.trials[0].config.machine.device).type
-    sharing = share(workers, [t.config for t in plan.trials for _ in plan.seeds], device)
+    sharing = Sharing(1)
+    if cluster is None:
+        device = choose_device(plan.trials[0].config.machine.device).type
+        sharing = share(workers, [t.config for t in plan.trials for _ in plan.seeds], device)
+    elif workers is not None:
+        check_integer("workers", workers, low=1)
     jobs = _jobs(plan, folder, threads=sharing.threads)
     missing = _missing_datasets(plan.trials)
     possible = [job for job in jobs if job.config.data.dataset not in missing]
     if not possible:
         raise next(iter(missing.values()))
     check_buildable({t.name: t.config for t in plan.trials if t.config.data.dataset not in missing})
-    _make(folder)
     with ExitStack() as stack:
         stack.push(_say_how_to_go_on)
+        if cluster is not None:
+            stack.enter_context(cluster.opened(folder, [job.config for job in possible]))
+        _make(folder)
         stack.enter_context(FolderLock(folder / "lock").held())
+        if cluster is not None:
+            cluster.fetch()
         _grown(plan, folder, jobs).write(folder)
         display = choose_study_display(possible)
         stack.callback(display.close)
         for error in missing.values():
             display.warn(f"Left out: {error}")
-        failures = run_jobs(possible, display, sharing)
+        if cluster is None:
+            failures = run_jobs(possible, display, sharing)
+        else:
+            cluster.keep()
+            failures = cluster.run(possible, display, workers=workers)
     for job in jobs:
         if error_of_data := missing.get(job.config.data.dataset):
             failures[job.name] = str(error_of_data)

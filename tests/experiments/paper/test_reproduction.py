@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from adaptask.errors import ArgumentError, TrainingError
+from adaptask.experiments.cluster.options import ClusterOptions
 from adaptask.experiments.paper import estimates, plan_display, timing
 from adaptask.experiments.paper.estimates import Cost, kind_of, measure_costs, run_seconds
 from adaptask.experiments.paper.plan_display import dry_run
@@ -226,27 +227,25 @@ def test_reproducing_hands_the_plan_to_the_study(monkeypatch, tmp_path):
         def __init__(self, **fields):
             self.fields = fields
 
-    def run_study(study, folder, *, workers):
-        handed.update(study.fields, folder=folder, workers=workers)
-        return {"a run": "failed"}
+    def run_and_conclude(study, folder, *, workers, cluster):
+        handed.update(study.fields, folder=folder, workers=workers, cluster=cluster)
+        return 1
 
     def module(name, **members):
         made = types.ModuleType(name)
         vars(made).update(members)
         monkeypatch.setitem(sys.modules, name, made)
 
-    module("adaptask.experiments.studies", StudyPlan=StudyPlan, run_study=run_study)
-    module(
-        "adaptask.experiments.conclusion",
-        conclude=lambda folder, failures: 1 if failures else 0,
-    )
+    module("adaptask.experiments.studies", StudyPlan=StudyPlan)
+    module("adaptask.experiments.conclusion", run_and_conclude=run_and_conclude)
     planned = plan("table-cifar", rows=["protonet"], seeds=2, device="cpu")
-    assert reproduce(planned, tmp_path, workers=3) == 1
+    cluster = ClusterOptions(cluster="ray")
+    assert reproduce(planned, tmp_path, workers=3, cluster=cluster) == 1
     assert handed["trials"] == planned.trials
     assert list(handed["seeds"]) == [0, 1]
     assert handed["columns"] == ("dataset", "shots")
     assert len(handed["citations"]) == 10
-    assert (handed["folder"], handed["workers"]) == (tmp_path, 3)
+    assert (handed["folder"], handed["workers"], handed["cluster"]) == (tmp_path, 3, cluster)
     assert {trial.config.machine.device for trial in handed["trials"]} == {"cpu"}
     assert handed["command"].endswith("--seeds 2 --device cpu")
     # Rows that the folder has from another time must have the settings of these.

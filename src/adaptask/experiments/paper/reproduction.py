@@ -11,6 +11,7 @@ from pathlib import Path
 from adaptask.arguments import check_choice, check_integer, check_number
 from adaptask.atomic_file import not_written
 from adaptask.errors import ArgumentError
+from adaptask.experiments.cluster.options import ClusterOptions
 from adaptask.experiments.config import RunConfig, check_config
 from adaptask.experiments.paper.datasets_at_hand import check_dataset_name, images_a_class
 from adaptask.experiments.paper.figures import PrintedTime
@@ -237,13 +238,20 @@ def default_folder(planned: Plan) -> Path:
     return Path("runs") / "-".join(words)
 
 
-def reproduce(planned: Plan, folder: Path | None = None, *, workers: int | None = None) -> int:
+def reproduce(
+    planned: Plan,
+    folder: Path | None = None,
+    *,
+    workers: int | None = None,
+    cluster: ClusterOptions = ClusterOptions(),  # noqa: B008, it is frozen
+) -> int:
     """Run what was planned, then print the table and write the report.
 
     Args:
         planned: What is to be run, or timed.
         folder: Where; one named after it where it is not given. What it has already is kept.
         workers: How many processes; None chooses. Times are always measured in one.
+        cluster: Where the runs are made, if not by this machine alone. Times are measured here.
 
     Returns:
         The exit status: 1 if a run failed.
@@ -255,8 +263,8 @@ def reproduce(planned: Plan, folder: Path | None = None, *, workers: int | None 
     if planned.times:
         run_times(planned, folder)
         return 0
-    from adaptask.experiments.conclusion import conclude
-    from adaptask.experiments.studies import StudyPlan, run_study
+    from adaptask.experiments.conclusion import run_and_conclude
+    from adaptask.experiments.studies import StudyPlan
 
     configs = _all_configs(planned)
     study = StudyPlan(
@@ -269,7 +277,7 @@ def reproduce(planned: Plan, folder: Path | None = None, *, workers: int | None 
         citations=planned.citations,
         config_of=lambda arm: configs.get(arm.name),
     )
-    return conclude(folder, run_study(study, folder, workers=workers))
+    return run_and_conclude(study, folder, workers=workers, cluster=cluster)
 
 
 def _all_configs(planned: Plan) -> dict[str, RunConfig]:

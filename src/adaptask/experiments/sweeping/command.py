@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
@@ -17,11 +18,13 @@ from adaptask.arguments import check_choice, check_integer
 from adaptask.atomic_file import not_written
 from adaptask.errors import ArgumentError
 from adaptask.experiments.building import build_model, build_schedule
+from adaptask.experiments.cluster.options import ClusterOptions
 from adaptask.experiments.config import RunConfig
 from adaptask.experiments.running import run as train_run
 from adaptask.experiments.study_checks import check_buildable
 from adaptask.experiments.sweeping.journal import FILE as JOURNAL
 from adaptask.experiments.sweeping.journal import Journal, JournalLock, require_optuna
+from adaptask.experiments.sweeping.on_cluster import search_on_cluster
 from adaptask.experiments.sweeping.plan import SweepTrial, plan_trials
 from adaptask.experiments.sweeping.plan_file import check_same_sweep, write_plan
 from adaptask.experiments.sweeping.results import Result, print_results, study_of_sweep
@@ -33,6 +36,7 @@ from adaptask.training.displays import choose_display
 from adaptask.training.optimisation import build_optimizer
 
 _IMAGE_SHAPE = (3, 84, 84)
+_TO_GO_ON = "To go on, give the same command again; what is done is kept."
 
 
 def sweep(
@@ -47,6 +51,7 @@ def sweep(
     prune: bool = True,
     output: Path | None = None,
     quiet: bool = False,
+    cluster: ClusterOptions = ClusterOptions(),  # noqa: B008, it is frozen
     command: Sequence[str] = (),
     run: RunFunction | None = None,
 ) -> int:
@@ -63,6 +68,7 @@ def sweep(
         prune: Whether trials that are worse than most are given up early.
         output: The folder of the sweep; one named after it where none is given.
         quiet: Whether to say only what goes wrong, and the results.
+        cluster: Where the runs are made, if not by this process alone.
         command: The words that repeat it.
         run: Trains a run; `running.run` where none is given.
 
@@ -83,34 +89,63 @@ def sweep(
         # One for all: data and tasks are seldom varied.
         check_buildable({plan[0].name: plan[0].config})
     folder = output or default_output(base, list(plan[0].labels))
-    check_same_sweep(folder, plan)
-    _make(folder)
+    machines = cluster.open()
     run_seeds = range(base.seed, base.seed + seeds)
     study = study_of_sweep(base, plan, run_seeds, command=shlex.join(command))
+    with ExitStack() as stack:
+        if machines is not None:
+            stack.enter_context(machines.opened(folder, [trial.config for trial in plan]))
+            machines.fetch()
+        check_same_sweep(folder, plan)
+        _make(folder)
+        with JournalLock(folder / JOURNAL):
+            write_plan(folder, plan)
+            study.write(folder)
+        journal = Journal(folder, options, n_steps=base.steps, prune=prune)
+        try:
+            if machines is None:
+                _search(plan, folder, run_seeds, journal, run or train_run, quiet=quiet)
+            else:
+                machines.keep()
+                search_on_cluster(
+                    machines, plan, folder, seeds=run_seeds, journal=journal, quiet=quiet
+                )
+        except (KeyboardInterrupt, SystemExit):
+            choose_display(quiet=quiet, stream=sys.stderr).message(_TO_GO_ON)
+            raise
+    status = _conclude(base, plan, run_seeds, folder, command=study.command)
+    if machines is not None:
+        machines.keep()
+    return status
+
+
+def _conclude(
+    base: RunConfig, plan: Sequence[SweepTrial], seeds: Sequence[int], folder: Path, *, command: str
+) -> int:
+    """Write down what came out, and show it; return the exit status."""
+    results = [Result.read(folder, trial, seeds) for trial in plan]
     with JournalLock(folder / JOURNAL):
-        write_plan(folder, plan)
-        study.write(folder)
-    display = choose_display(quiet=quiet, stream=sys.stderr)
-    searching = Searching(
-        folder,
-        seeds=run_seeds,
-        journal=Journal(folder, options, n_steps=base.steps, prune=prune),
-        run=run or train_run,
-        display=display,
-    )
-    try:
-        for number, trial in enumerate(plan, start=1):
-            searching.settle(trial, f"Trial {number} of {len(plan)}")
-    except (KeyboardInterrupt, SystemExit):
-        display.message("To go on, give the same command again; what is done is kept.")
-        raise
-    results = [Result.read(folder, trial, run_seeds) for trial in plan]
-    with JournalLock(folder / JOURNAL):
-        study_of_sweep(base, plan, run_seeds, command=study.command, results=results).write(folder)
+        study_of_sweep(base, plan, seeds, command=command, results=results).write(folder)
     print_results(results, folder)
     _, page = make_report(folder)
     sys.stdout.write(f"The report is {page.resolve()}\n")
     return 1 if any(result.state == "failed" for result in results) else 0
+
+
+def _search(
+    plan: Sequence[SweepTrial],
+    folder: Path,
+    seeds: Sequence[int],
+    journal: Journal,
+    run: RunFunction,
+    *,
+    quiet: bool,
+) -> None:
+    """Bring the trials to their end in this process, one after the other."""
+    display = choose_display(quiet=quiet, stream=sys.stderr)
+    searching = Searching(folder, seeds=seeds, journal=journal, run=run, display=display)
+    for number, trial in enumerate(plan, start=1):
+        searching.settle(trial, f"Trial {number} of {len(plan)}")
 
 
 def default_output(base: RunConfig, names: Sequence[str]) -> Path:

@@ -1,0 +1,146 @@
+"""What Ray costs: a study of eight small runs in its workers, and in our own processes.
+
+    python benchmarks/cluster.py
+
+Both make the same runs, two at once: ProtoNet on a Conv-4 with 4 filters, 5-way 1-shot, on
+`glyphs`. Three ways take turns, round by round: our own pool of processes; Ray, started for the
+study and ended after it; and Ray as it is on a cluster, where it runs already and its workers have
+been used before. All times are those of a whole study, processes that start and import torch
+included. Results are compared too: they must be the same to the bit.
+
+Measured on two cores while other programs were at work on them (load 5 to 7), three rounds of 100
+steps a run, seconds a study:
+
+                      median    range          to the own pool, median of rounds
+    own pool            24.4    10.6 to 35.7   1.00
+    Ray, started        25.4    20.1 to 28.7   0.82
+    Ray, running        14.3     7.4 to 17.4   0.49
+
+The ranges overlap: that load says more than the ways differ, and no ratio should be quoted from
+here before it was measured on an idle machine. What can be seen: Ray costs no multiple of our own
+processes, and a cluster that runs spares the start of processes and the import of torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from adaptask.data import load
+from adaptask.experiments.cluster.connection import connected
+from adaptask.experiments.cluster.options import ClusterOptions
+from adaptask.experiments.config import (
+    DataConfig,
+    EvaluationConfig,
+    EveryConfig,
+    MachineConfig,
+    RunConfig,
+)
+from adaptask.experiments.jobs import Job, run_jobs
+from adaptask.experiments.model_options import Conv4Options
+from adaptask.experiments.sharing import Sharing
+
+N_RUNS, N_WORKERS = 8, 2
+
+
+class Nothing:
+    """A display that shows nothing."""
+
+    def begin_job(self, job: Job) -> None:
+        """Do nothing."""
+
+    def advance_job(self, job: Job, step: int, metrics: Mapping[str, float]) -> None:
+        """Do nothing."""
+
+    def end_job(self, job: Job, failure: str | None) -> None:
+        """Do nothing."""
+
+    def warn(self, text: str) -> None:
+        """Do nothing."""
+
+
+def jobs_in(folder: Path, steps: int) -> list[Job]:
+    """Return the runs of a study."""
+    config = RunConfig(
+        steps=steps,
+        data=DataConfig(dataset="glyphs"),
+        conv4=Conv4Options(filters=4),
+        evaluation=EvaluationConfig(n_episodes=20, n_validation=20),
+        every=EveryConfig(validate=50, checkpoint=50),
+        machine=MachineConfig(device="cpu", threads=1),
+    )
+    return [Job(str(i), replace(config, seed=i), folder / f"runs/{i}") for i in range(N_RUNS)]
+
+
+def in_the_pool(folder: Path, steps: int) -> None:
+    """Make the runs in processes of our own."""
+    assert run_jobs(jobs_in(folder, steps), Nothing(), Sharing(N_WORKERS)) == {}
+
+
+def through_ray(folder: Path, steps: int) -> None:
+    """Make the runs through Ray, which is started where it is not running."""
+    jobs = jobs_in(folder, steps)
+    cluster = ClusterOptions(cluster="ray").open()
+    assert cluster is not None
+    with cluster.opened(folder, [job.config for job in jobs]):
+        assert cluster.run(jobs, Nothing(), workers=N_WORKERS) == {}
+
+
+def timed(make: Callable[[Path, int], None], steps: int) -> tuple[float, list[bytes]]:
+    """Return how long a study takes, in seconds, and its results."""
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.perf_counter()
+        make(Path(folder), steps)
+        seconds = time.perf_counter() - start
+        return seconds, [(j.path / "test.json").read_bytes() for j in jobs_in(Path(folder), steps)]
+
+
+def compare(steps: int, rounds: int) -> None:
+    """Print the times of all three ways, taken in turns."""
+    times: dict[str, list[float]] = {"own pool": [], "Ray, started": [], "Ray, running": []}
+    for _ in range(rounds):
+        seconds, expected = timed(in_the_pool, steps)
+        times["own pool"].append(seconds)
+        for name in ("Ray, started", "Ray, running"):
+            with ExitStack() as stack:
+                if name == "Ray, running":
+                    stack.enter_context(connected(None))
+                    timed(through_ray, 1)
+                seconds, results = timed(through_ray, steps)
+            assert results == expected
+            times[name].append(seconds)
+    print(f"\n{steps} steps a run".ljust(24), "   median    range         to the own pool")
+    show(times)
+
+
+def show(times: Mapping[str, Sequence[float]]) -> None:
+    """Print seconds, and ratios within rounds."""
+    for name, seconds in times.items():
+        ratios = [a / b for a, b in zip(seconds, times["own pool"], strict=True)]
+        print(
+            f"{name:22} {statistics.median(seconds):8.1f} s  {min(seconds):.1f} to "
+            f"{max(seconds):.1f} s   {statistics.median(ratios):.2f}"
+        )
+
+
+def main() -> None:
+    """Run the comparison."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--steps", type=int, nargs="+", default=[100])
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    load("glyphs", "train")
+    for steps in options.steps:
+        compare(steps, options.rounds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Runs on the machines of a cluster: handed to Ray, kept on storage that all machines reach."""

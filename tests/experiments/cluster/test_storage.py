@@ -1,0 +1,246 @@
+"""Runs kept in a storage: what a kill leaves there can be gone on from, whenever it comes."""
+
+import os
+import shutil
+import sys
+from dataclasses import replace
+
+import pytest
+
+from adaptask.errors import ArgumentError, TrainingError
+from adaptask.experiments.cluster.mirror import RunMirror, fetch_study, push_study
+from adaptask.experiments.cluster.storage import Storage
+from adaptask.experiments.config_file import load_config
+from adaptask.experiments.running import run
+from adaptask.report.records import RunRecord
+from adaptask.training.displays import Silent
+from adaptask.training.run_folder import RunFolder
+
+
+class Mirrored(Silent):
+    """Brings every checkpoint to a storage."""
+
+    def __init__(self, mirror):
+        self.mirror = mirror
+
+    def advance(self, step, metrics=None):
+        self.mirror.push_checkpoint()
+
+
+def make(config, url, path):
+    """Make a run in a folder that is a copy of the storage's, as a worker does."""
+    mirror = RunMirror(url, path)
+    mirror.fetch()
+    run(config, path, display=Mirrored(mirror))
+    mirror.push()
+
+
+def contents(folder):
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def records(folder):
+    """The records of a run, but for times."""
+    return [{k: v for k, v in r.items() if k != "seconds"} for r in RunRecord(folder).metrics]
+
+
+@pytest.fixture
+def operations(tiny_config, tmp_path, monkeypatch):
+    """All that a run of 12 steps, gone on with to 16, does to its storage; and both results."""
+    done, results = [], {}
+    put, remove = Storage.put, Storage.remove
+
+    def log_put(storage, source, name):
+        done.append((name, source.read_bytes()))
+        put(storage, source, name)
+
+    def log_remove(storage, name):
+        done.append((name, None))
+        remove(storage, name)
+
+    monkeypatch.setattr(Storage, "put", log_put)
+    monkeypatch.setattr(Storage, "remove", log_remove)
+    url = f"file://{tmp_path}/storage"
+    for steps in (12, 16):
+        scratch = tmp_path / f"scratch-{steps}"
+        make(replace(tiny_config, steps=steps), url, scratch)
+        results[steps] = (scratch / "test.json").read_bytes(), records(scratch)
+        local = contents(scratch)
+        kept = {name for name in local if name not in ("lock", "previous.pt")}
+        there = contents(tmp_path / "storage")
+        assert there == {name: local[name] for name in kept}
+    return done, results
+
+
+def apply(operation, folder):
+    name, content = operation
+    if content is None:
+        (folder / name).unlink()
+    else:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+
+
+def test_a_storage_can_be_gone_on_from_after_every_operation(operations, tiny_config, tmp_path):
+    done, results = operations
+    folder = tmp_path / "replayed"
+    folder.mkdir()
+    n_with_checkpoint, resumed = 0, []
+    extended = done.index(("test.json", None))
+    for number, operation in enumerate(done):
+        apply(operation, folder)
+        test = folder / "test.json"
+        if test.exists():
+            # It stands for a run that has ended, with as many steps as the configuration says.
+            assert test.read_bytes() == results[load_config(folder / "config.toml").steps][0]
+        saved = RunFolder(folder).load(pytest.fail)
+        if saved is not None:
+            n_with_checkpoint += 1
+            assert (folder / "metrics.jsonl").stat().st_size >= saved.metrics_size
+            due = [step for step in (5, 10, 15) if step <= saved.trainer["step"]]
+            assert all((folder / f"snapshots/step-{step:07}.npz").exists() for step in due)
+        if number % (len(done) // 6) == 3:
+            again = tmp_path / f"again-{number}"
+            shutil.copytree(folder, again)
+            steps = 12 if number < extended else 16
+            run(replace(tiny_config, steps=steps), again, display=Silent())
+            assert ((again / "test.json").read_bytes(), records(again)) == results[steps]
+            resumed.append(number)
+    assert n_with_checkpoint > 10
+    assert len(resumed) >= 5
+    assert results[12] != results[16]
+    assert resumed[0] < extended < resumed[-1]
+
+
+def test_a_file_that_is_cut_off_on_its_way_leaves_the_old_one(tmp_path, monkeypatch):
+    storage = Storage(f"file://{tmp_path}/storage")
+    source = tmp_path / "source"
+    source.write_text("old")
+    storage.put(source, "deep/down/file")
+    source.write_text("new and longer")
+    real = type(storage._files).put_file
+
+    def half(files, local, remote, **kwargs):
+        with open(remote, "w") as file:  # noqa: PTH123
+            file.write("new a")
+        raise ConnectionResetError("cut off")
+
+    monkeypatch.setattr(type(storage._files), "put_file", half)
+    with pytest.raises(TrainingError, match=r"could not write file://.*ConnectionResetError: cut"):
+        storage.put(source, "deep/down/file")
+    target = tmp_path / "storage" / "deep" / "down" / "file"
+    assert target.read_text() == "old"
+    assert storage.sizes() == {"deep/down/file": 3}  # what is unfinished does not count
+    monkeypatch.setattr(type(storage._files), "put_file", real)
+    storage.put(source, "deep/down/file")
+    assert target.read_text() == "new and longer"
+    storage.remove("deep/down/file")
+    storage.remove("deep/down/file")
+    assert storage.sizes() == {}
+
+
+def test_only_what_has_changed_is_copied(tmp_path, monkeypatch):
+    local, copied = tmp_path / "run", []
+    local.mkdir()
+    put = Storage.put
+    monkeypatch.setattr(
+        Storage, "put", lambda s, source, name: (copied.append(name), put(s, source, name))
+    )
+    for name in (
+        "test.json",
+        "metrics.jsonl",
+        "last.pt",
+        "best.pt",
+        "previous.pt",
+        "lock",
+        "a.tmp",
+    ):
+        (local / name).write_text(name)
+    mirror = RunMirror(f"file://{tmp_path}/storage", local)
+    mirror.push()
+    assert copied == ["best.pt", "metrics.jsonl", "last.pt", "test.json"]  # in this order
+    copied.clear()
+    mirror.push()
+    mirror.push_checkpoint()
+    assert copied == []
+    (local / "metrics.jsonl").write_text("more of it")
+    mirror.push_checkpoint()
+    assert copied == []  # it waits for the next checkpoint
+    (local / "last.pt").write_text("another checkpoint")
+    mirror.push_checkpoint()
+    assert copied == ["metrics.jsonl", "last.pt"]
+
+
+def test_a_copy_without_checkpoints_is_that_of_the_storage(tmp_path):
+    there, here = tmp_path / "storage", tmp_path / "run"
+    for folder, names in (
+        (there, ("config.toml", "metrics.jsonl", "last.pt", "best.pt")),
+        (here, ("config.toml", "last.pt", "previous.pt", "failure.txt", "test.json")),
+    ):
+        folder.mkdir()
+        for name in names:
+            (folder / name).write_text(f"{folder.name} {name}")
+    assert RunMirror(f"file://{there}", here).fetch(resumable=False)
+    # Checkpoints of another time would not fit the records, nor would its result.
+    names = ("config.toml", "metrics.jsonl", "best.pt")
+    assert contents(here) == {name: f"storage {name}".encode() for name in names}
+    assert not RunMirror(f"file://{tmp_path}/nothing", here).fetch()
+    assert set(contents(here)) == set(names)
+
+
+def test_a_study_is_handed_from_machine_to_machine(tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    url = f"file://{tmp_path}/storage"
+    files = {
+        "study.json": "{}",
+        "journal.log": "of this machine",
+        "tables/results.csv": "1,2",
+        "lock": "",
+        "runs/a/seed-0/config.toml": "steps = 1",
+        "runs/a/seed-0/last.pt": "weights",
+        "runs/a/lock": "",
+    }
+    for name, text in files.items():
+        (first / name).parent.mkdir(parents=True, exist_ok=True)
+        (first / name).write_text(text)
+    push_study(url, first)
+    fetch_study(url, second)
+    small = ("study.json", "tables/results.csv", "runs/a/seed-0/config.toml")
+    assert contents(second) == {name: files[name].encode() for name in small}
+    assert (tmp_path / "storage/runs/a/seed-0/last.pt").exists()
+    # Where the storage has something of a run, that alone counts, but for a trial's end.
+    for name in ("test.json", "pruned.txt"):
+        (second / "runs/a/seed-0" / name).write_text("of another time")
+    (second / "study.json").write_text('{"a": 1}')
+    push_study(url, second)
+    fetch_study(url, first)
+    assert (first / "study.json").read_text() == '{"a": 1}'
+    assert (first / "runs/a/seed-0/pruned.txt").exists()
+    assert not (first / "runs/a/seed-0/test.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("runs/study", "storage must be a URL .*--output"),
+        ("memory://study", "is seen by one process alone"),
+        ("nosuch://study", "cannot be used: .*nosuch"),
+    ],
+)
+def test_what_is_no_storage_is_refused(url, message):
+    with pytest.raises(ArgumentError, match=message):
+        Storage(url)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_storage_that_cannot_be_written_says_so(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(TrainingError, match=r"could not write .*PermissionError"):
+        Storage(f"file://{tmp_path}/storage").put(tmp_path, "x")
+    tmp_path.chmod(0o700)
+
+
+def test_without_fsspec_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(ArgumentError, match=r"pip install 'adaptask\[cluster\]'"):
+        Storage("s3://bucket/study")
