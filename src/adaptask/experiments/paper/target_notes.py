@@ -26,9 +26,11 @@ CLOSER_LOOK = (
     "ProtoNet and Matching Network train as in CloserLookFewShot: Adam at 1e-3, one 5-way task of "
     "16 queries a class a step, 60,000 steps for 1 shot and 40,000 for 5.",
     "Open: whether training images are augmented, which is an option of that code. We augment, as "
-    "its paper does: a random box of 8 to 100 % of the image stretched to its size (at 32 pixels "
-    "down to 9 x 9), colour jitter, flip. Characters are not augmented.",
-    "Not as in that code: negative cosines are kept, and test images are not cropped to their "
+    "its paper does: a random box of 8 to 100 % of the image stretched to its size, colour jitter, "
+    "flip. At 32 pixels, where such a box has down to 9 x 9 of them, images are padded by 4, "
+    "cropped and flipped instead. Characters are not augmented.",
+    "Not as in that code: validation has 200 episodes every 500 steps instead of 100 every 100, "
+    "negative cosines are kept, and test images are not cropped to their "
     "middle 87 %.",
 )
 
