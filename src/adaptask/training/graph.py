@@ -11,6 +11,7 @@ from torch import Tensor, optim
 
 from adaptask.arguments import check_choice
 from adaptask.errors import TrainingError
+from adaptask.training.group import ALONE
 from adaptask.training.step import TrainingStep
 
 ENGINES = ("auto", "graph", "eager")
@@ -113,7 +114,9 @@ class GraphEngine:
         make_capturable(self.step.optimizer)
         torch.cuda.synchronize(device)
         try:
-            with torch.cuda.graph(graph, stream=self._stream):
+            # Threads that watch over messages may look at the device meanwhile.
+            mode = "global" if self.step.group is ALONE else "thread_local"
+            with torch.cuda.graph(graph, stream=self._stream, capture_error_mode=mode):
                 self.step.run()
         except Exception as error:  # whatever a learner or a sampler does that cannot be captured
             # They take themselves to be in a graph still, and would refuse to draw.
@@ -150,6 +153,8 @@ def _obstacle(step: TrainingStep) -> str | None:
         return f"there are no graphs on {step.source.device.type}"
     if getattr(step.source, "storage", "device") == "host":
         return "the images are in host memory"
+    if not step.group.captures:
+        return "the processes talk to each other over the host"
     return None
 
 

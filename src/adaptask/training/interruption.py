@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 
 class StopSignals:
@@ -37,13 +37,6 @@ class StopSignals:
         """Give the signals back."""
         self._give_back()
 
-    def raise_if_received(self) -> None:
-        """Do what the signal asked for: `KeyboardInterrupt`, or an exit with 128 + its number."""
-        if self.received is signal.SIGINT:
-            raise KeyboardInterrupt
-        if self.received is not None:
-            raise SystemExit(128 + self.received)
-
     def _take(self, number: int, frame: FrameType | None) -> None:
         self.received = signal.Signals(number)
         self._give_back()
@@ -52,3 +45,10 @@ class StopSignals:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         self._handlers.clear()
+
+
+def obey(received: signal.Signals) -> NoReturn:
+    """Do what a signal asks for: `KeyboardInterrupt`, or an exit with 128 + its number."""
+    if received is signal.SIGINT:
+        raise KeyboardInterrupt
+    raise SystemExit(128 + received)

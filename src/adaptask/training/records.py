@@ -155,7 +155,9 @@ def _git_revision(folder: Path) -> dict[str, Any]:
     return {"revision": git("rev-parse", "HEAD"), "dirty": bool(changes)}
 
 
-def record_environment(path: Path, *, step: int = 0, device: str | None = None) -> None:
+def record_environment(
+    path: Path, *, step: int = 0, device: str | None = None, n_processes: int = 1
+) -> None:
     """Write down the environment from a step on, after those that the file has already.
 
     The file is a list; an environment equal to the last one is not repeated.
@@ -168,6 +170,8 @@ def record_environment(path: Path, *, step: int = 0, device: str | None = None) 
         content = json.loads(path.read_text(encoding="utf-8"))
         known = content if isinstance(content, list) else []
     here = environment() | {"device": device}
+    if n_processes > 1:
+        here["n_processes"] = n_processes
     if known and known[-1] == {"step": known[-1].get("step")} | here:
         return
     known.append({"step": step} | here)
