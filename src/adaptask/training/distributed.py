@@ -32,6 +32,8 @@ from adaptask.training.peers import Peers
 
 T = TypeVar("T")
 
+# The name that it has since torch 2.13, and the one that it had.
+_all_gather = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
 # On a GPU the host runs ahead of the device; it need not wait for the others at every step.
 _STEPS_BETWEEN_LOOKS = {"cpu": 1, "cuda": 16}
 
@@ -51,10 +53,8 @@ class DistributedGroup(Group):
         self.captures = False
         self.peers = peers
         self._steps_between_looks = 1
-        self.lost: TrainingError | None = None
-        """Says which process is gone, once a message did not arrive."""
         self.is_loss_told = False
-        """Whether that process has said itself why it ended."""
+        """Whether the process that is lost has said itself why it ended."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DistributedGroup:
         return self  # layers that share statistics know it, and learners are copied
@@ -127,7 +127,7 @@ class DistributedGroup(Group):
         own = torch.cat([tensor.flatten().to(torch.float32) for tensor in tensors])
         everything = own.new_empty(self.size * len(own))
         with self._talking():
-            distributed.all_gather_into_tensor(everything, own)
+            _all_gather(everything, own)
         parts = torch.split(everything.view(self.size, -1), [t.numel() for t in tensors], dim=1)
         return [
             part.reshape(self.size, *tensor.shape)
@@ -224,10 +224,11 @@ class DistributedGroup(Group):
             yield
         except RuntimeError as error:
             happened, self.is_loss_told = self.peers.who_failed()
-            self.lost = TrainingError(
-                f"{happened}. The run can go on from its last checkpoint: start it again with "
-                "--resume, or let torchrun do so, with --max-restarts."
+            advice = (
+                ". The run can go on from its last checkpoint: start it again with --resume, or "
+                "let torchrun do so, with --max-restarts."
             )
+            self.lost = TrainingError(happened if self.is_loss_told else happened + advice)
             raise self.lost from error
 
 

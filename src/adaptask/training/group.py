@@ -10,6 +10,7 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from adaptask.errors import TrainingError
 from adaptask.interfaces import Episodes, TaskSampler
 from adaptask.training.metrics import DivergenceWatch
 
@@ -41,6 +42,9 @@ class Group:
     """Which of the processes on its machine this is."""
     captures: bool = True
     """Whether what the processes tell each other within a step can be part of a device graph."""
+
+    lost: TrainingError | None = None
+    """Says which of the others is gone, once a message did not arrive."""
 
     @property
     def is_first(self) -> bool:

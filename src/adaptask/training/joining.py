@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
+import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import NoReturn
 
 import torch
@@ -89,18 +92,25 @@ def _join(environment: Mapping[str, str]) -> DistributedGroup:
             "in one process."
         ) from error
     has_nccl = torch.cuda.is_available() and distributed.is_nccl_available()
+    is_hosted = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    # The store may outlive the processes: torchrun starts others with the same one.
+    attempt = f"adaptask/{n_restarts(environment)}"
     try:
+        store = TCPStore(host, port, size, is_master=rank == 0 and not is_hosted, timeout=_TIMEOUT)
         distributed.init_process_group(
-            "cpu:gloo,cuda:nccl" if has_nccl else "gloo", timeout=_TIMEOUT
+            "cpu:gloo,cuda:nccl" if has_nccl else "gloo",
+            timeout=_TIMEOUT,
+            store=PrefixStore(attempt, store),
+            rank=rank,
+            world_size=size,
         )
         # A connection of its own: the other one is kept busy while a process waits.
-        store = TCPStore(host, port, is_master=False, timeout=_TIMEOUT)
+        own_store = TCPStore(host, port, is_master=False, timeout=_TIMEOUT)
     except (RuntimeError, ValueError) as error:
         raise TrainingError(
             f"rank {rank} did not find the other {size - 1} processes at {host}:{port}: {error}"
         ) from error
-    attempt = PrefixStore(f"adaptask/{n_restarts(environment)}", store)
-    peers = Peers(attempt, rank=rank, size=size)
+    peers = Peers(PrefixStore(attempt, own_store), rank=rank, size=size)
     return DistributedGroup(peers, local_rank=local_rank, local_size=local_size)
 
 
@@ -111,12 +121,9 @@ def _leave_with(group: DistributedGroup, error: BaseException) -> NoReturn:
         if isinstance(error, KeyboardInterrupt) and not group.is_first:
             raise SystemExit(130) from None
         raise error
-    from torch.distributed.elastic.multiprocessing.errors import ErrorHandler
-
-    with suppress(OSError):
-        ErrorHandler().record_exception(error)  # torchrun shows it beside the rank
     speaks = not group.is_loss_told if error is group.lost else True
     text = str(error) if isinstance(error, AdaptaskError) else f"{type(error).__name__}: {error}"
+    _record(text if isinstance(error, AdaptaskError) else traceback.format_exc())
     if speaks:
         group.peers.tell(text)
         speaks = not _lower_rank_says(group, text)
@@ -131,11 +138,23 @@ def _leave_with(group: DistributedGroup, error: BaseException) -> NoReturn:
     raise error
 
 
+def _record(text: str) -> None:
+    """Write down what torchrun shows beside the rank of a process that failed."""
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if path is not None:
+        details = {"py_callstack": text, "timestamp": str(int(time.time()))}
+        with suppress(OSError):
+            Path(path).write_text(
+                json.dumps({"message": {"message": text, "extraInfo": details}}), encoding="utf-8"
+            )
+
+
 def _lower_rank_says(group: DistributedGroup, text: str) -> bool:
-    """Return whether a process of a lower rank ends with the same words."""
+    """Return whether a process of a lower rank ends with the same words, and perhaps more."""
     deadline = time.monotonic() + _OTHERS_SPEAK_SECONDS
     while group.rank and time.monotonic() < deadline:
-        if any(group.peers.failure_of(rank) == text for rank in range(group.rank)):
+        told = (group.peers.failure_of(rank) for rank in range(group.rank))
+        if any(words is not None and words.startswith(text) for words in told):
             return True
         time.sleep(0.05)
     return False

@@ -342,9 +342,13 @@ class Trainer:
         try:
             act()
         except TrainingError as error:
+            if error is self.group.lost:
+                raise
             raise self._with_checkpoint(str(error)) from error
 
     def _with_checkpoint(self, message: str) -> TrainingError:
+        if not self.group.is_first:
+            return TrainingError(message)  # the first process knows
         kept = None if self.folder is None else self.folder.last_checkpoint()
         where = "There is no checkpoint yet." if kept is None else f"The last checkpoint is {kept}."
         return TrainingError(f"{message} {where}")

@@ -220,6 +220,9 @@ def reproduce(planned: Plan, folder: Path | None = None, *, workers: int | None 
     Raises:
         AdaptaskError: If something cannot be used or done; the message says what to do.
     """
+    from adaptask.training.joining import refuse_launch
+
+    refuse_launch("reproduce")
     folder = folder or default_folder(planned)
     if planned.times:
         run_times(planned, folder)
