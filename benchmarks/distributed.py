@@ -1,0 +1,150 @@
+"""How much quicker two processes make a step than one, and what their messages cost.
+
+    OMP_NUM_THREADS=1 torchrun --nproc-per-node 2 benchmarks/distributed.py
+
+Both processes hold the same parts. In turn, one of them makes a step of T tasks by itself while
+the other waits, and both make one of T tasks together; each has one thread. The ratio is that of
+medians of neighbouring turns: 0.5 would be twice as fast.
+
+FIGURES
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from torch import optim
+
+from adaptask.backbones import build_backbone
+from adaptask.data import EpisodeSource, ImageSet
+from adaptask.learners import build_learner
+from adaptask.samplers import build_sampler
+from adaptask.training.group import ALONE, Group
+from adaptask.training.joining import joined
+from adaptask.training.shared_norm import share_statistics
+from adaptask.training.step import TrainingStep
+
+N_WAY, N_TASKS, WARM_UP = 5, 4, 2
+Setting = tuple[str, str, str, int]
+SETTINGS: tuple[Setting, ...] = (
+    # learner, backbone, norm, pixels
+    ("protonet", "conv4", "batch", 28),
+    ("protonet", "conv4", "task", 28),
+    ("maml", "conv4", "batch", 28),
+    ("protonet", "resnet12", "batch", 32),
+)
+
+
+def noise(size: int) -> ImageSet:
+    """Return 64 classes of 30 images of nothing."""
+    generator = torch.Generator().manual_seed(0)
+    shape = (64 * 30, 3, size, size)
+    return ImageSet(
+        dataset="noise",
+        split="train",
+        images=torch.randint(256, shape, dtype=torch.uint8, generator=generator),
+        class_names=tuple(map(str, range(64))),
+        class_starts=torch.arange(65) * 30,
+    )
+
+
+def build(setting: Setting, group: Group) -> TrainingStep:
+    """Build a step of one setting."""
+    name, backbone_name, norm, size = setting
+    torch.manual_seed(0)
+    options = {"n_way": N_WAY} if name == "maml" else {}
+    backbone = build_backbone(backbone_name, image_shape=(3, size, size), norm=norm)
+    learner = build_learner(name, backbone=backbone, **options)
+    share_statistics(learner, group)
+    return TrainingStep(
+        learner,
+        build_sampler("gcp", n_classes=64, n_way=N_WAY),
+        EpisodeSource(noise(size)),
+        optim.SGD(learner.parameters(), lr=1e-3),
+        n_shot=1,
+        n_query=15,
+        n_tasks=N_TASKS,
+        group=group,
+    )
+
+
+def seconds(act: Callable[[], object]) -> float:
+    """Return how long something takes."""
+    start = time.perf_counter()
+    act()
+    return time.perf_counter() - start
+
+
+def measure(setting: Setting, group: Group, limit: float) -> None:
+    """Let one and all take turns, and print how long each took."""
+    alone, together = build(setting, ALONE), build(setting, group)
+    singles: list[float] = []
+    shared: list[float] = []
+    deadline = time.perf_counter() + limit
+    while group.from_first(len(shared) < WARM_UP + 5 or time.perf_counter() < deadline):
+        number = len(shared)
+        if group.is_first:
+            singles.append(seconds(lambda n=number: alone(n)))  # type: ignore[misc]
+        group.gather(None)  # both begin at once
+        shared.append(seconds(lambda n=number: together(n)))  # type: ignore[misc]
+    if not group.is_first:
+        return
+    ratios = [s / a for a, s in zip(singles[WARM_UP:], shared[WARM_UP:], strict=True)]
+    name = " ".join((setting[0], setting[1], setting[2], str(setting[3])))
+    print(
+        f"{name:28}{1e3 * statistics.median(singles[WARM_UP:]):10.1f}"
+        f"{1e3 * statistics.median(shared[WARM_UP:]):10.1f}"
+        f"{statistics.median(ratios):8.2f}{len(ratios):7}",
+        flush=True,
+    )
+
+
+def measure_messages(group: Group, n_turns: int = 300) -> None:
+    """Print what the two messages of a step take by themselves."""
+    step = build(SETTINGS[0], group)
+    n_own = N_TASKS // group.size
+    labels = torch.arange(N_WAY).repeat_interleave(15).expand(n_own, -1)
+    probabilities = torch.full((n_own, len(labels[0]), N_WAY), 1 / N_WAY)
+    parameters = list(step.learner.parameters())
+    for parameter in parameters:
+        parameter.grad = torch.zeros_like(parameter)
+
+    def exchange() -> None:
+        group.exchange(step.sampler, probabilities, labels, step.divergence, n_parts=1)
+
+    acts = {
+        f"feedback, {4 * (1 + N_WAY + n_own * N_WAY**2)} bytes a process": exchange,
+        f"gradients, {sum(p.numel() for p in parameters)} numbers": (
+            lambda: group.average_gradients(parameters)
+        ),
+        "whether to stop": lambda: group.agree_to_stop(None, 0),
+    }
+    for name, act in acts.items():
+        times = [seconds(act) for _ in range(n_turns)]
+        if group.is_first:
+            print(f"{name}: {1e6 * statistics.median(times):.0f} us", flush=True)
+
+
+def main() -> None:
+    """Print both tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=30.0, help="for each setting")
+    parser.add_argument("--settings", type=int, default=len(SETTINGS), help="only the first ones")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    with joined() as group:
+        if group.is_first:
+            print(f"{group.size} processes, {N_TASKS} tasks, {N_WAY}-way 1-shot, 15 queries")
+        measure_messages(group)
+        if group.is_first:
+            print(f"{'setting':28}{'one, ms':>10}{'all, ms':>10}{'ratio':>8}{'turns':>7}")
+        for setting in SETTINGS[: arguments.settings]:
+            measure(setting, group, arguments.seconds)
+
+
+if __name__ == "__main__":
+    main()
