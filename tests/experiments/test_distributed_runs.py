@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import time
 from pathlib import Path
 
@@ -193,3 +194,28 @@ def test_a_process_on_a_gpu_captures_its_messages_and_makes_the_same_run(torchru
     )
     # A GPU adds in another order each time.
     check_alike(found, expected, tolerance=1e-2)
+
+
+def test_two_machines_that_share_no_folder_make_the_run_of_two_processes(
+    finished, torchrun, tmp_path
+):
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        endpoint = f"localhost:{free.getsockname()[1]}"
+    options = ["--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint]
+    folders = [tmp_path / "here", tmp_path / "there"]
+    machines = [
+        torchrun(
+            *("-m", "adaptask", "train", *words(), "--output", folder),
+            n_processes=1,
+            options=(*options, "--rdzv-id", "7"),
+        )
+        for folder in folders
+    ]
+    for machine in machines:
+        said = machine.communicate(timeout=SECONDS)[1]
+        assert machine.returncode == 0, said
+    [folder] = [folder for folder in folders if folder.exists()]
+    whole, _ = finished
+    assert same(state(folder), state(whole))
+    assert records(folder) == records(whole)

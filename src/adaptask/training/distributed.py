@@ -13,6 +13,7 @@ are computed by hand, as those of MAML and Reptile.
 from __future__ import annotations
 
 import hashlib
+import io
 import signal
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -168,12 +169,18 @@ class DistributedGroup(Group):
         return things
 
     def from_first(self, thing: T) -> T:
-        """Return what the first process has."""
-        things = [thing if self.is_first else None]
+        """Return what the first process has; tensors arrive on the CPU."""
+        content = io.BytesIO()
+        if self.is_first:
+            # Not as it is: its tensors would come to lie on the device of the first process.
+            torch.save(thing, content)
+        things = [content.getvalue()]
         with self._talking():
             distributed.broadcast_object_list(things, src=0, device=torch.device("cpu"))
-        received: Any = things[0]
-        return received  # type: ignore[no-any-return]
+        if self.is_first:
+            return thing
+        received: T = torch.load(io.BytesIO(things[0]), map_location="cpu", weights_only=False)
+        return received
 
     @contextmanager
     def together(self) -> Iterator[None]:
