@@ -246,3 +246,27 @@ def test_a_damaged_environment_is_named(monkeypatch):
     launched(monkeypatch, RANK="first")
     with pytest.raises(ArgumentError, match=r"RANK, .* as torchrun sets them"), joined():
         pass
+
+
+class TwoInOneProcess(DistributedGroup):
+    """Two processes of which the other one has tasks like those of this one, and 100 more."""
+
+    def _gather_flat(self, tensors):
+        return [torch.stack((t.float(), t.float() + 100 * (t.ndim > 1))) for t in tensors]
+
+
+class AnySampler:
+    """A sampler that may look at every query by itself."""
+
+
+def test_a_sampler_of_another_kind_gets_every_query_in_the_order_of_the_draw():
+    group = TwoInOneProcess(NobodyElse(), local_rank=0, local_size=2)
+    watch = DivergenceWatch(torch.device("cpu"), 2, is_alone=False)
+    # Of two parts of a step, this process had two tasks each.
+    probabilities = torch.arange(4.0).view(4, 1, 1).expand(4, 3, 2)
+    labels = torch.arange(4).view(4, 1).expand(4, 3)
+    found, answers = group.exchange(AnySampler(), probabilities, labels, watch, n_parts=2)
+    assert found.shape == (8, 3, 2)
+    assert found[:, 0, 0].tolist() == [0, 1, 100, 101, 2, 3, 102, 103]
+    assert answers.dtype == torch.int64
+    assert answers[:, 0].tolist() == [0, 1, 100, 101, 2, 3, 102, 103]
