@@ -1,3 +1,7 @@
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -56,3 +60,20 @@ def glyphs_cache(generated_glyphs, tmp_path_factory):
     root = tmp_path_factory.mktemp("glyphs-cache")
     write_cache(root / GLYPHS.name, generated_glyphs, source=GLYPHS.source)
     return root
+
+
+@pytest.fixture(scope="session")
+def torchrun(tiny_cache):
+    """Starts several processes that make one run; returns the launcher's process."""
+
+    def start(*words, n_processes=2, options=()):
+        launcher = [sys.executable, "-m", "torch.distributed.run"]
+        return subprocess.Popen(
+            [*launcher, "--nproc-per-node", str(n_processes), *options, *map(str, words)],
+            env=os.environ | {"ADAPTASK_CACHE": str(tiny_cache), "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    return start

@@ -97,3 +97,17 @@ def build_from(
     if missing := [key for key in required if key not in settings]:
         raise ArgumentError(f"The {kind} {name!r} needs {', '.join(missing)}.")
     return build(**settings)
+
+
+def check_members(name: str, part: object, *members: str) -> None:
+    """Check that an object has what is asked of it.
+
+    Raises:
+        ArgumentError: If it has not.
+    """
+    missing = [member for member in members if not hasattr(part, member)]
+    if missing:
+        raise ArgumentError(
+            f"the {name} must have {', '.join(members)}; {type(part).__name__} has no "
+            f"{', '.join(missing)}."
+        )

@@ -12,7 +12,7 @@ One step of training reads, with every tensor on one device:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
@@ -80,6 +80,11 @@ class Episodes:
     """`tasks x (way * query) x channels x height x width`, float."""
     query_labels: Tensor
     """`tasks x (way * query)` int64, positions in the task, 0 to way - 1."""
+
+
+def take_tasks(episodes: Episodes, start: int, stop: int) -> Episodes:
+    """Return the episodes of tasks `start` to `stop - 1`."""
+    return Episodes(*(getattr(episodes, field.name)[start:stop] for field in fields(Episodes)))
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,10 @@ def generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
+def boxes_of(step, images, generator):
+    return step.draw(len(images), images.shape[-2:], images.device, generator)
+
+
 def copies_of_one_image(n, channels=3, size=12):
     image = torch.rand(1, channels, size, size, generator=generator(9))
     return image.expand(n, -1, -1, -1).contiguous()
@@ -112,7 +116,7 @@ def test_boxes_lie_inside_with_uniform_area_and_log_uniform_shape():
     # first attempt is the law of the box.
     step = RandomResizedCrop(scale=(0.2, 0.5), ratio=(0.8, 1.25))
     images = torch.zeros(1, 1, 1, 1).expand(4000, 1, 400, 400)
-    tops, lefts, heights, widths = step.boxes(images, generator(6)).double()
+    tops, lefts, heights, widths = boxes_of(step, images, generator(6)).double()
     assert bool((tops >= 0).all())
     assert bool((tops + heights <= 400).all())
     assert bool((lefts >= 0).all())
@@ -128,10 +132,10 @@ def test_boxes_lie_inside_with_uniform_area_and_log_uniform_shape():
 
 def test_boxes_that_never_fit_become_the_largest_centred_one():
     tall = torch.zeros(5, 1, 40, 10)
-    boxes = RandomResizedCrop(scale=(1.0, 1.0)).boxes(tall, generator(0))
+    boxes = boxes_of(RandomResizedCrop(scale=(1.0, 1.0)), tall, generator(0))
     assert boxes.T.tolist() == [[13, 0, 13, 10]] * 5
     wide = torch.zeros(5, 1, 10, 40)
-    boxes = RandomResizedCrop(scale=(1.0, 1.0)).boxes(wide, generator(0))
+    boxes = boxes_of(RandomResizedCrop(scale=(1.0, 1.0)), wide, generator(0))
     assert boxes.T.tolist() == [[0, 13, 10, 13]] * 5
 
 

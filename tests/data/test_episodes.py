@@ -1,5 +1,5 @@
 from dataclasses import replace
-from itertools import combinations, permutations
+from itertools import combinations, pairwise, permutations
 
 import pytest
 import torch
@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
+from adaptask.data.augmentation import AUGMENTATIONS, ColourJitter, Compose
 from adaptask.data.episodes import EpisodeSource
 from adaptask.data.images import ImageSet
 from adaptask.errors import ArgumentError, DataError, StateError
@@ -323,3 +324,35 @@ def test_host_storage_brings_right_episodes_to_the_device():
         assert episodes.query_images.device == source.device
         torch.testing.assert_close(episodes.support_images.cpu(), expected.support_images)
         torch.testing.assert_close(episodes.query_images.cpu(), expected.query_images)
+
+
+def _darker(images, generator):
+    return images * torch.rand(len(images), 1, 1, 1, generator=generator)
+
+
+@pytest.mark.parametrize(
+    "augmentation", [*AUGMENTATIONS, Compose((AUGMENTATIONS["crop-flip"], ColourJitter())), _darker]
+)
+def test_shares_of_a_draw_make_up_the_whole_and_leave_the_same_state(augmentation):
+    image_set = make_set([7, 9, 8, 7], shape=(3, 8, 8))
+    image_set.images.random_(256, generator=torch.Generator().manual_seed(0))
+    class_ids = torch.tensor([[0, 1], [2, 3], [1, 3], [2, 0]])
+    whole, *others = (EpisodeSource(image_set, seed=3, augmentation=augmentation) for _ in range(4))
+    for bounds in ((0, 1, 3, 4), (0, 2, 3, 4)):
+        expected = whole.draw(class_ids, n_shot=2, n_query=3)
+        shares = [
+            source.draw_share(class_ids, start, stop, n_shot=2, n_query=3)
+            for source, (start, stop) in zip(others, pairwise(bounds), strict=True)
+        ]
+        for name, value in vars(expected).items():
+            assert torch.equal(torch.cat([getattr(share, name) for share in shares]), value), name
+    for source in others:
+        assert torch.equal(source.choice_generator.get_state(), whole.choice_generator.get_state())
+
+
+def test_a_share_refuses_what_a_draw_refuses():
+    source = EpisodeSource(make_set([7, 9]), seed=3)
+    with pytest.raises(ArgumentError, match="distinct"):
+        source.draw_share(torch.tensor([[0, 1], [1, 1]]), 0, 1, n_shot=1, n_query=1)
+    with pytest.raises(DataError, match="has 7 images"):
+        source.draw_share(torch.tensor([[0, 1]]), 0, 1, n_shot=4, n_query=4)

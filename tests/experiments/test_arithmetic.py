@@ -70,6 +70,13 @@ def test_what_was_asked_for_stays(device):
     assert settled(settled(LONG, device), CPU) == settled(LONG, device)
 
 
+def test_processes_that_talk_within_a_step_do_not_compile_it():
+    assert settled(LONG, GPU, n_processes=2).machine.compile == "no"
+    asked = replace(LONG, machine=MachineConfig(compile="yes"))
+    with pytest.raises(ArgumentError, match="2 processes that make a run together cannot compile"):
+        settled(asked, GPU, n_processes=2)
+
+
 def test_gradients_within_gradients_are_not_compiled():
     config = RunConfig(model=ModelConfig(learner="maml"), machine=MachineConfig(compile="yes"))
     with pytest.raises(ArgumentError, match=r"'maml' cannot be compiled.*other gradients"):

@@ -3,11 +3,15 @@
 Each step is a frozen dataclass called with images, `batch x channels x height x width` float from
 0 to 1, and a generator on their device. It returns images of the same shape, synchronises nothing
 and never loops over images. What is random is drawn here; `adaptask.data.transforms` applies it.
+
+Drawing and applying are apart, so that a process which has a share of the images can draw for all
+of them, as one process would, and change only its own.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -30,6 +34,71 @@ class Augmentation(Protocol):
 
 
 @dataclass(frozen=True)
+class Share:
+    """Some images of a batch whose others are elsewhere."""
+
+    n_images: int
+    """How many images the batch has."""
+    places: Tensor
+    """Which of them are here, `share` int64."""
+
+
+class DrawnAugmentation(ABC):
+    """An augmentation that first draws what is to be done: write `draw` and `apply`."""
+
+    @abstractmethod
+    def draw(
+        self, n_images: int, size: Sequence[int], device: torch.device, generator: torch.Generator
+    ) -> Tensor:
+        """Return what is done to each of so many images, `... x batch`.
+
+        Args:
+            n_images: How many.
+            size: Their height and width.
+            device: Where the draw is made.
+            generator: Source of randomness, there.
+        """
+
+    @abstractmethod
+    def apply(self, images: Tensor, drawn: Tensor) -> Tensor:
+        """Do to images what was drawn for each."""
+
+    def draw_for(
+        self,
+        n_images: int,
+        size: Sequence[int],
+        device: torch.device,
+        generator: torch.Generator,
+        share: Share | None = None,
+    ) -> Tensor:
+        """Return what is done to each image here; draw for the others of its batch as well."""
+        if share is None:
+            return self.draw(n_images, size, device, generator)
+        return self.draw(share.n_images, size, device, generator).index_select(-1, share.places)
+
+    def __call__(
+        self, images: Tensor, generator: torch.Generator, share: Share | None = None
+    ) -> Tensor:
+        """Return the images, each changed by a draw of its own."""
+        size = images.shape[-2:]
+        return self.apply(images, self.draw_for(len(images), size, images.device, generator, share))
+
+
+def steps_of(augmentation: Augmentation | None) -> tuple[Augmentation, ...]:
+    """Return what an augmentation consists of, in order."""
+    if augmentation is None:
+        return ()
+    if not isinstance(augmentation, Compose):
+        return (augmentation,)
+    return tuple(leaf for step in augmentation.steps for leaf in steps_of(step))
+
+
+def can_share(augmentation: Augmentation | None) -> bool:
+    """Return whether an augmentation can be applied to a share of a batch."""
+    return all(isinstance(step, DrawnAugmentation) for step in steps_of(augmentation))
+
+
+@dataclass(frozen=True)
 class Compose:
     """Applies its steps in order; without steps it changes nothing."""
 
@@ -43,7 +112,7 @@ class Compose:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HorizontalFlip:
+class HorizontalFlip(DrawnAugmentation):
     """Mirrors each image left to right with a probability."""
 
     probability: float = 0.5
@@ -55,18 +124,19 @@ class HorizontalFlip:
                 f"probability of a flip must be between 0 and 1; got {self.probability}."
             )
 
-    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the images, some mirrored."""
-        flipped = self.draw(len(images), images.device, generator)
-        return torch.where(flipped[:, None, None, None], images.flip(-1), images)
-
-    def draw(self, n_images: int, device: torch.device, generator: torch.Generator) -> Tensor:
+    def draw(
+        self, n_images: int, size: Sequence[int], device: torch.device, generator: torch.Generator
+    ) -> Tensor:
         """Return which images are mirrored, `batch` bool."""
         return torch.rand(n_images, generator=generator, device=device) < self.probability
 
+    def apply(self, images: Tensor, drawn: Tensor) -> Tensor:
+        """Return the images, some mirrored."""
+        return torch.where(drawn[:, None, None, None], images.flip(-1), images)
+
 
 @dataclass(frozen=True, kw_only=True)
-class RandomCrop:
+class RandomCrop(DrawnAugmentation):
     """Pads each image with black and cuts a window of the old size out of it at random.
 
     `padding` is in pixels on every side; by default 4 up to a height of 48 (the custom for 32x32)
@@ -80,25 +150,24 @@ class RandomCrop:
         if self.padding is not None and self.padding < 0:
             raise ArgumentError(f"padding must be at least 0 pixels; got {self.padding}.")
 
-    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """Return a window of each padded image."""
-        offsets = self.draw(len(images), images.shape[-2], images.device, generator)
-        return crop_windows(images, offsets[0], offsets[1])
-
     def draw(
-        self, n_images: int, height: int, device: torch.device, generator: torch.Generator
+        self, n_images: int, size: Sequence[int], device: torch.device, generator: torch.Generator
     ) -> Tensor:
         """Return the first row and column of each window, `2 x batch` int64."""
         padding = self.padding
         if padding is None:
-            padding = 4 if height <= 48 else 8
+            padding = 4 if size[0] <= 48 else 8
         return torch.randint(
             -padding, padding + 1, (2, n_images), generator=generator, device=device
         )
 
+    def apply(self, images: Tensor, drawn: Tensor) -> Tensor:
+        """Return a window of each padded image."""
+        return crop_windows(images, drawn[0], drawn[1])
+
 
 @dataclass(frozen=True, kw_only=True)
-class RandomResizedCrop:
+class RandomResizedCrop(DrawnAugmentation):
     """Cuts a box of random area and shape out of each image and stretches it to the old size.
 
     The law is torchvision's: the area is uniform within `scale` times the image's, the logarithm
@@ -117,17 +186,19 @@ class RandomResizedCrop:
                     f"{name} must be a range (low, high) with 0 < low <= high; got ({low}, {high})."
                 )
 
-    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+    def apply(self, images: Tensor, drawn: Tensor) -> Tensor:
         """Return a stretched box of each image."""
-        return resize_boxes(images, self.boxes(images, generator))
+        return resize_boxes(images, drawn)
 
-    def boxes(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """Draw a box for each image: top, left, height and width in pixels, `4 x batch` int64."""
-        height, width = images.shape[-2:]
-        tries = (_BOX_ATTEMPTS, len(images))
-        area = height * width * _uniform(images, tries, *self.scale, generator)
+    def draw(
+        self, n_images: int, size: Sequence[int], device: torch.device, generator: torch.Generator
+    ) -> Tensor:
+        """Return a box for each image: top, left, height and width in pixels, `4 x batch`."""
+        height, width = size
+        tries = (_BOX_ATTEMPTS, n_images)
+        area = height * width * _uniform(tries, *self.scale, device, generator)
         low, high = (math.log(bound) for bound in self.ratio)
-        ratio = _uniform(images, tries, low, high, generator).exp()
+        ratio = _uniform(tries, low, high, device, generator).exp()
         widths = (area * ratio).sqrt().round()
         heights = (area / ratio).sqrt().round()
         fits = (widths >= 1) & (widths <= width) & (heights >= 1) & (heights <= height)
@@ -137,7 +208,7 @@ class RandomResizedCrop:
         central_height, central_width = self._central_box(height, width)
         box_heights = torch.where(found, heights.gather(0, first)[0], central_height)
         box_widths = torch.where(found, widths.gather(0, first)[0], central_width)
-        place = _uniform(images, (2, len(images)), 0.0, 1.0, generator)
+        place = _uniform((2, n_images), 0.0, 1.0, device, generator)
         # Rounding may carry the product up to the bound itself, hence the minimum.
         tops = torch.minimum((place[0] * (height - box_heights + 1)).floor(), height - box_heights)
         lefts = torch.minimum((place[1] * (width - box_widths + 1)).floor(), width - box_widths)
@@ -155,7 +226,7 @@ class RandomResizedCrop:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ColourJitter:
+class ColourJitter(DrawnAugmentation):
     """Changes brightness, contrast and saturation of each image, in an order of its own.
 
     Each factor is uniform from `max(0, 1 - strength)` to `1 + strength`, as in torchvision's
@@ -172,23 +243,30 @@ class ColourJitter:
             if not 0 <= getattr(self, name) < math.inf:
                 raise ArgumentError(f"{name} must be at least 0; got {getattr(self, name)}.")
 
-    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+    def draw(
+        self, n_images: int, size: Sequence[int], device: torch.device, generator: torch.Generator
+    ) -> Tensor:
+        """Return the three factors of each image, and then their order, `6 x batch`."""
+        factors = [
+            _uniform((n_images,), max(0.0, 1 - strength), 1 + strength, device, generator)
+            for strength in (self.brightness, self.contrast, self.saturation)
+        ]
+        keys = torch.rand((n_images, 3), generator=generator, device=device)
+        return torch.cat((torch.stack(factors), keys.argsort(dim=1).T.float()))
+
+    def apply(self, images: Tensor, drawn: Tensor) -> Tensor:
         """Return the images with their colours changed."""
-        factors = torch.stack(
-            [
-                _uniform(images, (len(images),), max(0.0, 1 - strength), 1 + strength, generator)
-                for strength in (self.brightness, self.contrast, self.saturation)
-            ],
-            dim=1,
-        )
-        keys = torch.rand(factors.shape, generator=generator, device=images.device)
-        return jitter_colours(images, factors, keys.argsort(dim=1))
+        return jitter_colours(images, drawn[:3].T, drawn[3:].T.long())
 
 
 def _uniform(
-    like: Tensor, shape: Sequence[int], low: float, high: float, generator: torch.Generator
+    shape: Sequence[int],
+    low: float,
+    high: float,
+    device: torch.device,
+    generator: torch.Generator,
 ) -> Tensor:
-    return torch.rand(*shape, generator=generator, device=like.device) * (high - low) + low
+    return torch.rand(*shape, generator=generator, device=device) * (high - low) + low
 
 
 AUGMENTATIONS: dict[str, Augmentation] = {

@@ -5,7 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from adaptask.data.augmentation import Augmentation, HorizontalFlip, RandomCrop
+from adaptask.data.augmentation import (
+    Augmentation,
+    HorizontalFlip,
+    RandomCrop,
+    Share,
+    steps_of,
+)
 from adaptask.kernels import find_kernels
 
 _POSSIBLE = ((), (RandomCrop,), (HorizontalFlip,), (RandomCrop, HorizontalFlip))
@@ -20,6 +26,7 @@ def cut_by_kernel(
     *,
     scale: Tensor,
     shift: Tensor,
+    share: Share | None = None,
 ) -> Tensor | None:
     """Return images as a learner is given them, or None where that takes several kernels.
 
@@ -32,17 +39,19 @@ def cut_by_kernel(
         generator: Source of randomness.
         scale: Factor on values from 0 to 1, `channels x 1 x 1`.
         shift: What is added then.
+        share: Which images of a larger batch these are.
     """
-    steps = () if augment is None else getattr(augment, "steps", (augment,))
+    steps = steps_of(augment)
     kernels = find_kernels("adaptask.data.fused", images.device)
     if kernels is None or tuple(type(step) for step in steps) not in _POSSIBLE:
         return None
     offsets = flipped = None
+    size = images.shape[2:]
     for step in steps:
         if isinstance(step, RandomCrop):
-            offsets = step.draw(len(index), images.shape[2], images.device, generator)
+            offsets = step.draw_for(len(index), size, images.device, generator, share)
         elif isinstance(step, HorizontalFlip):
-            flipped = step.draw(len(index), images.device, generator)
+            flipped = step.draw_for(len(index), size, images.device, generator, share)
     finished: Tensor = kernels.cut_images(
         images, index, offsets=offsets, flipped=flipped, scale=scale, shift=shift
     )

@@ -5,24 +5,34 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from adaptask.arguments import check_choice, check_integer
-from adaptask.data.augmentation import AUGMENTATIONS, Augmentation
+from adaptask.arguments import check_integer
+from adaptask.data.augmentation import (
+    Augmentation,
+    DrawnAugmentation,
+    Share,
+    can_share,
+    steps_of,
+)
 from adaptask.data.cutting import cut_by_kernel
 from adaptask.data.images import ImageSet
 from adaptask.data.normalisation import scale_and_shift
 from adaptask.data.plans import EpisodePlan, plan_episodes, take_episodes
+from adaptask.data.source_checks import (
+    Storage,
+    check_values,
+    choose_augmentation,
+    choose_storage,
+    class_counts,
+)
 from adaptask.data.subsets import ordered_subsets
 from adaptask.errors import ArgumentError, DataError, StateError
-from adaptask.interfaces import Episodes
+from adaptask.interfaces import Episodes, take_tasks
 
-Storage = Literal["auto", "device", "host"]
-_STORAGES = ("auto", "device", "host")
 _LARGEST_SEED = 2**63 - 1
 
 
@@ -63,13 +73,13 @@ class EpisodeSource:
         storage: Storage = "auto",
     ) -> None:
         check_integer("seed", seed, low=0)
-        counts = _class_counts(image_set)
+        counts = class_counts(image_set)
         self.image_set = image_set
         self._bounds = image_set.class_starts.cpu()
         # An empty tensor knows the index that a plain "cuda" leaves open.
         self.device = torch.empty(0, device=device or image_set.images.device).device
-        self.storage = _choose_storage(storage, image_set.images, self.device)
-        self._augment = _choose_augmentation(augmentation)
+        self.storage = choose_storage(storage, image_set.images, self.device)
+        self._augment = choose_augmentation(augmentation)
         self._smallest, self._largest = min(counts), max(counts)
         self._smallest_name = image_set.class_names[counts.index(self._smallest)]
         home = self.device if self.storage == "device" else torch.device("cpu")
@@ -113,6 +123,39 @@ class EpisodeSource:
         self._check_class_ids(class_ids)
         chosen = self._choose(class_ids.to(self._images.device), n_shot + n_query)
         return self._assemble(class_ids, chosen, n_shot, self._augment)
+
+    def draw_share(
+        self, class_ids: Tensor, start: int, stop: int, *, n_shot: int, n_query: int
+    ) -> Episodes:
+        """Return episodes `start` to `stop - 1` of those that `draw` would return.
+
+        Everything is drawn as `draw` does, for all tasks; only the images of some are cut. So
+        several processes with the same classes and the same state cut one batch together.
+
+        An augmentation that is no `DrawnAugmentation` is applied to the images of all tasks.
+
+        Raises:
+            ArgumentError: If an argument has the wrong type, shape, device or range.
+            DataError: If the smallest class has fewer than `n_shot + n_query` images.
+        """
+        if not can_share(self._augment):
+            return take_tasks(self.draw(class_ids, n_shot=n_shot, n_query=n_query), start, stop)
+        self.check_counts(n_shot, n_query)
+        self._check_class_ids(class_ids)
+        chosen = self._choose(class_ids.to(self._images.device), n_shot + n_query)
+        n_tasks, n_way = class_ids.shape
+        n_support = n_tasks * n_way * n_shot
+        places = torch.arange(n_tasks * n_way * (n_shot + n_query), device=self.device)
+        support, query = places[:n_support], places[n_support:]
+        of_task, of_queries = n_way * n_shot, n_way * n_query
+        own = (
+            support[start * of_task : stop * of_task],
+            query[start * of_queries : stop * of_queries],
+        )
+        share = Share(len(places), torch.cat(own))
+        return self._assemble(
+            class_ids[start:stop], chosen[start:stop], n_shot, self._augment, share
+        )
 
     def plan(
         self, *, n_episodes: int, n_way: int, n_shot: int, n_query: int, seed: int
@@ -160,7 +203,12 @@ class EpisodeSource:
         return self._assemble(class_ids, image_ids.to(home, non_blocking=True), plan.n_shot, None)
 
     def _assemble(
-        self, class_ids: Tensor, image_ids: Tensor, n_shot: int, augment: Augmentation | None
+        self,
+        class_ids: Tensor,
+        image_ids: Tensor,
+        n_shot: int,
+        augment: Augmentation | None,
+        share: Share | None = None,
     ) -> Episodes:
         """Fetch images by their positions, `tasks x way x (shot + query)`, and finish them."""
         # Support before query, so that both come out of one gather as views of it.
@@ -172,9 +220,10 @@ class EpisodeSource:
             self.augmentation_generator,
             scale=self._scale,
             shift=self._shift,
+            share=share,
         )
         if images is None:
-            images = self._finish(self._gather(index), augment)
+            images = self._finish(self._gather(index), augment, share)
         n_tasks, n_way, n_images = image_ids.shape
         n_query, n_support = n_images - n_shot, n_tasks * n_way * n_shot
         return Episodes(
@@ -266,13 +315,18 @@ class EpisodeSource:
         images.record_stream(current)
         return images
 
-    def _finish(self, images: Tensor, augment: Augmentation | None) -> Tensor:
+    def _finish(self, images: Tensor, augment: Augmentation | None, share: Share | None) -> Tensor:
         """Turn uint8 images into augmented and normalised floats."""
         if augment is None:
             # In place: on a CPU, fresh memory for another 8 MB costs as much as the arithmetic.
             return images.float().mul_(self._scale / 255).add_(self._shift)
-        augmented = augment(images.float().mul_(1 / 255), self.augmentation_generator)
-        return augmented * self._scale + self._shift
+        images = images.float().mul_(1 / 255)
+        for step in steps_of(augment):
+            if isinstance(step, DrawnAugmentation):
+                images = step(images, self.augmentation_generator, share)
+            else:
+                images = step(images, self.augmentation_generator)
+        return images * self._scale + self._shift
 
     def _labels(self, n_tasks: int, n_way: int, n_images: int) -> Tensor:
         positions = torch.arange(n_way, device=self.device)[:, None]
@@ -312,61 +366,4 @@ class EpisodeSource:
                 f"{class_ids.device}. Move the sampler with sampler.to({str(self.device)!r})."
             )
         if class_ids.device.type == "cpu":
-            _check_values(class_ids, self.n_classes)
-
-
-def _check_values(class_ids: Tensor, n_classes: int) -> None:
-    low, high = (int(bound) for bound in class_ids.aminmax())
-    if low < 0 or high >= n_classes:
-        raise ArgumentError(
-            f"class_ids must be between 0 and {n_classes - 1}; got {low if low < 0 else high}. "
-            "Was the sampler made for another split?"
-        )
-    in_order = class_ids.sort(dim=1).values
-    repeated = (in_order[:, 1:] == in_order[:, :-1]).any(dim=1)
-    if bool(repeated.any()):
-        row = class_ids[repeated][0].tolist()
-        raise ArgumentError(f"class_ids must be distinct within a task; got {row}.")
-
-
-def _class_counts(image_set: ImageSet) -> list[int]:
-    """Return the number of images of every class, after checking the layout of the split."""
-    images, starts = image_set.images, image_set.class_starts
-    name = f"{image_set.dataset} ({image_set.split})"
-    if images.ndim != 4 or images.dtype != torch.uint8:
-        raise DataError(
-            f"images of {name} must be uint8, `images x channels x height x width`; got "
-            f"{images.dtype} of shape {tuple(images.shape)}. Prepare the dataset again."
-        )
-    bounds = starts.tolist()
-    counts = [end - start for start, end in pairwise(bounds)]
-    in_order = len(bounds) == image_set.n_classes + 1 > 1 and bounds[0] == 0
-    if not in_order or bounds[-1] != len(images) or min(counts) < 1:
-        raise DataError(
-            f"class_starts of {name} must rise from 0 to {len(images)}, the number of images, in "
-            f"{image_set.n_classes + 1} entries, one class or more; got {bounds[:8]}"
-            f"{'...' if len(bounds) > 8 else ''}. Prepare the dataset again."
-        )
-    return counts
-
-
-def _choose_augmentation(augmentation: str | Augmentation | None) -> Augmentation | None:
-    if isinstance(augmentation, str):
-        if augmentation not in AUGMENTATIONS:
-            raise ArgumentError(
-                f"augmentation must be one of {', '.join(AUGMENTATIONS)}, or a callable; got "
-                f"{augmentation!r}."
-            )
-        augmentation = AUGMENTATIONS[augmentation]
-    return None if augmentation == AUGMENTATIONS["none"] else augmentation
-
-
-def _choose_storage(
-    storage: Storage, images: Tensor, device: torch.device
-) -> Literal["device", "host"]:
-    check_choice("storage", storage, _STORAGES)
-    if storage == "auto":
-        # Half of the memory is left to the model and its activations.
-        fits = device.type != "cuda" or images.nbytes <= torch.cuda.mem_get_info(device)[0] // 2
-        return "device" if fits else "host"
-    return storage
+            check_values(class_ids, self.n_classes)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 
 from adaptask.data.augmentation import Augmentation
-from adaptask.data.episodes import EpisodeSource, Storage
+from adaptask.data.episodes import EpisodeSource
 from adaptask.data.registry import default_augmentation, load, load_statistics
+from adaptask.data.source_checks import Storage
 
 
 def open_episodes(

@@ -26,6 +26,11 @@ class EpisodePlan:
     n_shot: int
     """Support images a class."""
 
+    @property
+    def n_queries(self) -> int:
+        """Queries of an episode, of all its classes."""
+        return (self.image_ids.shape[-1] - self.n_shot) * self.class_ids.shape[1]
+
     def __len__(self) -> int:
         """Return the number of episodes."""
         return len(self.class_ids)

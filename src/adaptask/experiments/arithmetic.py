@@ -15,14 +15,19 @@ from adaptask.learners import LEARNERS, AdaptingLearner
 _STEPS_THAT_PAY = 20_000
 
 
-def settled(config: RunConfig, device: torch.device) -> RunConfig:
+def settled(config: RunConfig, device: torch.device, *, n_processes: int = 1) -> RunConfig:
     """Return the configuration with every `auto` of its arithmetic decided.
 
     What is decided depends on the configuration and the kind of device alone, never on a clock,
     so that a run repeated is computed in the same way.
 
+    Args:
+        config: Of the run.
+        device: Where it is computed.
+        n_processes: How many make it together.
+
     Raises:
-        ArgumentError: If compiling was asked for and the learner cannot be compiled.
+        ArgumentError: If compiling was asked for and cannot be done.
     """
     machine = config.machine
     learner = LEARNERS[config.model.learner]
@@ -32,11 +37,17 @@ def settled(config: RunConfig, device: torch.device) -> RunConfig:
             "its forward pass, where torch.compile gives other gradients. Leave out "
             "--machine.compile yes."
         )
+    if machine.compile == "yes" and n_processes > 1:
+        raise ArgumentError(
+            f"{n_processes} processes that make a run together cannot compile it: they send each "
+            "other messages within a step. Leave out --machine.compile yes."
+        )
     half = _half_precision_pays(device) and not issubclass(learner, AdaptingLearner)
+    compiles = learner.compilable and n_processes == 1
     chosen = {
         "precision": "bfloat16" if half else "float32",
         "channels_last": "yes" if half else "no",
-        "compile": "yes" if learner.compilable and _compiling_pays(config, device) else "no",
+        "compile": "yes" if compiles and _compiling_pays(config, device) else "no",
     }
     left = {name: value for name, value in chosen.items() if getattr(machine, name) == "auto"}
     return replace(config, machine=replace(machine, **left))  # type: ignore[arg-type]

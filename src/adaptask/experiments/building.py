@@ -21,9 +21,11 @@ from adaptask.randomness import derive_seed
 from adaptask.samplers import Sampler, build_sampler
 from adaptask.training.displays import Display
 from adaptask.training.evaluation import Evaluator
+from adaptask.training.every import Every
+from adaptask.training.group import ALONE, Group
 from adaptask.training.optimisation import Schedule, StepSchedule, build_optimizer, constant, cosine
 from adaptask.training.run_folder import RunFolder
-from adaptask.training.trainer import Every, Trainer
+from adaptask.training.trainer import Trainer
 
 ImageShape = tuple[int, int, int]
 
@@ -120,9 +122,21 @@ def build_parts(
 
 
 def build_trainer(
-    config: RunConfig, device: torch.device, *, folder: RunFolder | None, display: Display | None
+    config: RunConfig,
+    device: torch.device,
+    *,
+    folder: RunFolder | None,
+    display: Display | None,
+    group: Group = ALONE,
 ) -> Trainer:
     """Build everything that a run needs.
+
+    Args:
+        config: Everything that decides it.
+        device: Where it is computed.
+        folder: Where it is kept.
+        display: Shows progress.
+        group: The processes that make it together.
 
     Raises:
         ArgumentError: If the configuration does not fit the data.
@@ -130,7 +144,7 @@ def build_trainer(
     """
     source = open_split(config, "train", device)
     learner, sampler, optimizer = build_parts(config, source, device)
-    machine = settled(config, device).machine
+    machine = settled(config, device, n_processes=group.size).machine
     return Trainer(
         learner,
         sampler,
@@ -145,11 +159,12 @@ def build_trainer(
         precision=machine.precision,
         compiled=machine.compile == "yes",
         engine=machine.engine,
-        validation=build_evaluator(config, "val", device),
+        validation=build_evaluator(config, "val", device, group=group),
         keep_best=config.evaluation.keep_best,
         every=Every(**asdict(config.every)),
         folder=folder,
         display=display,
+        group=group,
     )
 
 
@@ -183,7 +198,11 @@ def open_split(config: RunConfig, split: str, device: torch.device) -> EpisodeSo
 
 
 def build_evaluator(
-    config: RunConfig, split: str, device: torch.device, source: EpisodeSource | None = None
+    config: RunConfig,
+    split: str,
+    device: torch.device,
+    source: EpisodeSource | None = None,
+    group: Group = ALONE,
 ) -> Evaluator:
     """Build the evaluation on a split: its episodes depend on `evaluation.seed` alone.
 
@@ -192,6 +211,7 @@ def build_evaluator(
         split: `val`, or `test`.
         device: Where it is computed.
         source: The images, where they are not those of the run's dataset.
+        group: The processes that evaluate together.
 
     Raises:
         ArgumentError: If the split has too few classes.
@@ -214,6 +234,7 @@ def build_evaluator(
         n_episodes=evaluation.n_validation if split == "val" else evaluation.n_episodes,
         seed=derive_seed(evaluation.seed, split),
         precision=settled(config, device).machine.precision,  # type: ignore[arg-type]
+        group=group,
     )
 
 

@@ -56,7 +56,9 @@ def compare(
     """
     from adaptask.experiments.conclusion import run_and_conclude
     from adaptask.experiments.studies import StudyPlan
+    from adaptask.training.joining import refuse_launch
 
+    refuse_launch("compare")
     check_integer("seeds", seeds, low=1)
     trials = comparison(base, learners=learners, samplers=samplers)
     folder = output or default_folder(base, learners)

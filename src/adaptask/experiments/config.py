@@ -81,7 +81,7 @@ class TaskConfig:
     n_query: Annotated[int, _SHORT] = 15
     """Query images a class."""
     n_tasks: Annotated[int, _SHORT] = 1
-    """Tasks a step."""
+    """Tasks a step; of all processes together, where there are several."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from adaptask.experiments.building import build_evaluator, build_model, with_wei
 from adaptask.experiments.config import RunConfig
 from adaptask.experiments.config_file import load_config
 from adaptask.training.evaluation import Evaluation
+from adaptask.training.joining import refuse_launch
 from adaptask.training.machine import choose_device
 from adaptask.training.records import MetricsLog
 from adaptask.training.run_folder import RunFolder
@@ -43,6 +44,7 @@ def evaluate_run(
     Raises:
         AdaptaskError: If something cannot be used or done; the message says what to do.
     """
+    refuse_launch("evaluate")
     folder = RunFolder(path)
     if not folder.config.exists():
         raise ArgumentError(f"{path} holds no run: there is no config.toml in it.")

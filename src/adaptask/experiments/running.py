@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
+
+from torch import nn
 
 from adaptask.atomic_file import replace_file
 from adaptask.errors import ArgumentError
@@ -24,7 +27,8 @@ from adaptask.experiments.portrait import save_portrait
 from adaptask.learners import Ensemble
 from adaptask.training.best import Checkpoint
 from adaptask.training.displays import Display
-from adaptask.training.evaluation import Evaluator
+from adaptask.training.evaluation import Evaluation, Evaluator
+from adaptask.training.group import ALONE, Group
 from adaptask.training.loggers import Logger
 from adaptask.training.machine import choose_device, set_up_process
 from adaptask.training.random_state import seed_process
@@ -70,32 +74,36 @@ def execute(
     resume: bool,
     display: Display,
     open_loggers: OpenLoggers = lambda _: (),
+    group: Group = ALONE,
 ) -> None:
     """Train, validate and test in a folder that was found to be free, or to hold this run.
+
+    Args:
+        config: Everything that decides the run.
+        folder: Its folder; only the first process uses it.
+        resume: Whether to go on with the run in it.
+        display: Shows progress.
+        open_loggers: Makes those that are told every record.
+        group: The processes that make the run together.
 
     Raises:
         AdaptaskError: If something cannot be used or done.
     """
-    device = choose_device(config.machine.device)
-    set_up_process(threads=config.machine.threads, deterministic=config.machine.deterministic)
-    seed_process(config.seed)
-    with PROCESS_STATE, EAGER_WORK.among_others():
-        trainer = build_trainer(config, device, folder=folder, display=display)
-        # Before training, to learn now rather than then that the test classes are too few.
-        tester = build_evaluator(config, "test", device)
-    optimiser = config.optimiser
-    if config.model.learner == "reptile" and (optimiser.name, optimiser.momentum) != ("sgd", 0):
-        display.warn(
-            "Reptile interpolates weights only with plain SGD; as published: --optimiser.name sgd "
-            "--optimiser.momentum 0 --lr 1."
-        )
-    with folder.locked():
+    with PROCESS_STATE, EAGER_WORK.among_others(), group.together():
+        trainer, tester = _build(config, folder, display, group)
+    with ExitStack() as held:
+        with group.together():
+            if group.is_first:
+                held.enter_context(folder.locked())
+                if not resume:
+                    folder.n_processes = group.size
+                    folder.create(trainer.source.device)
         if resume:
             with PROCESS_STATE, EAGER_WORK.among_others():
                 trainer.resume()
-        else:
-            folder.create(device)
-        trainer.loggers += open_loggers(trainer)
+        with group.together():
+            if group.is_first:
+                trainer.loggers += open_loggers(trainer)
         try:
             _fit(trainer, config, folder)
             with EAGER_WORK.among_others():
@@ -103,6 +111,26 @@ def execute(
         finally:
             for logger in trainer.loggers:
                 logger.close()
+
+
+def _build(
+    config: RunConfig, folder: RunFolder, display: Display, group: Group
+) -> tuple[Trainer, Evaluator]:
+    """Build what trains and what tests, on the device of this process."""
+    device = choose_device(config.machine.device, group)
+    group.settle_on(device)
+    set_up_process(threads=config.machine.threads, deterministic=config.machine.deterministic)
+    seed_process(config.seed)
+    trainer = build_trainer(config, device, folder=folder, display=display, group=group)
+    # Before training, to learn now rather than then that the test classes are too few.
+    tester = build_evaluator(config, "test", device, group=group)
+    optimiser = config.optimiser
+    if config.model.learner == "reptile" and (optimiser.name, optimiser.momentum) != ("sgd", 0):
+        trainer.display.warn(
+            "Reptile interpolates weights only with plain SGD; as published: --optimiser.name sgd "
+            "--optimiser.momentum 0 --lr 1."
+        )
+    return trainer, tester
 
 
 def _tested_after(folder: RunFolder) -> int | None:
@@ -148,8 +176,9 @@ def check_same_run(config: RunConfig, folder: RunFolder) -> None:
 
 def _fit(trainer: Trainer, config: RunConfig, folder: RunFolder) -> None:
     if trainer.step < config.steps:
-        # It tells that a run has ended.
-        (folder.path / TEST).unlink(missing_ok=True)
+        if trainer.group.is_first:
+            # It tells that a run has ended.
+            (folder.path / TEST).unlink(missing_ok=True)
         trainer.fit(config.steps)
     else:
         trainer.display.message(
@@ -163,6 +192,16 @@ def _test(trainer: Trainer, tester: Evaluator, folder: RunFolder) -> None:
     best = trainer.best.checkpoints
     learner = with_weights(trainer.learner, [checkpoint.learner for checkpoint in best])
     result = tester(learner)
+    with trainer.group.together():
+        if trainer.group.is_first:
+            _keep(trainer, tester, result, learner, folder)
+
+
+def _keep(
+    trainer: Trainer, tester: Evaluator, result: Evaluation, learner: nn.Module, folder: RunFolder
+) -> None:
+    """Write down a test result, and say it."""
+    best = trainer.best.checkpoints
     shown = learner.members[0] if isinstance(learner, Ensemble) else learner
     save_portrait(folder.path, shown, trainer.sampler, trainer.source)  # type: ignore[arg-type]
     steps = [checkpoint.step for checkpoint in best] or [trainer.step]

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 from adaptask.experiments.jobs import Job, JobDisplay, attempt
-from adaptask.training.interruption import StopSignals, stop_other_threads
+from adaptask.training.interruption import StopSignals, obey, stop_other_threads
 from adaptask.training.machine import choose_device
 
 _SECONDS_BETWEEN_LOOKS = 0.2
@@ -53,7 +53,8 @@ def run_together(jobs: Sequence[Job], display: JobDisplay, n_threads: int) -> di
                     waiting.clear()
                     stop_other_threads(stop.received)
     stop_other_threads(None)
-    stop.raise_if_received()
+    if stop.received is not None:
+        obey(stop.received)
     return failures
 
 

@@ -11,7 +11,9 @@ from adaptask.experiments.arithmetic import settled
 from adaptask.experiments.config import RunConfig, check_config
 from adaptask.experiments.config_file import dump_config
 from adaptask.experiments.running import check_same_run, execute
-from adaptask.training.displays import choose_display
+from adaptask.training.displays import Unseen, choose_display
+from adaptask.training.group import ALONE, Group
+from adaptask.training.joining import joined, n_restarts
 from adaptask.training.loggers import Logger, TensorBoardLogger, WandbLogger, check_installed
 from adaptask.training.machine import choose_device
 from adaptask.training.run_folder import RunFolder
@@ -50,23 +52,52 @@ def train(
     check_config(config)
     for name in log:
         check_installed(name)
-    config = settled(config, choose_device(config.machine.device))
-    folder = RunFolder(output or default_output(config), dump_config(config))
-    if resume:
-        check_same_run(config, folder)
-    else:
-        folder.check_is_free()
-    display = choose_display(quiet=quiet, stream=sys.stderr)
+    with joined() as group:
+        with group.together():
+            device = choose_device(config.machine.device, group)
+            config = settled(config, device, n_processes=group.size)
+            folder = RunFolder(output or default_output(config), dump_config(config))
+            if group.is_first:
+                resume = resume or _was_restarted(folder)
+                if resume:
+                    check_same_run(config, folder)
+                else:
+                    folder.check_is_free()
+        resume = group.from_first(resume)
+        _train(config, folder, group, resume=resume, quiet=quiet, log=log)
+
+
+def _train(
+    config: RunConfig,
+    folder: RunFolder,
+    group: Group,
+    *,
+    resume: bool,
+    quiet: bool,
+    log: Sequence[str],
+) -> None:
+    display = choose_display(quiet=quiet, stream=sys.stderr) if group.is_first else Unseen()
 
     def open_loggers(trainer: Trainer) -> list[Logger]:
         return [_open_logger(name, config, folder.path, trainer.step, resume) for name in log]
 
     try:
-        execute(config, folder, resume=resume, display=display, open_loggers=open_loggers)
+        execute(
+            config, folder, resume=resume, display=display, open_loggers=open_loggers, group=group
+        )
     except (KeyboardInterrupt, SystemExit):
         if folder.config.exists():
-            display.message(f"To go on: adaptask train --resume {folder.path}")
+            display.message(f"To go on: {_launcher(group)} train --resume {folder.path}")
         raise
+
+
+def _was_restarted(folder: RunFolder) -> bool:
+    """Return whether torchrun has started again what has begun in this folder."""
+    return n_restarts() > 0 and (folder.config.exists() or folder.last_checkpoint() is not None)
+
+
+def _launcher(group: Group) -> str:
+    return "adaptask" if group is ALONE else "torchrun ... -m adaptask"
 
 
 def _open_logger(name: str, config: RunConfig, path: Path, step: int, resume: bool) -> Logger:

@@ -91,6 +91,27 @@ def condense(
     return Feedback(ids, confusion, counts, accepted), passed
 
 
+def mean_queries(probabilities: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return one query a class that stands for all of its queries: their mean.
+
+    A `Sampler` learns the same from it where all classes of a task have equally many queries, and
+    it is the smallest form in which an outcome can be sent elsewhere. Tasks with values that are
+    no numbers, unknown labels or a class without queries become NaN, which samplers refuse.
+
+    Args:
+        probabilities: `tasks x queries x way`.
+        labels: `tasks x queries` or `queries`.
+
+    Returns:
+        Mean probabilities, `tasks x way x way`, and the labels that belong to them, `way`.
+    """
+    positions = torch.arange(probabilities.shape[-1], device=probabilities.device)
+    one_hot = (labels.unsqueeze(-1) == positions).to(probabilities.dtype)
+    means = one_hot.mT @ probabilities / one_hot.sum(-2).unsqueeze(-1)
+    known = one_hot.sum(-1, keepdim=True).amin(-2, keepdim=True)
+    return torch.where(known > 0, means, torch.nan), positions
+
+
 def condense_quickly(
     class_ids: Tensor, probabilities: Tensor, labels: Tensor, *, n_classes: int, n_way: int
 ) -> Feedback | None:

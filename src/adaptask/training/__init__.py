@@ -8,8 +8,10 @@ Trainer(learner, sampler, source).fit(2000)
 from adaptask.training.best import Checkpoint
 from adaptask.training.displays import choose_display
 from adaptask.training.evaluation import Evaluation, Evaluator
+from adaptask.training.every import Every
+from adaptask.training.joining import joined
 from adaptask.training.optimisation import StepSchedule, build_optimizer, constant, cosine
-from adaptask.training.trainer import Every, Trainer
+from adaptask.training.trainer import Trainer
 
 __all__ = [
     "Checkpoint",
@@ -22,4 +24,5 @@ __all__ = [
     "choose_display",
     "constant",
     "cosine",
+    "joined",
 ]

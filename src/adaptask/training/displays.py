@@ -67,6 +67,13 @@ class Silent:
         """Do nothing."""
 
 
+class Unseen(Silent):
+    """Shows nothing at all: of several processes, another one speaks."""
+
+    def warn(self, text: str) -> None:
+        """Do nothing."""
+
+
 class Quiet(Silent):
     """Shows only what goes wrong.
 

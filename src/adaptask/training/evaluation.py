@@ -18,6 +18,7 @@ from adaptask.data import EpisodeSource
 from adaptask.errors import ArgumentError, TrainingError
 from adaptask.exclusion import PROCESS_STATE
 from adaptask.interfaces import EpisodeLearner, Episodes
+from adaptask.training.group import ALONE, Group
 
 Precision = Literal["float32", "bfloat16"]
 PRECISIONS = ("float32", "bfloat16")
@@ -79,6 +80,8 @@ class Evaluator:
             make a batch of reasonable size. It makes no difference to a learner that treats every
             task by itself and draws nothing.
         precision: `float32`, or `bfloat16` for mixed precision.
+        group: The processes that evaluate together: they take turns in the batches. Each gets the
+            whole result, the one that a single process would come to.
 
     Raises:
         ArgumentError: If an argument cannot be used.
@@ -96,8 +99,10 @@ class Evaluator:
         seed: int = 0,
         tasks_per_batch: int | None = None,
         precision: Precision = "float32",
+        group: Group = ALONE,
     ) -> None:
         self.source = source
+        self.group = group
         self.seed = seed
         self.precision = check_choice("precision", precision, PRECISIONS)
         self.plan = source.plan(
@@ -121,23 +126,25 @@ class Evaluator:
         """
         device = self.source.device
         _check_device(learner, device)
-        n_episodes = len(self.plan)
-        correct, losses = [], []
+        n_episodes, n_queries = len(self.plan), self.plan.n_queries
+        # Of every episode how many queries were right, and the loss; 0 of those of others.
+        scores = torch.zeros(2, n_episodes, dtype=torch.float64, device=device)
+        starts = range(0, n_episodes, self.tasks_per_batch)
         mixed = torch.autocast(
             device.type, dtype=torch.bfloat16, enabled=self.precision == "bfloat16"
         )
         with _evaluating(learner), self._seeded(learner), torch.no_grad():
-            for start in range(0, n_episodes, self.tasks_per_batch):
+            for start in starts[self.group.rank :: self.group.size]:
                 stop = min(start + self.tasks_per_batch, n_episodes)
                 episodes = self.source.cut(self.plan, start, stop)
                 with mixed:
                     query_logits = learner(episodes)
                 check_logits(query_logits, episodes)
-                correct.append((query_logits.argmax(-1) == episodes.query_labels).sum(-1))
-                losses.append(_episode_losses(query_logits, episodes.query_labels))
-            scores = torch.stack((torch.cat(correct).double(), torch.cat(losses).double())).cpu()
+                right = (query_logits.argmax(-1) == episodes.query_labels).sum(-1)
+                scores[0, start:stop] = right
+                scores[1, start:stop] = _episode_losses(query_logits, episodes.query_labels)
+            scores = self.group.sum(scores.cpu())
         self._check_losses(scores[1])
-        n_queries = episodes.query_labels.shape[1]
         return Evaluation(accuracies=scores[0] / n_queries, loss=float(scores[1].mean()))
 
     def _seeded(self, learner: EpisodeLearner) -> AbstractContextManager[None]:

@@ -124,7 +124,8 @@ class GraphEngine:
             graph.register_generator_state(generator)
         make_capturable(self.step.optimizer)
         try:
-            # Other threads may do what must not be done here.
+            # Other threads may do what must not be done here: other runs, and those that watch
+            # over messages.
             with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
                 self.step.run()
         except Exception as error:  # whatever a learner or a sampler does that cannot be captured
@@ -162,6 +163,8 @@ def _obstacle(step: TrainingStep) -> str | None:
         return f"there are no graphs on {step.source.device.type}"
     if getattr(step.source, "storage", "device") == "host":
         return "the images are in host memory"
+    if not step.group.captures:
+        return "the processes talk to each other over the host"
     return None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 _HANDED_ON: dict[str, signal.Signals] = {}
 
@@ -53,14 +53,6 @@ class StopSignals:
         """Give the signals back."""
         self._give_back()
 
-    def raise_if_received(self) -> None:
-        """Do what the signal asked for: `KeyboardInterrupt`, or an exit with 128 + its number."""
-        received = self.received
-        if received is signal.SIGINT:
-            raise KeyboardInterrupt
-        if received is not None:
-            raise SystemExit(128 + received)
-
     def _take(self, number: int, frame: FrameType | None) -> None:
         self._received = signal.Signals(number)
         self._give_back()
@@ -69,3 +61,10 @@ class StopSignals:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         self._handlers.clear()
+
+
+def obey(received: signal.Signals) -> NoReturn:
+    """Do what a signal asks for: `KeyboardInterrupt`, or an exit with 128 + its number."""
+    if received is signal.SIGINT:
+        raise KeyboardInterrupt
+    raise SystemExit(128 + received)

@@ -8,14 +8,20 @@ import torch
 
 from adaptask.arguments import check_integer
 from adaptask.errors import ArgumentError
+from adaptask.training.group import ALONE, Group
 
 
-def choose_device(name: str) -> torch.device:
+def choose_device(name: str, group: Group = ALONE) -> torch.device:
     """Return the device of that name; `auto` is a GPU where there is one.
 
+    Args:
+        name: Of a kind, or with its index.
+        group: The processes of the run: each takes a GPU of its own.
+
     Raises:
-        ArgumentError: If there is no such device here.
+        ArgumentError: If there is no such device here, or too few for all processes.
     """
+    name = group.own_device(name)
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:

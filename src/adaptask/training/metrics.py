@@ -51,13 +51,26 @@ class DivergenceWatch:
     """Finds the first step whose loss is no number, without making a GPU wait.
 
     On the CPU `watch` raises at once, before anything was learned from the step. On other devices
-    it keeps the step and the classes there, and `check` raises.
+    it keeps the step and the classes there, and `check` raises. With several processes `watch`
+    raises nowhere, but `take` does, on the CPU, and in all of them.
+
+    Args:
+        device: Where losses are.
+        n_way: Classes of a task.
+        class_names: For the message.
+        is_alone: Whether there is one process.
     """
 
     def __init__(
-        self, device: torch.device, n_way: int, class_names: Sequence[str] | None = None
+        self,
+        device: torch.device,
+        n_way: int,
+        class_names: Sequence[str] | None = None,
+        *,
+        is_alone: bool = True,
     ) -> None:
-        self._waits = device.type == "cpu"
+        self._raises = device.type == "cpu"
+        self._waits = self._raises and is_alone
         self._class_names = class_names
         self.step = torch.full((), -1, dtype=torch.int64, device=device)
         """The first step whose loss was no number; -1 while all is well."""
@@ -82,6 +95,22 @@ class DivergenceWatch:
         self.step.copy_(torch.where(first, step, self.step))
         self.class_ids.copy_(torch.where(first, worst, self.class_ids))
         if self._waits:
+            self.check()
+
+    def take(self, steps: Tensor, class_ids: Tensor) -> None:
+        """Take over what the first process found that found anything.
+
+        Args:
+            steps: What `step` is in every process, `processes`.
+            class_ids: What `class_ids` are there, `processes x way`.
+
+        Raises:
+            TrainingError: On the CPU, if any did.
+        """
+        first = (steps >= 0).to(torch.uint8).argmax(keepdim=True)  # 0 where none did
+        self.step.copy_(steps.index_select(0, first).squeeze(0))
+        self.class_ids.copy_(class_ids.index_select(0, first).squeeze(0))
+        if self._raises:
             self.check()
 
     def reset(self) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
+import torch
 from torch import Tensor, optim
 
 from adaptask.arguments import check_choice, check_integer, check_number
@@ -103,3 +104,14 @@ class StepSchedule:
         """Return the factor of the last milestone that was reached."""
         del n_steps
         return (1.0, *self.factors)[bisect_right(self.milestones, step)]
+
+
+def lay_out_as_parameters(optimizer: optim.Optimizer) -> None:
+    """Bring loaded moments into the memory layout of their weights.
+
+    Fused kernels go through both in the order in which they lie; a run may go on channels-last.
+    """
+    for parameter, moments in optimizer.state.items():
+        for name, value in moments.items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape:
+                moments[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)

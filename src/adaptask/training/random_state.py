@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,27 @@ def set_random_state(state: Mapping[str, Any]) -> None:
             raise StateError(
                 f"the random state is damaged: {error}. Load another checkpoint."
             ) from error
+
+
+def set_random_state_of(rank: int, first: Mapping[str, Any], others: Sequence[Any]) -> None:
+    """Go on from the states that were taken in several processes, or in fewer.
+
+    Args:
+        rank: Which process this is.
+        first: The state of the first one.
+        others: Those of the second, third, ...; where that of this process is missing, it starts
+            from one that follows from `first`, and differs from that of the others.
+
+    Raises:
+        StateError: If a state is damaged.
+    """
+    if rank == 0:
+        set_random_state(first)
+    elif rank <= len(others):
+        set_random_state(others[rank - 1])
+    else:
+        digest = hashlib.sha256(bytes(first["torch"].numpy())).digest()
+        seed_process(derive_seed(int.from_bytes(digest[:7], "big"), f"rank {rank}"))
 
 
 def _set(state: Mapping[str, Any]) -> None:

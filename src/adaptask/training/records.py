@@ -23,11 +23,15 @@ from adaptask import __version__
 from adaptask.atomic_file import not_written, replace_file
 from adaptask.errors import ArgumentError
 from adaptask.interfaces import TaskSampler
+from adaptask.samplers import Sampler, kl_from_uniform
 
 DISTRIBUTION_BUFFERS = ("log_potentials", "log_weights")
 """Where a sampler keeps what its distribution follows from; the first that it has is saved."""
 
 _GIT_SECONDS = 5.0
+# Tasks from which the divergence of a sampler is estimated where it cannot be summed: by number
+# of ways, since the probability of a set is a sum over the orders in which it can be drawn.
+_MANY_WAYS, _DRAWS, _FEW_DRAWS = 9, 1000, 100
 
 
 class MetricsLog:
@@ -155,7 +159,9 @@ def _git_revision(folder: Path) -> dict[str, Any]:
     return {"revision": git("rev-parse", "HEAD"), "dirty": bool(changes)}
 
 
-def record_environment(path: Path, *, step: int = 0, device: str | None = None) -> None:
+def record_environment(
+    path: Path, *, step: int = 0, device: str | None = None, n_processes: int = 1
+) -> None:
     """Write down the environment from a step on, after those that the file has already.
 
     The file is a list; an environment equal to the last one is not repeated.
@@ -168,6 +174,8 @@ def record_environment(path: Path, *, step: int = 0, device: str | None = None) 
         content = json.loads(path.read_text(encoding="utf-8"))
         known = content if isinstance(content, list) else []
     here = environment() | {"device": device}
+    if n_processes > 1:
+        here["n_processes"] = n_processes
     if known and known[-1] == {"step": known[-1].get("step")} | here:
         return
     known.append({"step": step} | here)
@@ -219,3 +227,10 @@ class Snapshots:
             match = re.fullmatch(r"step-(\d+)\.npz", path.name)
             if match and int(match[1]) > step:
                 path.unlink()
+
+
+def spread(sampler: Sampler) -> dict[str, float]:
+    """Return how far the tasks of a sampler are from uniform, and their entropy, both in nats."""
+    n_draws = _DRAWS if sampler.n_way < _MANY_WAYS else _FEW_DRAWS
+    kl = float(kl_from_uniform(sampler, n_draws=n_draws).value)
+    return {"kl": kl, "entropy": math.log(math.comb(sampler.n_classes, sampler.n_way)) - kl}

@@ -58,6 +58,9 @@ class RunFolder:
         config_text: What decides the run; it is part of every checkpoint.
     """
 
+    n_processes: int = 1
+    """How many make the run together, for `environment.json`."""
+
     def __init__(self, path: Path | str, config_text: str | None = None) -> None:
         self.path = Path(path)
         self.config_text = config_text
@@ -138,7 +141,12 @@ class RunFolder:
     def _open(self, device: torch.device, *, step: int) -> None:
         if self.config_text is not None:
             replace_file(self.config, self.config_text.encode())
-        record_environment(self.path / "environment.json", step=step, device=str(device))
+        record_environment(
+            self.path / "environment.json",
+            step=step,
+            device=str(device),
+            n_processes=self.n_processes,
+        )
         self.is_open = True
 
     def save(self, state: Mapping[str, Any]) -> None:

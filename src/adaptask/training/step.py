@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from math import inf
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn, optim
@@ -18,17 +17,8 @@ from adaptask.interfaces import EpisodeLearner, Episodes, Outcome, TaskSampler
 from adaptask.kernels import find_kernels
 from adaptask.training.compiling import Compiled
 from adaptask.training.evaluation import PRECISIONS, check_logits
+from adaptask.training.group import ALONE, Group, TaskSource
 from adaptask.training.metrics import DivergenceWatch, RunningMetrics
-
-
-class TaskSource(Protocol):
-    """Turns classes into episodes: `adaptask.data.EpisodeSource`, or anything with this method."""
-
-    device: torch.device
-
-    def draw(self, class_ids: Tensor, *, n_shot: int, n_query: int) -> Episodes:
-        """Return new episodes of the classes given, `tasks x way`."""
-        ...
 
 
 class TrainingStep:
@@ -41,13 +31,14 @@ class TrainingStep:
         optimizer: Of the learner's parameters.
         n_shot: Support images a class.
         n_query: Query images a class.
-        n_tasks: Tasks a step.
+        n_tasks: Tasks a step, of all processes together.
         accumulate: In how many equal parts the tasks go through the learner; the gradient is that
             of the mean over all of them, and the sampler is told once.
         clip_norm: Largest norm of the gradient; None does not clip.
         precision: `float32`, or `bfloat16` for what autocast runs in it.
         compiled: Whether `torch.compile` is let loose on forward pass and loss.
         report: Told if they cannot be compiled.
+        group: The processes that make the step together, each with its share of the tasks.
 
     Raises:
         ArgumentError: If an argument cannot be used.
@@ -68,7 +59,9 @@ class TrainingStep:
         precision: str = "float32",
         compiled: bool = False,
         report: Callable[[str], None] = warnings.warn,
+        group: Group = ALONE,
     ) -> None:
+        self.group = group
         self.learner, self.sampler, self.source = learner, sampler, source
         self._outcome = Compiled(training_outcome, report) if compiled else training_outcome
         self.optimizer = optimizer
@@ -76,17 +69,20 @@ class TrainingStep:
         self.n_query = check_integer("n_query", n_query, low=1)
         self.n_tasks = check_integer("n_tasks", n_tasks, low=1)
         self.accumulate = check_integer("accumulate", accumulate, low=1)
-        if n_tasks % accumulate:
+        if n_tasks % (accumulate * group.size):
+            by_processes = f" times the {group.size} processes" if group.size > 1 else ""
             raise ArgumentError(
-                f"n_tasks must be a multiple of accumulate, {accumulate}, so that all parts of a "
-                f"step are equal; got {n_tasks}."
+                f"n_tasks must be a multiple of accumulate, {accumulate}{by_processes}, so that "
+                f"all parts of a step are equal; got {n_tasks}."
             )
         self.clip_norm = clip_norm
         if clip_norm is not None and check_number("clip_norm", clip_norm, low=0, high=inf) == 0:
             raise ArgumentError("clip_norm must be above 0, or nothing is learned; got 0.")
         self.precision = check_choice("precision", precision, PRECISIONS)
         self.metrics = RunningMetrics(source.device)
-        self.divergence = DivergenceWatch(source.device, sampler.n_way, _class_names(source))
+        self.divergence = DivergenceWatch(
+            source.device, sampler.n_way, _class_names(source), is_alone=group.size == 1
+        )
         self._kernels = find_kernels("adaptask.training.fused", source.device)
         self._number = torch.zeros((), dtype=torch.int64, device=source.device)
         self._next: int | None = None
@@ -115,11 +111,15 @@ class TrainingStep:
         class_ids = self.sampler.sample(self.n_tasks)
         self.optimizer.zero_grad()
         parts = [self._learn(ids) for ids in class_ids.chunk(self.accumulate)]
+        probabilities, labels = (torch.cat(part) for part in zip(*parts, strict=True))
+        feedback = self.group.exchange(
+            self.sampler, probabilities, labels, self.divergence, n_parts=self.accumulate
+        )
+        self.group.average_gradients(self.learner.parameters())
         if self.clip_norm is not None:
             nn.utils.clip_grad_norm_(self.learner.parameters(), self.clip_norm)
         self.optimizer.step()
-        probabilities, labels = (torch.cat(part) for part in zip(*parts, strict=True))
-        self.sampler.update(class_ids, probabilities, labels)
+        self.sampler.update(class_ids, *feedback)
         if self.class_counts is not None:
             drawn = class_ids.flatten()
             self.class_counts.index_add_(0, drawn, torch.ones_like(drawn))
@@ -144,7 +144,7 @@ class TrainingStep:
 
     def _learn(self, class_ids: Tensor) -> tuple[Tensor, Tensor]:
         """Add the gradient of some tasks; return their query probabilities and labels."""
-        episodes = self.source.draw(class_ids, n_shot=self.n_shot, n_query=self.n_query)
+        episodes = self.group.draw(self.source, class_ids, n_shot=self.n_shot, n_query=self.n_query)
         with autocast(self.source.device, self.precision):
             outcome = self._outcome(self.learner, episodes)
         self._note(outcome, episodes)

@@ -3,57 +3,40 @@
 from __future__ import annotations
 
 import copy
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn, optim
 
-from adaptask.arguments import check_integer
+from adaptask.arguments import check_integer, check_members
 from adaptask.errors import ArgumentError, StateError, TrainingError
 from adaptask.exclusion import EAGER_WORK
 from adaptask.interfaces import TaskSampler
-from adaptask.samplers import Sampler, kl_from_uniform
+from adaptask.samplers import Sampler
 from adaptask.training.best import BestCheckpoints, Checkpoint
 from adaptask.training.checkpoints import check_savable
-from adaptask.training.displays import Display, Silent
+from adaptask.training.displays import Display, Silent, Unseen
 from adaptask.training.evaluation import Evaluator
+from adaptask.training.every import Every
 from adaptask.training.graph import GraphEngine, plain_state, set_learning_rate
-from adaptask.training.interruption import StopSignals
+from adaptask.training.group import ALONE, Group, TaskSource
+from adaptask.training.interruption import StopSignals, obey
 from adaptask.training.loggers import Logger
-from adaptask.training.optimisation import Schedule, build_optimizer, constant
-from adaptask.training.random_state import random_state, set_random_state
+from adaptask.training.optimisation import (
+    Schedule,
+    build_optimizer,
+    constant,
+    lay_out_as_parameters,
+)
+from adaptask.training.random_state import random_state, set_random_state_of
+from adaptask.training.records import spread
 from adaptask.training.run_folder import RunFolder
-from adaptask.training.step import TaskSource, TrainingStep
-
-# Tasks from which the divergence of a sampler is estimated where it cannot be summed: by number
-# of ways, since the probability of a set is a sum over the orders in which it can be drawn.
-_MANY_WAYS, _DRAWS, _FEW_DRAWS = 9, 1000, 100
-
-
-@dataclass(frozen=True)
-class Every:
-    """Steps between things that happen now and then; 0 is never.
-
-    All of it also happens after the last step.
-    """
-
-    log: int = 50
-    validate: int = 500
-    checkpoint: int = 500
-    snapshot: int = 500
-
-    def __post_init__(self) -> None:
-        for name, steps in vars(self).items():
-            check_integer(f"every.{name}", steps, low=0)
-
-    def due_after(self, step: int, *, last: bool) -> set[str]:
-        """Return what it is time for after so many steps."""
-        return {name for name, n in vars(self).items() if last or (n > 0 and step % n == 0)}
+from adaptask.training.shared_norm import share_statistics
+from adaptask.training.step import TrainingStep
 
 
 class Trainer:
@@ -65,7 +48,7 @@ class Trainer:
         source: Chooses their images.
         n_shot: Support images a class.
         n_query: Query images a class.
-        n_tasks: Tasks a step.
+        n_tasks: Tasks a step, of all processes together.
         optimizer: Of the learner's parameters; Adam with learning rate 1e-3 where none is given.
         schedule: Factor on the optimiser's learning rates as a function of step and steps.
         accumulate: In how many parts the tasks of a step go through the learner.
@@ -80,6 +63,8 @@ class Trainer:
         folder: Where the run is kept; without one nothing is written.
         display: Shows progress; silent where none is given.
         loggers: Told every record as well.
+        group: The processes that make the run together, see `adaptask.training.joined`. The first
+            one has the folder, the display and the loggers, and the others go on from its state.
 
     Raises:
         ArgumentError: If an argument cannot be used.
@@ -107,17 +92,23 @@ class Trainer:
         folder: RunFolder | Path | str | None = None,
         display: Display | None = None,
         loggers: Sequence[Logger] = (),
+        group: Group = ALONE,
     ) -> None:
-        _require("sampler", sampler, "n_way", "sample", "update", "state_dict", "load_state_dict")
-        _require("source", source, "device", "draw")
+        check_members(
+            "sampler", sampler, "n_way", "sample", "update", "state_dict", "load_state_dict"
+        )
+        check_members("source", source, "device", "draw")
         self.learner, self.sampler, self.source = learner, sampler, source
         self.optimizer = optimizer or build_optimizer("adam", learner.parameters())
         self.schedule = schedule
         self.validation = validation
         self.every = every
-        self.folder = RunFolder(folder) if isinstance(folder, Path | str) else folder
-        self.display = display or Silent()
-        self.loggers = list(loggers)
+        self.group = group
+        folder = RunFolder(folder) if isinstance(folder, Path | str) else folder
+        self.folder = folder if group.is_first else None
+        self.display = (display or Silent()) if group.is_first else Unseen()
+        self.loggers = list(loggers) if group.is_first else []
+        share_statistics(learner, group)
         self.best = BestCheckpoints(keep_best)
         """The best weights so far by validation."""
         self.step = 0
@@ -136,7 +127,9 @@ class Trainer:
             precision=precision,
             compiled=compiled,
             report=self.display.message,
+            group=group,
         )
+        self._random_of_others: list[Any] = []
         self._engine = GraphEngine(self._train_step, engine=engine, report=self.display.message)
 
     def fit(self, n_steps: int) -> Checkpoint | None:
@@ -150,22 +143,28 @@ class Trainer:
             KeyboardInterrupt: After Ctrl-C.
         """
         check_integer("n_steps", n_steps, low=1)
-        if self.folder is None:
+        with ExitStack() as held:
+            with self.group.together():
+                if self.folder is not None:
+                    self._open(self.folder, held)
+            self._follow_first()
             self._fit(n_steps)
-            return self.best.first
-        if not self.folder.is_open:
-            self.folder.check_is_free()
+        return self.best.first
+
+    def _open(self, folder: RunFolder, held: ExitStack) -> None:
+        """Begin a run in its folder, or go on in it, and hold its lock."""
+        if not folder.is_open:
+            folder.check_is_free()
         # Now rather than at the first checkpoint.
         check_savable("the trainer's state", self.state_dict())
         if not hasattr(self.source, "state_dict"):
             self.display.warn(
                 "The source has no state_dict(): a resumed run will go on with other images."
             )
-        with self.folder.locked():
-            if not self.folder.is_open:
-                self.folder.create(self.source.device)
-            self._fit(n_steps)
-        return self.best.first
+        held.enter_context(folder.locked())
+        if not folder.is_open:
+            folder.n_processes = self.group.size
+            folder.create(self.source.device)
 
     def save(self) -> None:
         """Write a checkpoint into the run's folder, if there is one.
@@ -174,6 +173,7 @@ class Trainer:
             TrainingError: If it cannot be written, or the weights are no numbers; the one before
                 is kept.
         """
+        self._settle(saving=True)
         if self.folder is not None:
             self._check_weights()
             self.folder.save(self.state_dict())
@@ -186,23 +186,37 @@ class Trainer:
                 then as it was.
             TrainingError: If another process is training there.
         """
-        if self.folder is None:
-            raise ArgumentError("resume needs the folder of a run: Trainer(..., folder=...).")
-        if not self.folder.path.exists():
+        with self.group.together():
+            if self.folder is not None:
+                self._resume(self.folder)
+            elif self.group.is_first:
+                raise ArgumentError("resume needs the folder of a run: Trainer(..., folder=...).")
+        self._follow_first()
+
+    def _resume(self, folder: RunFolder) -> None:
+        if not folder.path.exists():
             return
-        with self.folder.locked():
-            saved = self.folder.load(self.display.warn)
+        folder.n_processes = self.group.size
+        with folder.locked():
+            saved = folder.load(self.display.warn)
             if saved is not None:
                 self.load_state_dict(saved.trainer)
             size = 0 if saved is None else saved.metrics_size
-            missing = self.folder.rewind(self.source.device, step=self.step, metrics_size=size)
+            missing = folder.rewind(self.source.device, step=self.step, metrics_size=size)
             if missing > 0:
                 self.display.warn(
                     f"{missing} bytes of records from before step {self.step} are missing in "
-                    f"{self.folder.metrics.path}; the run itself has lost nothing."
+                    f"{folder.metrics.path}; the run itself has lost nothing."
                 )
             # Of a run that was killed after a validation, the file may be ahead of the run.
-            self.folder.save_best(self.best.checkpoints)
+            folder.save_best(self.best.checkpoints)
+
+    def _follow_first(self) -> None:
+        """Take over the state of the first process, which alone reads and writes files."""
+        if self.group.size > 1:
+            state = self.group.from_first(self.state_dict())
+            with self.group.together():
+                self._load(state)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything needed to go on exactly."""
@@ -217,6 +231,7 @@ class Trainer:
             "class_counts": self._train_step.class_counts,
             "best": [vars(checkpoint) for checkpoint in self.best.checkpoints],
             "random": random_state(),
+            "random_of_others": self._random_of_others,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -239,7 +254,7 @@ class Trainer:
     def _load(self, state: Mapping[str, Any]) -> None:
         self.learner.load_state_dict(state["learner"])
         self.optimizer.load_state_dict(state["optimizer"])
-        _lay_out_as_parameters(self.optimizer)
+        lay_out_as_parameters(self.optimizer)
         self._engine.reset()
         self.sampler.load_state_dict(state["sampler"])
         if hasattr(self.source, "load_state_dict"):
@@ -250,20 +265,26 @@ class Trainer:
         self._train_step.divergence.reset()
         self.best.checkpoints = tuple(Checkpoint(**kept) for kept in state["best"])
         self.step, self._seconds = int(state["step"]), float(state["seconds"])
-        set_random_state(state["random"])
+        # Checkpoints of one process did not always have it.
+        self._random_of_others = list(state.get("random_of_others", ()))
+        set_random_state_of(self.group.rank, state["random"], self._random_of_others)
 
     def _fit(self, n_steps: int) -> None:
         self.display.begin(self.step, n_steps)
         try:
             with StopSignals() as stop:
-                while self.step < n_steps and not stop.received:
+                agreed = None
+                while self.step < n_steps and agreed is None:
                     self._advance(n_steps)
-                if stop.received:
+                    agreed = self.group.agree_to_stop(stop.received, self.step)
+                if agreed is not None:
                     self.save()
                     self.display.message(f"Stopped after step {self.step}.")
-                    stop.raise_if_received()
+                    obey(agreed)
         finally:
             self.display.end(self.step)
+            if self.group is not ALONE:
+                self._engine.reset()  # a graph with messages must go before what carries them
 
     def _advance(self, n_steps: int) -> None:
         """Make a step and what is due after it."""
@@ -287,6 +308,7 @@ class Trainer:
     def _do(self, due: set[str]) -> dict[str, float]:
         """Do what is due; return what is to be shown of it."""
         self._finish_steps()
+        self._settle(saving="checkpoint" in due)
         if due & {"validate", "checkpoint"}:
             self._check_weights()
         else:
@@ -309,14 +331,30 @@ class Trainer:
             torch.cuda.current_stream(self.source.device).synchronize()
         self._seconds += time.perf_counter() - start
 
+    def _settle(self, *, saving: bool) -> None:
+        """Bring together what the processes count by themselves."""
+        if self.group.size == 1:
+            return
+        statistics = [buffer for buffer in self.learner.buffers() if buffer.is_floating_point()]
+        self.group.average([self._train_step.metrics.sums, *statistics])
+        if saving:
+            self.group.check_same("the weights", self.learner.parameters())
+            state = self.sampler.state_dict().values()
+            self.group.check_same("the potentials", [v for v in state if isinstance(v, Tensor)])
+            _, *self._random_of_others = self.group.gather(random_state())
+
     def _watched(self, act: Callable[[], None]) -> None:
         """Do something that may find a loss that is no number, and say what is left then."""
         try:
             act()
         except TrainingError as error:
+            if error is self.group.lost:
+                raise
             raise self._with_checkpoint(str(error)) from error
 
     def _with_checkpoint(self, message: str) -> TrainingError:
+        if not self.group.is_first:
+            return TrainingError(message)  # the first process knows
         kept = None if self.folder is None else self.folder.last_checkpoint()
         where = "There is no checkpoint yet." if kept is None else f"The last checkpoint is {kept}."
         return TrainingError(f"{message} {where}")
@@ -332,11 +370,7 @@ class Trainer:
         """Keep what the sampler has learned, and how far that is from uniform."""
         folder.snapshots.save(self.step, self.sampler, self._train_step.class_counts)
         if isinstance(self.sampler, Sampler):
-            n_way = self.sampler.n_way
-            n_draws = _DRAWS if n_way < _MANY_WAYS else _FEW_DRAWS
-            kl = float(kl_from_uniform(self.sampler, n_draws=n_draws).value)
-            n_tasks = math.comb(self.sampler.n_classes, n_way)
-            self._record("sampler", {"kl": kl, "entropy": math.log(n_tasks) - kl})
+            self._record("sampler", spread(self.sampler))
 
     def _validate(self, validation: Evaluator) -> float:
         """Measure the learner, keep it if it is among the best, and return its accuracy."""
@@ -362,24 +396,3 @@ class Trainer:
                 f"some weights are no finite numbers after step {self.step}. Start anew with a "
                 "lower learning rate, a clipped gradient or, instead of bfloat16, float32."
             )
-
-
-def _require(name: str, part: object, *members: str) -> None:
-    """Check that a part has what the trainer asks of it."""
-    missing = [member for member in members if not hasattr(part, member)]
-    if missing:
-        raise ArgumentError(
-            f"the {name} must have {', '.join(members)}; {type(part).__name__} has no "
-            f"{', '.join(missing)}."
-        )
-
-
-def _lay_out_as_parameters(optimizer: optim.Optimizer) -> None:
-    """Bring loaded moments into the memory layout of their weights.
-
-    Fused kernels go through both in the order in which they lie; a run may go on channels-last.
-    """
-    for parameter, moments in optimizer.state.items():
-        for name, value in moments.items():
-            if isinstance(value, Tensor) and value.shape == parameter.shape:
-                moments[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)

@@ -259,6 +259,9 @@ def reproduce(
     Raises:
         AdaptaskError: If something cannot be used or done; the message says what to do.
     """
+    from adaptask.training.joining import refuse_launch
+
+    refuse_launch("reproduce")
     folder = folder or default_folder(planned)
     if planned.times:
         run_times(planned, folder)

@@ -33,6 +33,7 @@ from adaptask.experiments.sweeping.space import parse_options
 from adaptask.report.making import make_report
 from adaptask.samplers import build_sampler
 from adaptask.training.displays import choose_display
+from adaptask.training.joining import refuse_launch
 from adaptask.training.optimisation import build_optimizer
 
 _IMAGE_SHAPE = (3, 84, 84)
@@ -79,6 +80,7 @@ def sweep(
         AdaptaskError: If something cannot be used or done; the message says what to do.
         KeyboardInterrupt: After Ctrl-C.
     """
+    refuse_launch("sweep")
     require_optuna()
     check_integer("seeds", seeds, low=1)
     check_choice("search", search, ("grid", "random"))

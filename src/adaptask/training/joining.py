@@ -1,0 +1,160 @@
+"""How a process that torchrun has started joins the others, and how it leaves them."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+from torch import distributed
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+
+from adaptask.errors import AdaptaskError, ArgumentError, TrainingError
+from adaptask.training.distributed import DistributedGroup
+from adaptask.training.group import ALONE, Group
+from adaptask.training.peers import Peers
+
+_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_RESTARTS = "TORCHELASTIC_RESTART_COUNT"
+
+# A process that waits for the others waits so long: for the slowest evaluation or file system.
+_TIMEOUT = timedelta(minutes=30)
+_OTHERS_SPEAK_SECONDS = 1.0
+_LAST_SECONDS = 3.0
+
+
+def was_launched(environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether torchrun, or something like it, has started this process."""
+    return all(name in environment for name in _VARIABLES)
+
+
+def n_restarts(environment: Mapping[str, str] = os.environ) -> int:
+    """Return how often torchrun has started these processes again."""
+    return int(environment.get(_RESTARTS, 0)) if was_launched(environment) else 0
+
+
+def refuse_launch(command: str) -> None:
+    """Refuse to be one of several processes, for what one process does.
+
+    Raises:
+        ArgumentError: If torchrun has started this process.
+    """
+    if not was_launched():
+        return
+    if os.environ["RANK"] != "0":
+        time.sleep(_LAST_SECONDS)  # the first one speaks for all, before torchrun ends them
+        raise SystemExit(1)
+    raise ArgumentError(
+        f"torchrun makes one run on many devices, with adaptask train; {command} is for one "
+        "process. Start it without torchrun."
+    )
+
+
+@contextmanager
+def joined() -> Iterator[Group]:
+    """Join the processes that torchrun has started with this one; alone where there are none.
+
+    An error ends all of them. It is raised on in one process, for its message to be shown once;
+    the others exit.
+
+    Raises:
+        ArgumentError: If the environment of torchrun is damaged.
+        TrainingError: If the processes do not find each other.
+    """
+    if not was_launched():
+        yield ALONE
+        return
+    group = _join(os.environ)
+    try:
+        yield group
+        with group.together():
+            pass  # nobody leaves before all are done
+    except BaseException as error:
+        _leave_with(group, error)
+    group.peers.end()
+    distributed.destroy_process_group()
+
+
+def _join(environment: Mapping[str, str]) -> DistributedGroup:
+    try:
+        rank, size, local_rank, local_size = (int(environment[name]) for name in _VARIABLES[:4])
+        host, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
+    except ValueError as error:
+        raise ArgumentError(
+            f"{', '.join(_VARIABLES)} must be as torchrun sets them: {error}. Unset them to train "
+            "in one process."
+        ) from error
+    has_nccl = torch.cuda.is_available() and distributed.is_nccl_available()
+    is_hosted = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    # The store may outlive the processes: torchrun starts others with the same one.
+    attempt = f"adaptask/{n_restarts(environment)}"
+    try:
+        store = TCPStore(host, port, size, is_master=rank == 0 and not is_hosted, timeout=_TIMEOUT)
+        distributed.init_process_group(
+            "cpu:gloo,cuda:nccl" if has_nccl else "gloo",
+            timeout=_TIMEOUT,
+            store=PrefixStore(attempt, store),
+            rank=rank,
+            world_size=size,
+        )
+        # A connection of its own: the other one is kept busy while a process waits.
+        own_store = TCPStore(host, port, is_master=False, timeout=_TIMEOUT)
+    except (RuntimeError, ValueError) as error:
+        raise TrainingError(
+            f"rank {rank} did not find the other {size - 1} processes at {host}:{port}: {error}"
+        ) from error
+    peers = Peers(PrefixStore(attempt, own_store), rank=rank, size=size)
+    return DistributedGroup(peers, local_rank=local_rank, local_size=local_size)
+
+
+def _leave_with(group: DistributedGroup, error: BaseException) -> NoReturn:
+    """End this process because of an error, which one of the processes shows."""
+    if isinstance(error, KeyboardInterrupt | SystemExit):
+        group.peers.end()
+        if isinstance(error, KeyboardInterrupt) and not group.is_first:
+            raise SystemExit(130) from None
+        raise error
+    speaks = not group.is_loss_told if error is group.lost else True
+    text = str(error) if isinstance(error, AdaptaskError) else f"{type(error).__name__}: {error}"
+    _record(text if isinstance(error, AdaptaskError) else traceback.format_exc())
+    if speaks:
+        group.peers.tell(text)
+        speaks = not _lower_rank_says(group, text)
+    if not speaks:
+        # Whoever ends first is the one that torchrun names.
+        time.sleep(_LAST_SECONDS)
+    group.peers.end()
+    if not speaks:
+        raise SystemExit(1) from None
+    if isinstance(error, AdaptaskError) and not group.is_first and error is not group.lost:
+        raise type(error)(f"rank {group.rank}: {error}") from error
+    raise error
+
+
+def _record(text: str) -> None:
+    """Write down what torchrun shows beside the rank of a process that failed."""
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if path is not None:
+        details = {"py_callstack": text, "timestamp": str(int(time.time()))}
+        with suppress(OSError):
+            Path(path).write_text(
+                json.dumps({"message": {"message": text, "extraInfo": details}}), encoding="utf-8"
+            )
+
+
+def _lower_rank_says(group: DistributedGroup, text: str) -> bool:
+    """Return whether a process of a lower rank ends with the same words, and perhaps more."""
+    deadline = time.monotonic() + _OTHERS_SPEAK_SECONDS
+    while group.rank and time.monotonic() < deadline:
+        told = (group.peers.failure_of(rank) for rank in range(group.rank))
+        if any(words is not None and words.startswith(text) for words in told):
+            return True
+        time.sleep(0.05)
+    return False

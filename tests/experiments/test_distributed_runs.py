@@ -1,0 +1,221 @@
+"""`torchrun -m adaptask train`: one folder, one voice, and a run that survives its processes."""
+
+import json
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from adaptask.cli import main
+from adaptask.report.records import read_metrics
+from adaptask.training.checkpoints import load_checkpoint
+from adaptask.training.folder_lock import FolderLock
+
+SECONDS = 120
+# Adam makes steps out of gradients that are nothing but rounding.
+PLAIN = ["--optimiser.name", "sgd", "--lr", "0.05", "--n-tasks", "4", "--steps", "24"]
+
+pytestmark = pytest.mark.skipif(not Path("/proc").exists(), reason="looks for processes in /proc")
+
+
+@pytest.fixture(scope="module")
+def finished(torchrun, tmp_path_factory):
+    """A run that two processes made, and what they said."""
+    folder = tmp_path_factory.mktemp("runs") / "two"
+    process = torchrun("-m", "adaptask", "train", *words(), "--output", folder)
+    said = process.communicate(timeout=SECONDS)[1]
+    assert process.returncode == 0, said
+    return folder, said
+
+
+def words():
+    """What the fixture `tiny_run` says, for fixtures of a module."""
+    text = (
+        "--dataset tiny --data.augmentation none --conv4.filters 4 --n-way 3 --n-query 4 "
+        "--every.log 2 --every.validate 3 --every.checkpoint 4 --every.snapshot 5 "
+        "--evaluation.n-episodes 6 --evaluation.n-validation 4 --evaluation.n-query 5 "
+        "--machine.threads 1 --device cpu"
+    )
+    return [*text.split(), *PLAIN]
+
+
+def records(folder):
+    return [
+        {key: value for key, value in record.items() if key != "seconds"}
+        for record in read_metrics(folder / "metrics.jsonl")
+    ]
+
+
+def check_alike(left, right, *, tolerance):
+    """Compare records but for rounding."""
+    for ours, theirs in zip(left, right, strict=True):
+        assert ours.pop("split") == theirs.pop("split")
+        assert ours == pytest.approx(theirs, rel=tolerance, abs=tolerance)
+
+
+def state(folder):
+    trainer = load_checkpoint(folder / "last.pt")["trainer"]
+    trainer.pop("seconds")
+    return trainer
+
+
+def same(left, right):
+    if isinstance(left, torch.Tensor):
+        return torch.equal(left, right)
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(same(left[k], right[k]) for k in left)
+    if isinstance(left, list | tuple):
+        return len(left) == len(right) and all(map(same, left, right))
+    return left == right
+
+
+def process_of(launcher, rank):
+    """The process that a launcher has started with that rank."""
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+            variables = (path / "environ").read_bytes().split(b"\0")
+        except (OSError, IndexError):
+            continue  # it has ended meanwhile
+        if parent == launcher.pid and f"RANK={rank}".encode() in variables:
+            return int(path.name)
+    raise AssertionError(f"no process of rank {rank}")
+
+
+def wait_for_records(folder, n_records, launcher):
+    metrics, deadline = folder / "metrics.jsonl", time.monotonic() + SECONDS
+    while not metrics.exists() or metrics.read_bytes().count(b"\n") < n_records:
+        assert launcher.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def test_two_processes_leave_the_run_of_one(finished, tiny, tmp_path, capsys):
+    folder, said = finished
+    assert main(["train", *words(), "--output", str(tmp_path / "one")]) == 0
+    spoken = capsys.readouterr().err
+    lines = [line for line in said.splitlines() if line.startswith("step ")]
+    assert len(lines) == len([line for line in spoken.splitlines() if line.startswith("step ")])
+    assert said.count("Test accuracy") == 1
+    one = tmp_path / "one"
+    assert {p.name for p in folder.iterdir()} == {p.name for p in one.iterdir()}
+    check_alike(records(folder), records(one), tolerance=1e-4)
+    ours, theirs = state(folder), state(one)
+    for part in ("learner", "sampler"):
+        for key, value in theirs[part].items():
+            if isinstance(value, torch.Tensor):
+                assert torch.allclose(ours[part][key], value, atol=1e-4), key
+    assert torch.equal(ours["class_counts"], theirs["class_counts"])
+    tests = [json.loads((path / "test.json").read_text()) for path in (folder, one)]
+    assert tests[0]["accuracies"] == tests[1]["accuracies"]
+    assert json.loads((folder / "environment.json").read_text())[0]["n_processes"] == 2
+
+
+def test_a_killed_process_is_named_and_torchrun_goes_on_to_the_same_end(
+    finished, torchrun, tmp_path
+):
+    folder = tmp_path / "killed"
+    run = ("-m", "adaptask", "train", *words(), "--output", folder)
+    launcher = torchrun(*run, options=("--max-restarts", "1"))
+    wait_for_records(folder, 12, launcher)
+    victim = process_of(launcher, 1)
+    os.kill(victim, signal.SIGKILL)
+    said = launcher.communicate(timeout=SECONDS)[1]
+    assert launcher.returncode == 0, said
+    assert said.count("adaptask: ") == 1
+    assert f"process {victim}) died without a word" in said
+    assert "adaptask: rank 1 (" in said
+    assert "going on from step" in said
+    whole, _ = finished
+    assert records(folder) == records(whole)
+    assert same(state(folder), state(whole))
+    assert json.loads((folder / "test.json").read_text()) == json.loads(
+        (whole / "test.json").read_text()
+    )
+
+
+def test_all_stop_at_the_same_step_and_one_process_can_go_on(finished, torchrun, tiny, tmp_path):
+    folder = tmp_path / "stopped"
+    launcher = torchrun("-m", "adaptask", "train", *words(), "--output", folder)
+    wait_for_records(folder, 6, launcher)
+    os.kill(process_of(launcher, 1), signal.SIGTERM)
+    said = launcher.communicate(timeout=SECONDS)[1]
+    assert launcher.returncode == 1
+    step = state(folder)["step"]
+    assert f"Stopped after step {step}." in said
+    assert "To go on: torchrun ... -m adaptask train --resume" in said
+    assert "adaptask: " not in said
+    assert main(["train", "--resume", str(folder), "--quiet"]) == 0
+    whole, _ = finished
+    ours, theirs = state(folder), state(whole)
+    assert torch.equal(ours["class_counts"], theirs["class_counts"])
+    assert torch.allclose(
+        ours["sampler"]["log_potentials"], theirs["sampler"]["log_potentials"], atol=1e-4
+    )
+
+
+def test_an_error_of_the_first_process_before_training_ends_all(torchrun, tmp_path):
+    folder = tmp_path / "taken"
+    folder.mkdir()
+    with FolderLock(folder / "lock").held():
+        launcher = torchrun("-m", "adaptask", "train", *words(), "--output", folder)
+        said = launcher.communicate(timeout=SECONDS)[1]
+    assert launcher.returncode == 1
+    assert said.count("adaptask: ") == 1
+    assert f"adaptask: another process is training in {folder}" in said
+
+
+@pytest.mark.parametrize("command", ["compare", "demo", "sweep", "evaluate"])
+def test_commands_for_one_process_are_refused(tiny, monkeypatch, tmp_path, capsys, command):
+    monkeypatch.chdir(tmp_path)
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT"):
+        monkeypatch.setenv(name, "0")
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    flags = {"sweep": ["--alpha", "1", "2"], "evaluate": [str(tmp_path)]}
+    assert main([command, *flags.get(command, [])]) == 1
+    assert f"{command} is for one process. Start it without torchrun." in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_process_on_a_gpu_captures_its_messages_and_makes_the_same_run(torchrun, tiny, tmp_path):
+    run = ["train", *words(), "--device", "cuda", "--engine", "graph"]
+    launcher = torchrun("-m", "adaptask", *run, "--output", tmp_path / "run", n_processes=1)
+    said = launcher.communicate(timeout=SECONDS)[1]
+    assert launcher.returncode == 0, said
+    assert main([*run, "--output", str(tmp_path / "alone")]) == 0
+    found, expected = (
+        [record for record in records(tmp_path / name) if record["split"] == "train"]
+        for name in ("run", "alone")
+    )
+    # A GPU adds in another order each time.
+    check_alike(found, expected, tolerance=1e-2)
+
+
+def test_two_machines_that_share_no_folder_make_the_run_of_two_processes(
+    finished, torchrun, tmp_path
+):
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        endpoint = f"localhost:{free.getsockname()[1]}"
+    options = ["--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint]
+    folders = [tmp_path / "here", tmp_path / "there"]
+    machines = [
+        torchrun(
+            *("-m", "adaptask", "train", *words(), "--output", folder),
+            n_processes=1,
+            options=(*options, "--rdzv-id", "7"),
+        )
+        for folder in folders
+    ]
+    for machine in machines:
+        said = machine.communicate(timeout=SECONDS)[1]
+        assert machine.returncode == 0, said
+    [folder] = [folder for folder in folders if folder.exists()]
+    whole, _ = finished
+    assert same(state(folder), state(whole))
+    assert records(folder) == records(whole)
