@@ -17,7 +17,7 @@ from adaptask.training.folder_lock import FolderLock
 
 SECONDS = 120
 # Adam makes steps out of gradients that are nothing but rounding.
-PLAIN = ["--optimiser.name", "sgd", "--lr", "0.05", "--n-tasks", "4", "--steps", "24"]
+PLAIN = ["--optimiser.name", "sgd", "--lr", "0.01", "--n-tasks", "4", "--steps", "24"]
 
 pytestmark = pytest.mark.skipif(not Path("/proc").exists(), reason="looks for processes in /proc")
 

@@ -1,6 +1,7 @@
 """Evaluation against computations by hand, and what it must leave alone."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from torch.nn.functional import one_hot
 
 from adaptask.data import EpisodeSource, ImageSet
 from adaptask.errors import ArgumentError, DataError, TrainingError
-from adaptask.training.evaluation import Evaluation, Evaluator
+from adaptask.training.evaluation import Evaluation, Evaluator, _default_batch
 
 COUNTS = [9, 8, 12, 10]
 WISH = {"n_episodes": 30, "n_way": 3, "n_shot": 2, "n_query": 4, "seed": 3}
@@ -110,9 +111,20 @@ def test_the_size_of_the_batches_does_not_matter(source, tasks_per_batch):
 def test_the_default_batch_is_of_a_reasonable_size(size, expected):
     images = torch.zeros(40, 3, size, size, dtype=torch.uint8)
     image_set = ImageSet("toy", "val", images, ("a", "b"), torch.tensor([0, 20, 40]))
-    evaluator = Evaluator(EpisodeSource(image_set), n_way=2, n_shot=5, n_query=15, n_episodes=9)
+    evaluator = Evaluator(EpisodeSource(image_set), n_way=2, n_shot=5, n_query=15, n_episodes=1000)
     assert evaluator.tasks_per_batch == expected
     assert expected * 40 * size * size <= 2**17 or expected == 1
+
+
+@pytest.mark.parametrize(
+    ("n_episodes", "expected"),
+    # 39 of them fit. Batches of one size where that wastes less than half of the room.
+    [(200, 25), (1000, 25), (600, 30), (39, 39), (7, 7), (74, 37), (41, 39), (202, 39)],
+)
+def test_on_an_accelerator_batches_are_alike_where_they_can_be(n_episodes, expected):
+    images = SimpleNamespace(images=torch.empty(1, 3, 32, 32))
+    source = SimpleNamespace(image_set=images, device=torch.device("cuda"))
+    assert _default_batch(source, n_episodes, 105) == expected
 
 
 class Chance(nn.Module):

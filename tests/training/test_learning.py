@@ -46,7 +46,7 @@ CASES = {
     "metaoptnet-svm": Case(0.42, 150, tasks=FOUR),
     "r2d2": Case(0.45, 150, {"scale": 1.0, "regularisation": 1.0}, tasks=FOUR),
     "reptile": Case(
-        0.46,
+        0.48,
         200,
         {
             **INNER,
@@ -80,6 +80,6 @@ def test_it_learns_glyphs(name, glyphs_cache, monkeypatch):
     evaluate = Evaluator(test, n_way=5, n_shot=1, n_query=5, n_episodes=200)
     untrained = evaluate(learner).accuracy
     Trainer(learner, sampler, source, optimizer=optimizer, **case.tasks).fit(case.n_steps)
-    # Reptile's ten steps on a task get 37 % without training.
+    # Reptile's ten steps on a task get 39 % without training.
     assert untrained < case.must_pass - 0.08
     assert evaluate(learner).accuracy > case.must_pass
