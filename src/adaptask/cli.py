@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
+from tyro import _strings
 from tyro.conf import Positional, arg
 from tyro.extras import SubcommandApp
 
@@ -23,6 +25,16 @@ Start with `adaptask demo`."""
 
 app = SubcommandApp()
 app.command(data_app, name="data", help="List, prepare, check and look at datasets.")
+
+
+def _flowing(helptext: str) -> str:
+    """Return a docstring with a line a paragraph."""
+    paragraphs = inspect.cleandoc(helptext).split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
+
+# It leaves breaks within sentences, where lines are indented or begin with no letter.
+_strings.remove_single_line_breaks = _flowing
 
 _given: list[str] = []
 """The words of the command line, for reports to repeat."""
@@ -146,8 +158,7 @@ def compare(
             gcp:strategy=easy,tau=0.7.
         seeds: How many seeds each; 0, 1, ...
         output: Where the runs and the report are kept; a folder under runs/ where none is given.
-        workers: How many runs at once; by default one a core on a CPU, and on a GPU several where
-            their steps are small.
+        workers: How many runs at once; by default one a core on a CPU, on a GPU as many as pay.
         cluster: Where the runs are made.
         preset: Start from a published recipe; `adaptask list` shows them.
         config: A TOML file that sets any of the options below; flags win over it.
@@ -198,12 +209,10 @@ def reproduce(
         shots: Which shots; all by default.
         learners: Other learners than the paper's, where a target has a choice.
         seeds: Runs of each; three by default, one for figures that are looked at.
-        schedule: Of the learning rate: as in the paper, or cosine where it is constant there,
-            under which seeds differ less.
+        schedule: Of the learning rate: the paper's, or a cosine where that is constant.
         dry_run: Print what would run, and how long it would take here, measured now.
         output: Where the runs and the report are kept; a folder under runs/ where none is given.
-        workers: How many runs at once; by default one a core on a CPU, and on a GPU several where
-            their steps are small.
+        workers: How many runs at once; by default one a core on a CPU, on a GPU as many as pay.
         cluster: Where the runs are made.
         device: cpu, cuda, or auto: a GPU where there is one.
     """
