@@ -58,6 +58,12 @@ def test_processes_divide_the_time_and_runs_on_one_gpu_some_of_it():
     assert Sharing(2, together=True).speedup == 2 < Sharing(12, together=True).speedup < 4
 
 
+def test_a_gpu_has_so_many_streams():
+    assert share(32, [SMALL] * 50, "cuda").n_at_once == 32
+    with pytest.raises(ArgumentError, match="workers must be between 1 and 32; got 33"):
+        share(33, [SMALL] * 50, "cuda")
+
+
 def test_none_at_a_time_is_refused():
     with pytest.raises(ArgumentError, match="workers must be at least 1; got 0"):
         share(0, [SMALL], "cpu")

@@ -13,6 +13,7 @@ from adaptask.learners import LEARNERS, EmbeddingLearner
 _MOST_PROCESSES = 8
 # On an H200: one takes 0.48 ms a step, eight 0.19 ms a step and run, twelve 0.17, sixteen 0.15.
 _MOST_TOGETHER = 12
+_MOST_STREAMS = 32
 _SPEEDUP_TOGETHER = 2.5
 # Images of a step that leave most of a GPU idle.
 _IMAGES_THAT_FILL = 700
@@ -48,14 +49,14 @@ def share(workers: int | None, configs: Sequence[RunConfig], device: str) -> Sha
         device: `cpu`, or `cuda`.
 
     Raises:
-        ArgumentError: If `workers` is no positive integer.
+        ArgumentError: If `workers` is no positive integer, or more than a GPU has streams.
     """
     together = device == "cuda" and all(map(_is_small, configs))
     if workers is None:
         most = _MOST_TOGETHER if together else min(_cores(), _MOST_PROCESSES)
         workers = most if together or device == "cpu" else 1
         workers = min(workers, len(configs))
-    check_integer("workers", workers, low=1)
+    check_integer("workers", workers, low=1, high=_MOST_STREAMS if together else None)
     shares_cores = device == "cpu" and workers > 1
     return Sharing(
         n_at_once=workers,

@@ -27,20 +27,20 @@ def run_together(jobs: Sequence[Job], display: JobDisplay, n_threads: int) -> di
     failures: dict[str, str] = {}
 
     def work() -> None:
-        while waiting:
-            try:
-                job = waiting.popleft()
-            except IndexError:
-                return
-            shared.begin_job(job)
-            try:
-                with _own_stream(job):
+        with _own_stream(jobs[0]):
+            while waiting:
+                try:
+                    job = waiting.popleft()
+                except IndexError:  # another thread was quicker
+                    return
+                shared.begin_job(job)
+                try:
                     failure = attempt(job, shared)
-            except (KeyboardInterrupt, SystemExit):  # it was stopped, and has saved
-                return
-            if failure is not None:
-                failures[job.name] = failure
-            shared.end_job(job, failure)
+                except (KeyboardInterrupt, SystemExit):  # it was stopped, and has saved
+                    return
+                if failure is not None:
+                    failures[job.name] = failure
+                shared.end_job(job, failure)
 
     threads = [threading.Thread(target=work, daemon=True) for _ in range(n_threads)]
     with StopSignals() as stop:
@@ -59,6 +59,7 @@ def run_together(jobs: Sequence[Job], display: JobDisplay, n_threads: int) -> di
 
 
 def _own_stream(job: Job) -> AbstractContextManager[object]:
+    """Return the context of a stream that no other thread has; torch knows 32 of a priority."""
     device = choose_device(job.config.machine.device)
     if device.type != "cuda":
         return nullcontext()

@@ -149,7 +149,9 @@ class GraphEngine:
         """Run on the stream on which the graph is captured later."""
         device = self.step.source.device
         if self._stream is None:
-            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            # Torch hands out the same 32 streams again and again. Those of this priority serve
+            # captures alone, one at a time: nothing that others launch can get into a graph.
+            self._stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
         current = torch.cuda.current_stream(device)
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
