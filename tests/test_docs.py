@@ -18,7 +18,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
 def python_blocks(page):
-    return re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.M | re.S)
+    return re.findall(r"^```python[^\n]*\n(.*?)^```$", page.read_text(), flags=re.M | re.S)
 
 
 # Of Lightning: its own with newer versions of torch, and its advice for more than an example.
@@ -42,14 +42,23 @@ def test_the_links_of_a_page_lead_somewhere(page):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-def test_every_sampler_has_a_page():
-    pages = {path.stem for path in (ROOT / "docs" / "samplers").glob("*.md")}
-    assert pages == set(SAMPLERS)
+@pytest.mark.parametrize(("folder", "names"), [("samplers", SAMPLERS), ("learners", LEARNERS)])
+def test_every_algorithm_has_a_page_that_the_overview_links_to(folder, names):
+    pages = {path.stem for path in (ROOT / "docs" / folder).glob("*.md")}
+    assert pages == {*names, "index"}
+    overview = (ROOT / "docs" / folder / "index.md").read_text()
+    for name in names:
+        assert f"[`{name}`]({name}.md)" in overview
 
 
-def test_every_learner_has_a_page():
-    pages = {path.stem for path in (ROOT / "docs" / "learners").glob("*.md")}
-    assert pages == set(LEARNERS)
+@pytest.mark.parametrize(
+    "page", [*(f"samplers/{n}.md" for n in SAMPLERS), *(f"learners/{n}.md" for n in LEARNERS)]
+)
+def test_the_page_of_an_algorithm_has_its_mathematics_and_our_decisions(page):
+    text = (ROOT / "docs" / page).read_text()
+    mathematics = text.split("\n## The mathematics\n")[1].split("\n## ")[0]
+    assert "```math\n" in mathematics
+    assert text.split("\n## Where we had to decide\n")[1].strip()
 
 
 @pytest.mark.parametrize("name", LEARNERS)

@@ -1,0 +1,80 @@
+"""The site builds without a warning, is complete in itself, and holds the public API."""
+
+import importlib
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+NEEDED = [
+    name for name in ("mkdocs", "material", "mkdocstrings") if not importlib.util.find_spec(name)
+]
+PACKAGES = ("samplers", "learners", "backbones", "data", "training", "conformance")
+
+pytestmark = [
+    pytest.mark.skipif(bool(NEEDED), reason=f"{', '.join(NEEDED)} not installed: extra `docs`"),
+    pytest.mark.xdist_group("site"),  # built once
+]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+class Loaded(HTMLParser):
+    """Collects what a page loads by itself, and the formulas on it."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.addresses, self.n_formulas, self.ids = [], 0, set()
+        self.feed(page.read_text())
+
+    def handle_starttag(self, tag, attributes):
+        given = dict(attributes)
+        self.ids.add(given.get("id"))
+        if tag in ("script", "img", "iframe", "source"):
+            self.addresses.append(given.get("src"))
+        if tag == "link" and given.get("rel") != "canonical":
+            self.addresses.append(given.get("href"))
+        self.n_formulas += tag == "svg" and given.get("role") == "img"
+
+
+def test_every_page_is_built_with_its_formulas(site):
+    for page in (ROOT / "docs").rglob("*.md"):
+        built = site / page.relative_to(ROOT / "docs").with_suffix(".html")
+        blocks = re.findall(r"^```math\n(.*?)^```$", page.read_text(), flags=re.M | re.S)
+        expected = sum(len(block.strip().splitlines()) for block in blocks)
+        assert Loaded(built).n_formulas == expected, page.name
+
+
+def test_no_page_loads_anything_from_elsewhere(site):
+    for page in site.rglob("*.html"):
+        for address in Loaded(page).addresses:
+            assert not (address or "").startswith(("http:", "https:", "//")), page.name
+    for sheet in site.rglob("*.css"):
+        assert not re.search(r"url\(['\"]?(?:https?:)?//", sheet.read_text()), sheet.name
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_everything_public_is_in_the_api(site, name):
+    package = importlib.import_module(f"adaptask.{name}")
+    ids = Loaded(site / "api" / f"{name}.html").ids
+    missing = [member for member in package.__all__ if f"adaptask.{name}.{member}" not in ids]
+    assert not missing
