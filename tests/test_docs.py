@@ -2,7 +2,9 @@
 
 import inspect
 import re
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -27,8 +29,13 @@ def python_blocks(page):
 @pytest.mark.parametrize(
     "page", [p for p in PAGES if python_blocks(p)], ids=lambda p: str(p.relative_to(ROOT))
 )
-def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch, prepared_cifar_fs):
+def test_the_python_of_a_page_runs(
+    page, tmp_path, monkeypatch, prepared_cifar_fs, learn2learn_stand_in
+):
     monkeypatch.chdir(tmp_path)
+    meta_dataset, taskset = learn2learn_stand_in
+    data = SimpleNamespace(MetaDataset=meta_dataset, Taskset=taskset)
+    monkeypatch.setitem(sys.modules, "learn2learn", SimpleNamespace(data=data))
     monkeypatch.setenv("ADAPTASK_CACHE", str(prepared_cifar_fs))
     namespace = {"__name__": "documentation"}
     for block in python_blocks(page):
