@@ -78,3 +78,27 @@ def test_everything_public_is_in_the_api(site, name):
     ids = Loaded(site / "api" / f"{name}.html").ids
     missing = [member for member in package.__all__ if f"adaptask.{name}.{member}" not in ids]
     assert not missing
+
+
+def part_of_the_site(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / "site" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_doctests_come_out_as_code_and_the_rest_as_it_was():
+    fenced = part_of_the_site("docstrings").fenced
+    text = "Add.\n\n>>> x = (\n...     1\n... )\n>>> x\n1\n\nMore.\n\n>>> 2\n2"
+    first = "```pycon\n>>> x = (\n...     1\n... )\n>>> x\n1\n```\n"
+    assert fenced(text) == f"Add.\n\n{first}\nMore.\n\n```pycon\n>>> 2\n2\n```\n"
+    assert fenced("Nothing to run: a >>> b.") == "Nothing to run: a >>> b."
+
+
+def test_a_formula_is_drawn_as_wide_as_it_is_long_and_a_bad_one_is_refused():
+    picture = part_of_the_site("formulas").picture
+    widths = [float(re.search(r"width:([\d.]+)em", picture(f))[1]) for f in ("x", "x + x + x < y")]
+    assert 0.3 < widths[0] < 1 < 5 < widths[1] < 10
+    assert 'aria-label="x &lt; y"' in picture("x < y")
+    with pytest.raises(ValueError, match="nosuch"):
+        picture(r"\nosuch{x}")

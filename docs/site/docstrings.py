@@ -26,16 +26,5 @@ class Docstrings(Extension):
 
 
 def fenced(text: str) -> str:
-    r"""Return a docstring with its doctests in fences.
-
-    >>> print(fenced("Add.\n\n>>> 1 + 1\n2\n\nMore.").replace("`", "'"))
-    Add.
-    <BLANKLINE>
-    '''pycon
-    >>> 1 + 1
-    2
-    '''
-    <BLANKLINE>
-    More.
-    """
+    """Return a docstring with its doctests in fences."""
     return _DOCTEST.sub(lambda found: f"```pycon\n{found[0].rstrip()}\n```\n", text)
