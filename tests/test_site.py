@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -15,6 +16,8 @@ ROOT = Path(__file__).parents[1]
 NEEDED = [
     name for name in ("mkdocs", "material", "mkdocstrings") if not importlib.util.find_spec(name)
 ]
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = next(filter(None, map(shutil.which, BROWSERS)), None)
 PACKAGES = ("samplers", "learners", "backbones", "data", "training", "conformance")
 
 pytestmark = [
@@ -102,3 +105,24 @@ def test_a_formula_is_drawn_as_wide_as_it_is_long_and_a_bad_one_is_refused():
     assert 'aria-label="x &lt; y"' in picture("x < y")
     with pytest.raises(ValueError, match="nosuch"):
         picture(r"\nosuch{x}")
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason=f"none of {', '.join(BROWSERS)} on the path")
+def test_search_finds_pages_that_are_opened_from_disk_and_asks_for_nothing(site):
+    sync_api = pytest.importorskip("playwright.sync_api")
+    complaints = []
+    with sync_api.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda request: complaints.append(request.url[: request.url.find(":")]))
+        page.goto((site / "learners" / "maml.html").as_uri())
+        page.locator(".md-search__input").click()
+        page.locator(".md-search__input").press_sequentially("importance weight")
+        found = page.locator(".md-search-result__link")
+        found.first.wait_for(timeout=20_000)
+        addresses = [link.get_attribute("href") for link in found.all()]
+        browser.close()
+    assert any("api/samplers.html" in address for address in addresses)
+    assert set(complaints) <= {"file", "data", "blob"}
