@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: demo test lint format setup clean
+.PHONY: demo test lint format docs setup clean
 
 demo: $(READY)
 	@$(BIN)/adaptask demo
@@ -19,6 +19,10 @@ lint: $(READY)
 format: $(READY)
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+
+docs: $(READY)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "The documentation is in build/site/index.html"
 
 setup: $(READY)
 

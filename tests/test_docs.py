@@ -2,7 +2,9 @@
 
 import inspect
 import re
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,7 +20,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
 def python_blocks(page):
-    return re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.M | re.S)
+    return re.findall(r"^```python[^\n]*\n(.*?)^```$", page.read_text(), flags=re.M | re.S)
 
 
 # Of Lightning: its own with newer versions of torch, and its advice for more than an example.
@@ -27,8 +29,13 @@ def python_blocks(page):
 @pytest.mark.parametrize(
     "page", [p for p in PAGES if python_blocks(p)], ids=lambda p: str(p.relative_to(ROOT))
 )
-def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch, prepared_cifar_fs):
+def test_the_python_of_a_page_runs(
+    page, tmp_path, monkeypatch, prepared_cifar_fs, learn2learn_stand_in
+):
     monkeypatch.chdir(tmp_path)
+    meta_dataset, taskset = learn2learn_stand_in
+    data = SimpleNamespace(MetaDataset=meta_dataset, Taskset=taskset)
+    monkeypatch.setitem(sys.modules, "learn2learn", SimpleNamespace(data=data))
     monkeypatch.setenv("ADAPTASK_CACHE", str(prepared_cifar_fs))
     namespace = {"__name__": "documentation"}
     for block in python_blocks(page):
@@ -42,14 +49,23 @@ def test_the_links_of_a_page_lead_somewhere(page):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-def test_every_sampler_has_a_page():
-    pages = {path.stem for path in (ROOT / "docs" / "samplers").glob("*.md")}
-    assert pages == set(SAMPLERS)
+@pytest.mark.parametrize(("folder", "names"), [("samplers", SAMPLERS), ("learners", LEARNERS)])
+def test_every_algorithm_has_a_page_that_the_overview_links_to(folder, names):
+    pages = {path.stem for path in (ROOT / "docs" / folder).glob("*.md")}
+    assert pages == {*names, "index"}
+    overview = (ROOT / "docs" / folder / "index.md").read_text()
+    for name in names:
+        assert f"[`{name}`]({name}.md)" in overview
 
 
-def test_every_learner_has_a_page():
-    pages = {path.stem for path in (ROOT / "docs" / "learners").glob("*.md")}
-    assert pages == set(LEARNERS)
+@pytest.mark.parametrize(
+    "page", [*(f"samplers/{n}.md" for n in SAMPLERS), *(f"learners/{n}.md" for n in LEARNERS)]
+)
+def test_the_page_of_an_algorithm_has_its_mathematics_and_our_decisions(page):
+    text = (ROOT / "docs" / page).read_text()
+    mathematics = text.split("\n## The mathematics\n")[1].split("\n## ")[0]
+    assert "```math\n" in mathematics
+    assert text.split("\n## Where we had to decide\n")[1].strip()
 
 
 @pytest.mark.parametrize("name", LEARNERS)

@@ -6,7 +6,6 @@ only the stand-in.
 
 import pytest
 import torch
-from torch.utils.data import Dataset, default_collate
 
 from adaptask.errors import ArgumentError, StateError
 from adaptask.integrations.learn2learn import AdaptiveTasks
@@ -15,43 +14,7 @@ from adaptask.samplers import build_sampler
 N_CLASSES, N_WAY, N_SHOT = 8, 3, 2
 
 
-class MetaDatasetStandIn(Dataset):
-    """Documented: it wraps a dataset and has `labels_to_indices` and `indices_to_labels`."""
-
-    def __init__(self, dataset):
-        self.dataset = dataset
-        self.indices_to_labels = {i: int(dataset[i][1]) for i in range(len(dataset))}
-
-    def __getitem__(self, index):
-        return self.dataset[index]
-
-    def __len__(self):
-        return len(self.dataset)
-
-
-class TasksetStandIn:
-    """Documented: every transform is called on the description, then each item's on its index."""
-
-    def __init__(self, dataset, task_transforms, num_tasks=-1):
-        assert num_tasks == -1
-        self.task_transforms = task_transforms
-
-    def sample(self):
-        description = None
-        for transform in self.task_transforms:
-            description = transform(description)
-        items = []
-        for item in description:
-            data = item.index
-            for transform in item.transforms:
-                data = transform(data)
-            items.append(data)
-        return default_collate(items)
-
-
-def parts(kind):
-    if kind == "stand-in":
-        return MetaDatasetStandIn, TasksetStandIn
+def parts():
     try:
         from learn2learn.data import MetaDataset, Taskset
     except Exception as error:  # it is written for versions of Python and numpy that are gone
@@ -65,9 +28,9 @@ def build(dataset, **settings):
 
 
 @pytest.fixture(params=["stand-in", "learn2learn"])
-def wrapped(request, dataset):
+def wrapped(request, dataset, learn2learn_stand_in):
     """A meta-dataset, and what makes a taskset."""
-    meta_dataset, taskset = parts(request.param)
+    meta_dataset, taskset = learn2learn_stand_in if request.param == "stand-in" else parts()
     return meta_dataset(dataset), taskset
 
 

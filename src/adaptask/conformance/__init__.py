@@ -1,8 +1,10 @@
 """Laws that every part must obey, as checks that anybody can run on a part of their own.
 
-from adaptask.conformance import check_learner, check_sampler
-check_sampler(lambda seed: MySampler(n_classes=9, n_way=3, seed=seed))
-check_learner(lambda seed: MyLearner(), image_shape=(1, 16, 16))
+In short:
+
+    from adaptask.conformance import check_learner, check_sampler
+    check_sampler(lambda seed: MySampler(n_classes=9, n_way=3, seed=seed))
+    check_learner(lambda seed: MyLearner(), image_shape=(1, 16, 16))
 """
 
 from adaptask.conformance.learner_subjects import LearnerSubject

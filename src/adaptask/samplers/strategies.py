@@ -32,6 +32,7 @@ def uncertain(confusion: Array) -> Array:
 
 
 STRATEGIES: dict[str, Strategy] = {"hard": hard, "easy": easy, "uncertain": uncertain}
+"""Every strategy by its name."""
 
 
 def find_strategy(name: str) -> Strategy:

@@ -1,8 +1,10 @@
 """The step, the loop around it, evaluation, checkpoints and run folders.
 
-from adaptask.training import Trainer
+In short:
 
-Trainer(learner, sampler, source).fit(2000)
+    from adaptask.training import Trainer
+
+    Trainer(learner, sampler, source).fit(2000)
 """
 
 from adaptask.training.best import Checkpoint

@@ -1,0 +1,70 @@
+"""The pictures of the documentation's first page: what uniform tasks hold, and what gcp has found.
+
+Run: adaptask train --steps 2000 --conv4.filters 32 --output runs/pictures
+     python benchmarks/task_pictures.py runs/pictures docs/images
+
+Draws the first tasks of a uniform sampler, a row each, and the pairs of classes with the highest
+potentials of the run, from its last snapshot; nothing else is chosen. Classes are shown by the
+first image that the run's portrait has of them. What lies between images is transparent, so that
+it suits light and dark pages.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from adaptask.report.records import snapshot_files
+from adaptask.samplers import build_sampler
+
+N_ROWS, N_WAY, PAIRS_A_ROW = 4, 5, 3
+_SIDE, _GAP, _WIDE_GAP = 56, 4, 18
+
+
+def draw(images: NDArray[np.uint8], rows: NDArray[np.int64], together: int) -> Image.Image:
+    """Return a picture of some classes.
+
+    Args:
+        images: Of each class, `classes x height x width`, grey.
+        rows: Which classes, `rows x columns`.
+        together: How many in a row stand close to each other.
+    """
+    left = [i * (_SIDE + _GAP) + i // together * (_WIDE_GAP - _GAP) for i in range(rows.shape[1])]
+    top = [i * (_SIDE + _WIDE_GAP) for i in range(len(rows))]
+    picture = Image.new("LA", (left[-1] + _SIDE, top[-1] + _SIDE), (0, 0))
+    for y, row in zip(top, rows, strict=True):
+        for x, class_id in zip(left, row, strict=True):
+            tile = Image.fromarray(images[class_id]).resize((_SIDE, _SIDE))
+            picture.paste(tile.convert("LA"), (x, y))
+    return picture
+
+
+def highest_pairs(potentials: NDArray[np.float64], n_pairs: int) -> NDArray[np.int64]:
+    """Return the pairs with the highest potentials, the highest first, `pairs x 2`."""
+    first, second = np.triu_indices(len(potentials), 1)
+    order = np.argsort(-potentials[first, second], kind="stable")[:n_pairs]
+    return np.stack((first[order], second[order]), axis=1)
+
+
+def main() -> None:
+    """Draw both pictures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run", type=Path, help="the folder of a finished run with gcp on glyphs")
+    parser.add_argument("folder", type=Path, help="where the pictures go")
+    arguments = parser.parse_args()
+    with np.load(arguments.run / "portrait.npz") as portrait:
+        images = portrait["images"][:, 0, :, :, 0]
+    sampler = build_sampler("uniform", n_classes=len(images), n_way=N_WAY, seed=0)
+    draw(images, sampler.sample(N_ROWS).numpy(), N_WAY).save(arguments.folder / "uniform.png")
+    _, last = snapshot_files(arguments.run / "snapshots")[-1]
+    with np.load(last) as snapshot:
+        pairs = highest_pairs(snapshot["distribution"], N_ROWS * PAIRS_A_ROW)
+    draw(images, pairs.reshape(N_ROWS, -1), 2).save(arguments.folder / "pairs.png")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""Every command, flag and configuration that the pages show is understood, and could be begun."""
+
+import contextlib
+import functools
+import inspect
+import io
+import itertools
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from tyro.extras import SubcommandApp
+
+from adaptask import cli
+from adaptask.experiments.compare_command import comparison
+from adaptask.experiments.config import RunConfig, check_config
+from adaptask.experiments.config_file import dump_config, parse_config
+from adaptask.experiments.paper.reproduction import plan
+from adaptask.experiments.sweeping.plan import plan_trials
+from adaptask.experiments.sweeping.space import parse_options
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", flags=re.M | re.S)
+LANGUAGES = {"python", "sh", "toml", "math", ""}
+
+
+def fences(page):
+    return [(words.split()[:1], block) for words, block in FENCE.findall(page.read_text())]
+
+
+def commands(page):
+    """The `adaptask` lines of all blocks, and what stands in the text with flags."""
+    text = page.read_text()
+    blocks = "".join(block for language, block in fences(page) if language in ([], ["sh"]))
+    lines = blocks.replace("\\\n", " ").splitlines()
+    inline = re.findall(r"`(adaptask [^`\n]*--[^`\n]*)`", FENCE.sub("", text))
+    found = [line for line in [*lines, *inline] if line.startswith("adaptask ")]
+    return [shlex.split(line, comments=True)[1:] for line in found]
+
+
+def configs(page):
+    return [block for language, block in fences(page) if language == ["toml"]]
+
+
+COMMANDS = [(page, words) for page in PAGES for words in commands(page)]
+
+
+def label(value):
+    return str(value.relative_to(ROOT)) if isinstance(value, Path) else " ".join(value)
+
+
+def plan_only(name, command):
+    """The command with its signature, which checks what it is given and does nothing."""
+
+    @functools.wraps(command)
+    def stand_in(*args, **kwargs):
+        given = inspect.signature(command).bind(*args, **kwargs)
+        given.apply_defaults()
+        PLANS.get(name, lambda **_: None)(**given.arguments)
+
+    return stand_in
+
+
+def plan_comparison(*, run, learners, samplers, **_):
+    trials = comparison(run.config(), learners=learners or (run.model.learner,), samplers=samplers)
+    for trial in trials:
+        check_config(trial.config)
+
+
+def plan_sweep(*, run, alpha, tau, lr, vary, search, trials, search_seed, **_):
+    flags = {"sampler.alpha": alpha, "sampler.tau": tau, "optimiser.lr": lr}
+    base = run.config()
+    options = parse_options(base, flags, vary)
+    plan_trials(base, options, search=search, n_trials=trials, seed=search_seed)
+
+
+def plan_reproduction(*, target, dry_run, output, workers, cluster, **choice):
+    plan(target, **choice)
+
+
+PLANS = {
+    "train": lambda *, run, **_: check_config(run),
+    "compare": plan_comparison,
+    "sweep": plan_sweep,
+    "reproduce": plan_reproduction,
+}
+
+
+def planning(app):
+    """The command line, with commands that only check."""
+    found = SubcommandApp()
+    for name, spec in app._subcommands.items():
+        is_group = isinstance(spec.target, SubcommandApp)
+        target = planning(spec.target) if is_group else plan_only(name, spec.target)
+        found.command(target, name=name, help=spec.help)
+    return found
+
+
+@pytest.fixture
+def run_planned(tmp_path, monkeypatch):
+    """Gives words to the command line, in a folder that has the files they name."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "app", planning(cli.app))
+    for command in (cli.train, cli.compare, cli.sweep):
+        monkeypatch.setattr(command, "__defaults__", command.__defaults__)
+
+    def give(words):
+        for flag, path in itertools.pairwise(words):
+            file = {"--config": Path(path), "--resume": Path(path) / "config.toml"}.get(flag)
+            if file is not None:
+                (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+                (tmp_path / file).write_text(dump_config(RunConfig()))
+        try:
+            return cli.main(list(words))
+        except SystemExit as stop:
+            return stop.code
+
+    return give
+
+
+def test_commands_are_found_on_the_pages():
+    assert {words[0] for _, words in COMMANDS} >= {"train", "compare", "sweep", "reproduce", "data"}
+
+
+@pytest.mark.parametrize(("page", "words"), COMMANDS, ids=label)
+def test_a_command_of_a_page_is_understood(page, words, run_planned, capsys):
+    assert run_planned(words) == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "--no-such-flag", "1"],
+        ["train", "--sampler", "gpc"],
+        ["train", "--sampler", "uniform", "--tau", "0.3"],
+        ["compare", "--samplers", "gcp:beta=2"],
+        ["sweep", "--vary", "optimiser.learning_rate=1,2"],
+        ["reproduce", "table-9"],
+        ["data", "prepare", "folder"],
+    ],
+    ids=" ".join,
+)
+def test_the_check_of_commands_finds_mistakes(words, run_planned, capsys):
+    assert run_planned(words) != 0
+
+
+@pytest.fixture(scope="module")
+def known_flags():
+    """Every flag of every command, from its help."""
+    names = [[name] for name in cli.app._subcommands if name != "data"]
+    names += [["data", name] for name in ("list", "prepare", "check", "sheet")]
+    return set().union(*(flags_of(words) for words in names))
+
+
+def flags_of(words):
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown), pytest.raises(SystemExit):
+        cli.main([*words, "--help"])
+    return set(re.findall(r"--[a-z][\w.-]*\w", shown.getvalue()))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=label)
+def test_every_flag_of_a_page_exists(page, known_flags):
+    text = FENCE.sub("", page.read_text())
+    for flag in re.findall(r"`(--[a-z][\w.-]*)", text):
+        assert flag in known_flags
+
+
+@pytest.mark.parametrize(
+    ("page", "text"), [(p, t) for p in PAGES for t in configs(p)], ids=lambda v: Path(v).name[:40]
+)
+def test_a_configuration_of_a_page_is_one(page, text):
+    check_config(parse_config(text))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=label)
+def test_every_block_of_a_page_has_a_language_that_is_checked(page):
+    for language, block in fences(page):
+        assert (language or [""])[0] in LANGUAGES, block
