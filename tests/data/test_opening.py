@@ -47,6 +47,20 @@ def test_images_are_normalised_with_the_statistics_of_the_training_split(birds):
     assert torch.allclose(got.sum((0, 2, 3)), expected.sum((0, 2, 3)), atol=1e-2)
 
 
+def test_a_constant_channel_is_only_shifted(cache_home):
+    images = torch.randint(256, (30, 3, 8, 8), dtype=torch.uint8)
+    images[:, 1] = 51
+    splits = {
+        split: ImageSet("flat", split, images, ("a", "b", "c"), torch.tensor([0, 10, 20, 30]))
+        for split in ("train", "val", "test")
+    }
+    write_cache(cache_home / "flat", splits, source="a test")
+    source = open_episodes("flat", "train", augmentation="none")
+    drawn = source.draw(torch.tensor([[0, 1, 2]]), n_shot=1, n_query=1).query_images
+    assert drawn[:, :, 1].abs().max() < 1e-6
+    assert drawn[:, :, 0].std() > 0.5
+
+
 def test_only_training_images_are_augmented_by_default(birds):
     class_ids = torch.tensor([[0, 1]])
     for split, same in (("train", False), ("val", True), ("test", True)):

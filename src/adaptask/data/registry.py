@@ -207,8 +207,12 @@ def load(name: str, split: str) -> ImageSet:
 
 
 def load_statistics(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return mean and standard deviation of the training pixels, each `channels`, in [0, 1]."""
-    return _read(name, read_statistics)
+    """Return mean and standard deviation of the training pixels, each `channels`, in [0, 1].
+
+    The deviation of a channel that is constant, as of images without colour in it, is taken as 1.
+    """
+    mean, deviation = _read(name, read_statistics)
+    return mean, tuple(value or 1.0 for value in deviation)
 
 
 def _read(name: str, read: Callable[[Path], _Content]) -> _Content:
