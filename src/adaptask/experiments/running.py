@@ -13,7 +13,7 @@ from torch import nn
 from adaptask.atomic_file import replace_file
 from adaptask.errors import ArgumentError
 from adaptask.exclusion import EAGER_WORK, PROCESS_STATE
-from adaptask.experiments.arithmetic import settled
+from adaptask.experiments.arithmetic import as_begun, settled
 from adaptask.experiments.building import (
     build_evaluator,
     build_trainer,
@@ -55,7 +55,8 @@ def run(config: RunConfig, path: Path, *, display: Display, loggers: Sequence[Lo
         AdaptaskError: If something cannot be used or done, or the folder holds another run.
     """
     check_config(config)
-    config = settled(config, choose_device(config.machine.device))
+    device = choose_device(config.machine.device)
+    config = settled(_as_begun(config, path), device)
     folder = RunFolder(path, dump_config(config))
     has_begun = folder.config.exists() or folder.last_checkpoint() is not None
     if has_begun:
@@ -131,6 +132,13 @@ def _build(
             "--optimiser.momentum 0 --lr 1."
         )
     return trainer, tester
+
+
+def _as_begun(config: RunConfig, path: Path) -> RunConfig:
+    try:
+        return as_begun(config, load_config(path / "config.toml"))
+    except ArgumentError:
+        return config  # there is none yet, or the run says what is odd
 
 
 def _tested_after(folder: RunFolder) -> int | None:
