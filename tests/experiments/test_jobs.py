@@ -169,9 +169,10 @@ def test_a_display_that_fails_is_no_success(three_jobs, monkeypatch, sharing):
     def fail(job, failure):
         raise BrokenPipeError("nobody reads")
 
-    with monkeypatch.context() as patch, pytest.raises(BrokenPipeError, match="nobody reads"):
+    with monkeypatch.context() as patch:
         patch.setattr(notes, "end_job", fail)
-        run_jobs(jobs, notes, sharing)
+        with pytest.raises(BrokenPipeError, match="nobody reads"):
+            run_jobs(jobs, notes, sharing)
     # Nothing is left of it that would stop others.
     assert run_jobs(jobs, notes, sharing) == {}
     assert all(RunRecord(job.path).is_finished for job in jobs)

@@ -27,7 +27,7 @@ from adaptask.experiments.portrait import save_portrait
 from adaptask.learners import Ensemble
 from adaptask.training.best import Checkpoint
 from adaptask.training.displays import Display
-from adaptask.training.evaluation import Evaluation, Evaluator
+from adaptask.training.evaluation import Evaluation, Evaluator, holding_what_it_draws_from
 from adaptask.training.group import ALONE, Group
 from adaptask.training.loggers import Logger
 from adaptask.training.machine import choose_device, set_up_process
@@ -107,7 +107,7 @@ def execute(
                 trainer.loggers += open_loggers(trainer)
         try:
             _fit(trainer, config, folder)
-            with EAGER_WORK.among_others():
+            with holding_what_it_draws_from(trainer.learner), EAGER_WORK.among_others():
                 _test(trainer, tester, folder)
         finally:
             for logger in trainer.loggers:
