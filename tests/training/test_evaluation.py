@@ -1,8 +1,6 @@
 """Evaluation against computations by hand, and what it must leave alone."""
 
 import math
-import threading
-import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,8 +11,6 @@ from torch.nn.functional import one_hot
 
 from adaptask.data import EpisodeSource, ImageSet
 from adaptask.errors import ArgumentError, DataError, TrainingError
-from adaptask.exclusion import EAGER_WORK, PROCESS_STATE
-from adaptask.training import Every
 from adaptask.training.evaluation import Evaluation, Evaluator, _default_batch
 
 COUNTS = [9, 8, 12, 10]
@@ -302,30 +298,3 @@ def test_on_a_gpu_random_parts_repeat_and_the_random_state_is_left_alone(image_s
     torch.rand(9, device="cuda")
     assert torch.equal(first.accuracies, evaluator(noisy).accuracies)
     assert len(first.accuracies.unique()) > 3
-
-
-def test_who_waits_for_the_generators_keeps_nobody_from_being_alone(build_trainer):
-    """Whoever captures a graph holds the generators, then waits for all others to leave."""
-    trainer = build_trainer(every=Every(validate=1))
-    trainer.learner.draws_in_evaluation = True
-    training = threading.Thread(target=trainer.fit, args=(1,))
-    was_alone = threading.Event()
-
-    def be_alone():
-        with EAGER_WORK.alone():
-            was_alone.set()
-
-    capturing = threading.Thread(target=be_alone)
-    with PROCESS_STATE:
-        training.start()
-        while trainer.step == 0:
-            assert training.is_alive()
-            time.sleep(0.01)
-        training.join(0.2)
-        assert training.is_alive(), "it waits for the generators"
-        capturing.start()
-        reached = was_alone.wait(10)
-    training.join(60)
-    capturing.join(60)
-    assert reached
-    assert trainer.best.first is not None

@@ -144,7 +144,7 @@ class Trainer:
         """
         check_integer("n_steps", n_steps, low=1)
         with ExitStack() as held:
-            with self.group.together():
+            with EAGER_WORK.among_others(), self.group.together():
                 if self.folder is not None:
                     self._open(self.folder, held)
             self._follow_first()
@@ -278,7 +278,8 @@ class Trainer:
                     self._advance(n_steps)
                     agreed = self.group.agree_to_stop(stop.received, self.step)
                 if agreed is not None:
-                    self.save()
+                    with EAGER_WORK.among_others():
+                        self.save()
                     self.display.message(f"Stopped after step {self.step}.")
                     obey(agreed)
         finally:
