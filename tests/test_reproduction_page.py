@@ -67,3 +67,9 @@ def test_the_spread_over_seeds_is_as_recorded(accuracies):
         squares = sum((len(v) - 1) * statistics.variance(v) for v in settings if len(v) > 1)
         freedom = sum(len(v) - 1 for v in settings)
         assert float(shown) == pytest.approx((squares / freedom) ** 0.5, abs=0.006)
+
+
+def test_the_readme_counts_the_runs(accuracies):
+    readme = (DOCS.parent / "README.md").read_text()
+    n_runs = sum(len(by_seed) for key, by_seed in accuracies.items() if key[3] in ("uniform", "gcp"))
+    assert f"in {n_runs} runs of the paper's length" in readme

@@ -19,7 +19,10 @@ SECONDS = 120
 # Adam makes steps out of gradients that are nothing but rounding.
 PLAIN = ["--optimiser.name", "sgd", "--lr", "0.01", "--n-tasks", "4", "--steps", "24"]
 
-pytestmark = pytest.mark.skipif(not Path("/proc").exists(), reason="looks for processes in /proc")
+pytestmark = [
+    pytest.mark.xdist_group("torchrun runs"),  # which make the run of the fixture once
+    pytest.mark.skipif(not Path("/proc").exists(), reason="looks for processes in /proc"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -81,7 +81,7 @@ class Evaluator:
             task by itself and draws nothing.
         precision: `float32`, or `bfloat16` for mixed precision.
         group: The processes that evaluate together: they take turns in the batches. Each gets the
-            whole result, the one that a single process would come to.
+            whole result, the one that a single process would come to if the learner draws nothing.
 
     Raises:
         ArgumentError: If an argument cannot be used.
