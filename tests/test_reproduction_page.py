@@ -71,5 +71,5 @@ def test_the_spread_over_seeds_is_as_recorded(accuracies):
 
 def test_the_readme_counts_the_runs(accuracies):
     readme = (DOCS.parent / "README.md").read_text()
-    n_runs = sum(len(by_seed) for key, by_seed in accuracies.items() if key[3] in ("uniform", "gcp"))
+    n_runs = sum(len(seeds) for key, seeds in accuracies.items() if key[3] in ("uniform", "gcp"))
     assert f"in {n_runs} runs of the paper's length" in readme
