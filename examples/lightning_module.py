@@ -1,4 +1,4 @@
-"""An existing LightningModule with adaptive tasks: lines (1) and (2) are all that changes.
+"""An existing LightningModule with adaptive tasks: lines (1) and (2), and logits beside the loss.
 
 Run: python examples/lightning_module.py --tasks 1000
 """

@@ -57,3 +57,19 @@ def test_differences_and_intervals_follow_from_the_pairs(accuracies):
         assert low == pytest.approx(statistics.fmean(pairs) - half, abs=0.07)
         assert high == pytest.approx(statistics.fmean(pairs) + half, abs=0.07)
     assert len(differences) == 2 + 4
+
+
+def test_the_spread_over_seeds_is_as_recorded(accuracies):
+    page = " ".join((DOCS / "reproduction.md").read_text().split())
+    (found,) = re.findall(r"all settings together: ([\d.]+) against ([\d.]+)", page)
+    for schedule, shown in zip(("cosine", "constant"), found, strict=True):
+        settings = [list(v.values()) for key, v in accuracies.items() if key[0] == schedule]
+        squares = sum((len(v) - 1) * statistics.variance(v) for v in settings if len(v) > 1)
+        freedom = sum(len(v) - 1 for v in settings)
+        assert float(shown) == pytest.approx((squares / freedom) ** 0.5, abs=0.006)
+
+
+def test_the_readme_counts_the_runs(accuracies):
+    readme = (DOCS.parent / "README.md").read_text()
+    n_runs = sum(len(seeds) for key, seeds in accuracies.items() if key[3] in ("uniform", "gcp"))
+    assert f"in {n_runs} runs of the paper's length" in readme

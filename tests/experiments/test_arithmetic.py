@@ -7,7 +7,7 @@ import torch
 
 from adaptask.errors import ArgumentError
 from adaptask.experiments import arithmetic
-from adaptask.experiments.arithmetic import settled
+from adaptask.experiments.arithmetic import as_begun, settled
 from adaptask.experiments.config import MachineConfig, ModelConfig, RunConfig
 from adaptask.learners import LEARNERS
 
@@ -73,11 +73,19 @@ def test_what_was_asked_for_stays(device):
 def test_processes_that_talk_within_a_step_do_not_compile_it():
     assert settled(LONG, GPU, n_processes=2).machine.compile == "no"
     asked = replace(LONG, machine=MachineConfig(compile="yes"))
-    with pytest.raises(ArgumentError, match="2 processes that make a run together cannot compile"):
+    with pytest.raises(ArgumentError, match=r"2 processes .* cannot compile it.*compile no"):
         settled(asked, GPU, n_processes=2)
+
+
+def test_a_run_goes_on_in_the_precision_in_which_it_was_begun():
+    on_gpu, on_cpu = settled(LONG, GPU), settled(LONG, CPU)
+    assert chosen(as_begun(LONG, on_gpu), CPU) == ("bfloat16", "yes", "no")
+    assert chosen(as_begun(LONG, on_cpu), GPU) == ("float32", "no", "yes")
+    asked = replace(LONG, machine=MachineConfig(precision="float32"))
+    assert as_begun(asked, on_gpu) == asked
 
 
 def test_gradients_within_gradients_are_not_compiled():
     config = RunConfig(model=ModelConfig(learner="maml"), machine=MachineConfig(compile="yes"))
-    with pytest.raises(ArgumentError, match=r"'maml' cannot be compiled.*other gradients"):
+    with pytest.raises(ArgumentError, match=r"'maml' cannot be compiled.*compile no"):
         settled(config, CPU)

@@ -198,6 +198,7 @@ def test_more_steps_are_refused_where_the_first_one_depends_on_them(
         (["--n-query", "1000"], "images"),
         (["--evaluation.n-way", "1000"], "n_way of evaluation"),
         (["--lr", "-1"], "lr must be"),
+        (["--learners", "maml", "--machine.compile", "yes"], "maml uniform cannot .*compile no"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_before_there_is_a_folder(

@@ -8,6 +8,7 @@ import torch
 from adaptask.cli import main
 from adaptask.data.cache import write_cache
 from adaptask.data.images import ImageSet
+from adaptask.experiments import evaluate_command
 from adaptask.experiments.evaluate_command import evaluate_run
 from adaptask.report.records import read_metrics
 
@@ -29,6 +30,29 @@ def test_it_measures_what_training_did_at_its_end(run, capsys):
     assert record["accuracy"] == test["accuracy"]
     assert record["split"] == "tiny/test"
     assert (record["n_way"], record["n_episodes"]) == (3, 6)
+
+
+@pytest.mark.parametrize(
+    ("tested_in", "pays", "expected"),
+    [
+        ("float32", True, "float32"),
+        ("bfloat16", True, "bfloat16"),
+        ("bfloat16", False, "float32"),
+    ],
+)
+def test_it_computes_as_the_run_was_tested_where_that_pays(
+    run, monkeypatch, tested_in, pays, expected
+):
+    text = (run / "config.toml").read_text()
+    assert 'precision = "float32"' in text
+    (run / "config.toml").write_text(text.replace('"float32"', f'"{tested_in}"'))
+    monkeypatch.setattr(evaluate_command, "half_precision_pays", lambda device: pays)
+    build, built = evaluate_command.build_evaluator, []
+    monkeypatch.setattr(
+        evaluate_command, "build_evaluator", lambda *args: built.append(build(*args)) or built[0]
+    )
+    evaluate_run(run)
+    assert [evaluator.precision for evaluator in built] == [expected]
 
 
 def test_other_tasks_are_measured_too(run, capsys):

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from adaptask.errors import AdaptaskError
 from adaptask.experiments import jobs as jobs_module
+from adaptask.experiments.config_file import load_config
 from adaptask.experiments.jobs import FAILURE, Job, run_jobs
 from adaptask.experiments.sharing import Sharing
 from adaptask.report.records import RunRecord
@@ -119,6 +120,16 @@ def test_a_failure_is_left_in_the_folder_until_the_run_succeeds(tiny_config, tmp
     assert not (job.path / FAILURE).exists()
 
 
+def test_a_run_that_goes_on_keeps_its_precision(tiny_config, tmp_path):
+    half = replace(tiny_config.machine, precision="bfloat16")
+    job = Job("job", replace(tiny_config, machine=half), tmp_path / "run")
+    assert run_jobs([job], Notes()) == {}
+    # Left to a CPU it would be float32.
+    assert run_jobs([replace(job, config=replace(tiny_config, steps=14))], Notes()) == {}
+    assert load_config(job.path / "config.toml").machine.precision == "bfloat16"
+    assert load_checkpoint(job.path / "last.pt")["trainer"]["step"] == 14
+
+
 def test_finished_runs_are_left_alone(tiny_config, tmp_path):
     job = Job("job", tiny_config, tmp_path / "run")
     assert run_jobs([job], Notes()) == {}
@@ -149,6 +160,22 @@ def test_a_process_that_dies_fails_its_run_alone(three_jobs, monkeypatch):
     assert RunRecord(last.path).is_finished
     assert run_jobs([first, last], Notes(), Sharing(1)) == {}
     assert RunRecord(first.path).is_finished
+
+
+@pytest.mark.parametrize("sharing", [Sharing(1), Sharing(2, together=True)])
+def test_a_display_that_fails_is_no_success(three_jobs, monkeypatch, sharing):
+    jobs, notes = [three_jobs[0], three_jobs[2]], Notes()
+
+    def fail(job, failure):
+        raise BrokenPipeError("nobody reads")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(notes, "end_job", fail)
+        with pytest.raises(BrokenPipeError, match="nobody reads"):
+            run_jobs(jobs, notes, sharing)
+    # Nothing is left of it that would stop others.
+    assert run_jobs(jobs, notes, sharing) == {}
+    assert all(RunRecord(job.path).is_finished for job in jobs)
 
 
 SCRIPT = """

@@ -6,12 +6,20 @@ import pytest
 
 from adaptask.errors import ArgumentError
 from adaptask.experiments import sharing as sharing_module
-from adaptask.experiments.config import ModelConfig, RunConfig, TaskConfig
+from adaptask.experiments.config import (
+    DataConfig,
+    MachineConfig,
+    ModelConfig,
+    RunConfig,
+    TaskConfig,
+)
 from adaptask.experiments.sharing import Sharing, share
 
 SMALL = RunConfig()
 RESNET = replace(SMALL, model=ModelConfig(backbone="resnet12"))
 MAML = replace(SMALL, model=ModelConfig(learner="maml"))
+EAGER = replace(SMALL, machine=MachineConfig(engine="eager"))
+ON_HOST = replace(SMALL, data=DataConfig(storage="host"))
 MANY_TASKS = replace(SMALL, task=TaskConfig(n_tasks=16))
 
 
@@ -46,6 +54,8 @@ def test_on_a_cpu_runs_are_processes_that_share_the_cores(workers, n_runs, expec
         (None, [MAML] * 20, Sharing(1)),
         (None, [MANY_TASKS] * 20, Sharing(1)),
         (None, [SMALL, RESNET], Sharing(1)),
+        (None, [EAGER] * 20, Sharing(1)),
+        (None, [ON_HOST] * 20, Sharing(1)),
         (3, [RESNET] * 20, Sharing(3)),
     ],
 )

@@ -20,6 +20,9 @@ from adaptask.training.step import TrainingStep
 SCRIPT = Path(__file__).parent / "scripts" / "distributed_cases.py"
 SECONDS = 120
 
+# What two processes leave is made once, not by every process of the tests.
+pytestmark = pytest.mark.xdist_group("torchrun")
+
 
 def run(torchrun, *words, **settings):
     """Run to the end; return the status and what was said."""

@@ -1,6 +1,7 @@
 """A step as one device graph: the same training as kernel by kernel."""
 
 import copy
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,7 +13,13 @@ from adaptask.errors import TrainingError
 from adaptask.learners import LEARNERS, build_learner
 from adaptask.samplers import build_sampler
 from adaptask.training import Every, Trainer, build_optimizer, cosine
-from adaptask.training.graph import make_capturable, plain_state, set_learning_rate
+from adaptask.training.graph import (
+    GraphEngine,
+    make_capturable,
+    plain_state,
+    set_learning_rate,
+)
+from adaptask.training.group import ALONE
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 NEVER = Every(log=0, validate=0, checkpoint=0, snapshot=0)
@@ -223,3 +230,20 @@ def test_nothing_waits_for_the_device(tiny):
             trainer._advance(100)
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize(
+    ("device", "storage", "engine", "told"),
+    [
+        ("cuda", "host", "auto", ["host memory"]),
+        ("cuda", "host", "eager", []),
+        ("cuda", "device", "auto", []),
+        ("cpu", "host", "auto", []),
+    ],
+)
+def test_what_is_in_the_way_from_the_start_is_told(device, storage, engine, told):
+    source = SimpleNamespace(device=torch.device(device), storage=storage)
+    messages = []
+    GraphEngine(SimpleNamespace(source=source, group=ALONE), engine=engine, report=messages.append)
+    assert len(messages) == len(told)
+    assert all(words in text for words, text in zip(told, messages, strict=True))

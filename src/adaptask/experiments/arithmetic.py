@@ -34,15 +34,15 @@ def settled(config: RunConfig, device: torch.device, *, n_processes: int = 1) ->
     if machine.compile == "yes" and not learner.compilable:
         raise ArgumentError(
             f"the learner {config.model.learner!r} cannot be compiled: it differentiates inside "
-            "its forward pass, where torch.compile gives other gradients. Leave out "
-            "--machine.compile yes."
+            "its forward pass, where torch.compile gives other gradients. Give "
+            "--machine.compile no."
         )
     if machine.compile == "yes" and n_processes > 1:
         raise ArgumentError(
             f"{n_processes} processes that make a run together cannot compile it: they send each "
-            "other messages within a step. Leave out --machine.compile yes."
+            "other messages within a step. Give --machine.compile no."
         )
-    half = _half_precision_pays(device) and not issubclass(learner, AdaptingLearner)
+    half = half_precision_pays(device) and not issubclass(learner, AdaptingLearner)
     compiles = learner.compilable and n_processes == 1
     chosen = {
         "precision": "bfloat16" if half else "float32",
@@ -53,7 +53,21 @@ def settled(config: RunConfig, device: torch.device, *, n_processes: int = 1) ->
     return replace(config, machine=replace(machine, **left))  # type: ignore[arg-type]
 
 
-def _half_precision_pays(device: torch.device) -> bool:
+def as_begun(config: RunConfig, begun: RunConfig) -> RunConfig:
+    """Return the configuration of a run that goes on, in the precision in which it was begun.
+
+    What was asked for stays. Whether to compile is decided anew, by the device of now.
+    """
+    if config.machine.precision != "auto":
+        return config
+    machine = replace(config.machine, precision=begun.machine.precision)
+    if machine.channels_last == "auto":
+        machine = replace(machine, channels_last=begun.machine.channels_last)
+    return replace(config, machine=machine)
+
+
+def half_precision_pays(device: torch.device) -> bool:
+    """Return whether a device computes faster in bfloat16."""
     return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
 
 

@@ -44,7 +44,7 @@ def compare(
             `gcp:strategy=easy,tau=0.7`.
         seeds: How many seeds; they are 0, 1, ...
         output: The study's folder; one named after it where it is not given.
-        workers: How many processes; None chooses.
+        workers: How many runs at once; None chooses.
         cluster: Where the runs are made, if not by this machine alone.
         command: The words that repeat it.
 

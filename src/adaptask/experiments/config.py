@@ -121,8 +121,7 @@ class OptimiserConfig:
     momentum: float = 0.9
     """Nesterov momentum of sgd; 0 is plain SGD."""
     schedule: Literal["constant", "step", "cosine"] = "constant"
-    """How the learning rate goes on: cosine falls towards 0 at the end; step takes `factors` from
-    `milestones` on."""
+    """How the learning rate goes on: cosine falls to 0; step takes `factors` at `milestones`."""
     milestones: tuple[int, ...] = ()
     """For step: at which steps the learning rate changes."""
     factors: tuple[float, ...] = ()
@@ -150,8 +149,7 @@ class EvaluationConfig:
     seed: int = 0
     """Decides the episodes: runs with the same seed are compared on the same ones."""
     keep_best: int = 1
-    """How many of the best checkpoints by validation are kept; more than one are tested as an
-    ensemble."""
+    """How many of the best checkpoints by validation are kept; several are tested together."""
 
 
 @dataclass(frozen=True)
@@ -175,17 +173,13 @@ class MachineConfig:
     device: Annotated[str, _SHORT] = "auto"
     """cpu, cuda, cuda:1, ..., or auto: a GPU where there is one."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of the forward and backward pass; weights and optimiser stay float32. auto takes bfloat16
-    on a GPU for all learners that do not adapt their weights in an inner loop."""
+    """Of forward and backward pass; auto: bfloat16 on a GPU, but for MAML, MAML++ and Reptile."""
     engine: Annotated[Literal["auto", "graph", "eager"], _SHORT] = "auto"
-    """How a step is launched: kernel by kernel (eager), or whole, as one device graph; auto takes
-    a graph where one can be captured."""
+    """A step kernel by kernel (eager), or whole, as one device graph; auto: a graph if it can."""
     channels_last: Literal["auto", "yes", "no"] = "auto"
-    """Whether the channels of a pixel lie side by side in memory; auto does where it takes
-    bfloat16."""
+    """Whether channels of a pixel lie side by side in memory; auto: where auto is bfloat16."""
     compile: Literal["auto", "yes", "no"] = "auto"
-    """Whether torch.compile makes fewer kernels of forward and backward pass; auto does on a GPU,
-    for runs so long that it pays and learners that it computes right."""
+    """Fewer kernels by torch.compile; auto: in long runs on a GPU, but for learners as above."""
     deterministic: bool = False
     """Same numbers at every run on a GPU too, at a price in speed; a CPU always gives them."""
     threads: _Optional = None

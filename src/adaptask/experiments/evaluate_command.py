@@ -12,6 +12,7 @@ from torch import nn
 from adaptask.data import EpisodeSource, load, load_statistics
 from adaptask.data.refitting import refit
 from adaptask.errors import ArgumentError, StateError, TrainingError
+from adaptask.experiments.arithmetic import half_precision_pays
 from adaptask.experiments.building import build_evaluator, build_model, with_weights
 from adaptask.experiments.config import RunConfig
 from adaptask.experiments.config_file import load_config
@@ -39,6 +40,7 @@ def evaluate_run(
 ) -> Evaluation:
     """Measure the accuracy of a run; what is None is as the run was tested.
 
+    So is the precision, but for bfloat16 on a device that gains nothing by it.
     The result is printed, and added to `evaluations.jsonl` in the run's folder.
 
     Raises:
@@ -61,10 +63,10 @@ def evaluate_run(
             **{name: value for name, value in given.items() if value is not None},
         },
     )
-    # In the precision that suits this device, not that on which it was trained.
-    machine = replace(config.machine, precision="auto", channels_last="auto")
+    where, machine = choose_device(device), config.machine
+    if not half_precision_pays(where):
+        machine = replace(machine, precision="float32", channels_last="no")
     config = replace(config, evaluation=evaluation, machine=machine)
-    where = choose_device(device)
     image_shape = load(config.data.dataset, "train").image_shape
     learner, steps = _trained(folder, config, image_shape, where, weights)
     source = _images(config, dataset or config.data.dataset, split, image_shape, where)

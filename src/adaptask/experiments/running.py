@@ -13,7 +13,7 @@ from torch import nn
 from adaptask.atomic_file import replace_file
 from adaptask.errors import ArgumentError
 from adaptask.exclusion import EAGER_WORK, PROCESS_STATE
-from adaptask.experiments.arithmetic import settled
+from adaptask.experiments.arithmetic import as_begun, settled
 from adaptask.experiments.building import (
     build_evaluator,
     build_trainer,
@@ -27,7 +27,7 @@ from adaptask.experiments.portrait import save_portrait
 from adaptask.learners import Ensemble
 from adaptask.training.best import Checkpoint
 from adaptask.training.displays import Display
-from adaptask.training.evaluation import Evaluation, Evaluator
+from adaptask.training.evaluation import Evaluation, Evaluator, holding_what_it_draws_from
 from adaptask.training.group import ALONE, Group
 from adaptask.training.loggers import Logger
 from adaptask.training.machine import choose_device, set_up_process
@@ -55,7 +55,8 @@ def run(config: RunConfig, path: Path, *, display: Display, loggers: Sequence[Lo
         AdaptaskError: If something cannot be used or done, or the folder holds another run.
     """
     check_config(config)
-    config = settled(config, choose_device(config.machine.device))
+    device = choose_device(config.machine.device)
+    config = settled(_as_begun(config, path), device)
     folder = RunFolder(path, dump_config(config))
     has_begun = folder.config.exists() or folder.last_checkpoint() is not None
     if has_begun:
@@ -106,7 +107,7 @@ def execute(
                 trainer.loggers += open_loggers(trainer)
         try:
             _fit(trainer, config, folder)
-            with EAGER_WORK.among_others():
+            with holding_what_it_draws_from(trainer.learner), EAGER_WORK.among_others():
                 _test(trainer, tester, folder)
         finally:
             for logger in trainer.loggers:
@@ -131,6 +132,13 @@ def _build(
             "--optimiser.momentum 0 --lr 1."
         )
     return trainer, tester
+
+
+def _as_begun(config: RunConfig, path: Path) -> RunConfig:
+    try:
+        return as_begun(config, load_config(path / "config.toml"))
+    except ArgumentError:
+        return config  # there is none yet, or the run says what is odd
 
 
 def _tested_after(folder: RunFolder) -> int | None:

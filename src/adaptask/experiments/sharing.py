@@ -66,7 +66,10 @@ def share(workers: int | None, configs: Sequence[RunConfig], device: str) -> Sha
 
 
 def _is_small(config: RunConfig) -> bool:
-    """Return whether steps of a run fill no GPU, and draw nothing from what threads share."""
+    """Return whether steps of a run fill no GPU, and draw nothing from what threads share.
+
+    Steps that are launched kernel by kernel keep Python busy, of which threads have but one.
+    """
     task, learner = config.task, LEARNERS[config.model.learner]
     n_images = task.n_tasks * task.n_way * (task.n_shot + task.n_query)
     return (
@@ -74,6 +77,8 @@ def _is_small(config: RunConfig) -> bool:
         and issubclass(learner, EmbeddingLearner)
         and not learner.draws_in_evaluation
         and n_images <= _IMAGES_THAT_FILL
+        and config.machine.engine != "eager"
+        and config.data.storage != "host"
     )
 
 

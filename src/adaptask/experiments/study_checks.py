@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from adaptask.errors import AdaptaskError, ArgumentError
+from adaptask.experiments.arithmetic import settled
 from adaptask.experiments.building import (
     build_evaluator,
     build_parts,
@@ -43,6 +44,7 @@ def check_buildable(configs: Mapping[str, RunConfig]) -> None:
         few = {"n_episodes": min(2, tests.n_episodes), "n_validation": min(2, tests.n_validation)}
         config = replace(config, evaluation=replace(tests, **few))
         try:
+            settled(planned, cpu)  # what is asked of the machine in vain is so on all of them
             build_parts(config, open_split(config, "train", cpu), cpu)
             build_schedule(config)
             for split in ("val", "test"):

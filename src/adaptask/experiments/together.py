@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -21,41 +22,56 @@ def run_together(jobs: Sequence[Job], display: JobDisplay, n_threads: int) -> di
 
     Raises:
         KeyboardInterrupt: After Ctrl-C; runs in progress have saved where they are.
+        Exception: What the display raised; runs in progress have saved where they are.
     """
     shared = _Shared(display)
     waiting = deque(jobs)
     failures: dict[str, str] = {}
+    broken: list[BaseException] = []
 
     def work() -> None:
-        with _own_stream(jobs[0]):
-            while waiting:
-                try:
-                    job = waiting.popleft()
-                except IndexError:  # another thread was quicker
-                    return
-                shared.begin_job(job)
-                try:
-                    failure = attempt(job, shared)
-                except (KeyboardInterrupt, SystemExit):  # it was stopped, and has saved
-                    return
-                if failure is not None:
-                    failures[job.name] = failure
-                shared.end_job(job, failure)
+        try:
+            with _own_stream(jobs[0]):
+                while (job := _next(waiting)) is not None:
+                    _make(job, shared, failures)
+        except (KeyboardInterrupt, SystemExit):
+            return  # it was stopped, and has saved
+        except BaseException as error:  # of no run: nobody would hear of it in this thread
+            broken.append(error)
 
     threads = [threading.Thread(target=work, daemon=True) for _ in range(n_threads)]
-    with StopSignals() as stop:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            while thread.is_alive():
-                thread.join(_SECONDS_BETWEEN_LOOKS)
-                if stop.received is not None:
-                    waiting.clear()
-                    stop_other_threads(stop.received)
-    stop_other_threads(None)
+    try:
+        with StopSignals() as stop:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                while thread.is_alive():
+                    thread.join(_SECONDS_BETWEEN_LOOKS)
+                    if stop.received is not None or broken:
+                        waiting.clear()
+                        stop_other_threads(stop.received or signal.SIGTERM)
+    finally:
+        stop_other_threads(None)
     if stop.received is not None:
         obey(stop.received)
+    for error in broken:
+        raise error
     return failures
+
+
+def _next(waiting: deque[Job]) -> Job | None:
+    try:
+        return waiting.popleft()
+    except IndexError:
+        return None
+
+
+def _make(job: Job, display: JobDisplay, failures: dict[str, str]) -> None:
+    display.begin_job(job)
+    failure = attempt(job, display)
+    if failure is not None:
+        failures[job.name] = failure
+    display.end_job(job, failure)
 
 
 def _own_stream(job: Job) -> AbstractContextManager[object]:

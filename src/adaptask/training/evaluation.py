@@ -81,7 +81,7 @@ class Evaluator:
             task by itself and draws nothing.
         precision: `float32`, or `bfloat16` for mixed precision.
         group: The processes that evaluate together: they take turns in the batches. Each gets the
-            whole result, the one that a single process would come to.
+            whole result, the one that a single process would come to if the learner draws nothing.
 
     Raises:
         ArgumentError: If an argument cannot be used.
@@ -148,9 +148,7 @@ class Evaluator:
         return Evaluation(accuracies=scores[0] / n_queries, loss=float(scores[1].mean()))
 
     def _seeded(self, learner: EpisodeLearner) -> AbstractContextManager[None]:
-        if getattr(learner, "draws_in_evaluation", True):
-            return _seeded(self.seed, self.source.device)
-        return nullcontext()
+        return _seeded(self.seed, self.source.device) if _draws(learner) else nullcontext()
 
     def _check_losses(self, losses: Tensor) -> None:
         # A row of logits with NaN or plus infinity in it has no softmax, hence no loss.
@@ -162,6 +160,15 @@ class Evaluator:
                 f"{len(bad)} of {len(losses)} evaluation episodes, first in episode {bad[0]} with "
                 f"the classes {classes}. Load an earlier checkpoint, or lower the learning rate."
             )
+
+
+def holding_what_it_draws_from(learner: EpisodeLearner) -> AbstractContextManager[object]:
+    """Hold the generators that an evaluation of a learner seeds, before `EAGER_WORK` is entered."""
+    return PROCESS_STATE if _draws(learner) else nullcontext()
+
+
+def _draws(learner: EpisodeLearner) -> bool:
+    return getattr(learner, "draws_in_evaluation", True)
 
 
 def _episode_losses(query_logits: Tensor, query_labels: Tensor) -> Tensor:

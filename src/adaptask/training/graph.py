@@ -45,6 +45,8 @@ class GraphEngine:
         if obstacle and self._required:
             raise TrainingError(f"a step cannot be captured: {obstacle}. Take --engine eager.")
         self._captures = engine != "eager" and obstacle is None
+        if obstacle and engine == "auto" and step.source.device.type == "cuda":
+            report(f"Steps are run eagerly, since they cannot be captured: {obstacle}.")
         self._graph: torch.cuda.CUDAGraph | None = None
         self._stream: Any = None
         self._n_warm, self._phase = 0, None

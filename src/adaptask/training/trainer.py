@@ -20,7 +20,7 @@ from adaptask.samplers import Sampler
 from adaptask.training.best import BestCheckpoints, Checkpoint
 from adaptask.training.checkpoints import check_savable
 from adaptask.training.displays import Display, Silent, Unseen
-from adaptask.training.evaluation import Evaluator
+from adaptask.training.evaluation import Evaluator, holding_what_it_draws_from
 from adaptask.training.every import Every
 from adaptask.training.graph import GraphEngine, plain_state, set_learning_rate
 from adaptask.training.group import ALONE, Group, TaskSource
@@ -144,7 +144,7 @@ class Trainer:
         """
         check_integer("n_steps", n_steps, low=1)
         with ExitStack() as held:
-            with self.group.together():
+            with EAGER_WORK.among_others(), self.group.together():
                 if self.folder is not None:
                     self._open(self.folder, held)
             self._follow_first()
@@ -278,7 +278,8 @@ class Trainer:
                     self._advance(n_steps)
                     agreed = self.group.agree_to_stop(stop.received, self.step)
                 if agreed is not None:
-                    self.save()
+                    with EAGER_WORK.among_others():
+                        self.save()
                     self.display.message(f"Stopped after step {self.step}.")
                     obey(agreed)
         finally:
@@ -301,7 +302,7 @@ class Trainer:
         due = self.every.due_after(self.step, last=self.step == n_steps)
         shown: dict[str, float] = {}
         if due:
-            with EAGER_WORK.among_others():
+            with holding_what_it_draws_from(self.learner), EAGER_WORK.among_others():
                 shown = self._do(due)
         self.display.advance(self.step, shown or None)
 

@@ -63,8 +63,10 @@ def test_its_processes_end_with_it(tiny_config, tmp_path, number):
         text=True,
     )
     run = tmp_path / "s/runs/protonet-gcp/seed-0"
+    deadline = time.monotonic() + 120
     while not (run / "previous.pt").exists():
         assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
         time.sleep(0.05)
     assert len(family(process.pid)) > 4
     if number is signal.SIGINT:

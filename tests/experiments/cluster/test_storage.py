@@ -217,6 +217,11 @@ def test_a_study_is_handed_from_machine_to_machine(tmp_path):
     assert (first / "study.json").read_text() == '{"a": 1}'
     assert (first / "runs/a/seed-0/pruned.txt").exists()
     assert not (first / "runs/a/seed-0/test.json").exists()
+    # Trained further elsewhere: other steps, as many bytes.
+    config = tmp_path / "storage/runs/a/seed-0/config.toml"
+    config.write_text("x" * len(config.read_text()))
+    fetch_study(url, first)
+    assert (first / "runs/a/seed-0/config.toml").read_text() == config.read_text()
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,12 @@ from adaptask.experiments.cluster.options import ClusterOptions
 from adaptask.experiments.paper import estimates, plan_display, timing
 from adaptask.experiments.paper.estimates import Cost, kind_of, measure_costs, run_seconds
 from adaptask.experiments.paper.plan_display import dry_run
-from adaptask.experiments.paper.reproduction import default_folder, plan, reproduce
+from adaptask.experiments.paper.reproduction import (
+    _all_configs,
+    default_folder,
+    plan,
+    reproduce,
+)
 from adaptask.experiments.presets import preset_config
 
 
@@ -112,6 +117,9 @@ def test_a_cosine_takes_the_place_of_constant_rates_alone():
     assert cosine.command.endswith("--schedule cosine")
     assert default_folder(cosine) != default_folder(paper)
     assert any("cosine" in note for note in cosine.notes)
+    # Rows that are added later are compared with those that the folder has, as they would be now.
+    for planned in (paper, cosine):
+        assert {t.name: t.config for t in planned.trials}.items() <= _all_configs(planned).items()
     stepped = plan("table-cifar", rows=["protonet"], schedule="cosine").trials[0].config
     assert stepped.optimiser.schedule == "step"
     with pytest.raises(ArgumentError, match="schedule must be one of paper, cosine; got 'linear'"):

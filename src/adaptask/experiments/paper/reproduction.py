@@ -173,10 +173,7 @@ def _deviations(
             f"are {', '.join(choice.learners)}."
         )
     if schedule == "cosine":
-        found.append(
-            "Learning rates that the paper leaves constant fall along half a cosine, under which "
-            "seeds differ less."
-        )
+        found.append("Learning rates that the paper leaves constant fall along half a cosine.")
     if scale < 1 and target.times:
         found.append(
             f"At scale {scale:g}: settings are timed for that share of a minute each, and for a "
@@ -250,7 +247,7 @@ def reproduce(
     Args:
         planned: What is to be run, or timed.
         folder: Where; one named after it where it is not given. What it has already is kept.
-        workers: How many processes; None chooses. Times are always measured in one.
+        workers: How many runs at once; None chooses. Times are measured one after the other.
         cluster: Where the runs are made, if not by this machine alone. Times are measured here.
 
     Returns:
@@ -284,11 +281,11 @@ def reproduce(
 
 
 def _all_configs(planned: Plan) -> dict[str, RunConfig]:
-    """Return the configuration of every trial of the target, at this scale; by name."""
+    """Return the configuration of every trial of the target, as this plan has it; by name."""
     target = planned.target
     datasets = tuple(dict.fromkeys((*target.datasets, *planned.datasets)))
     everything = Choice(datasets, target.rows, target.shots, target.learners)
-    trials = target.trials(everything)
+    trials = [_scheduled(trial, planned.schedule) for trial in target.trials(everything)]
     return {t.name: _sized(t, planned.scale, planned.device).config for t in trials}
 
 
