@@ -105,6 +105,16 @@ def test_together_they_come_to_the_same_as_one_after_the_other(
             torch.testing.assert_close(left, right, rtol=0, atol=0)
 
 
+def test_what_fills_a_gpu_comes_after_what_is_made_together(tiny_config, tmp_path):
+    maml = replace(tiny_config, model=replace(tiny_config.model, learner="maml"))
+    configs = {"large": maml, "first": tiny_config, "second": replace(tiny_config, seed=1)}
+    jobs = [Job(name, config, tmp_path / name) for name, config in configs.items()]
+    notes = Notes()
+    assert run_jobs(jobs, notes, Sharing(2, together=True)) == {}
+    assert [event[1] for event in notes.events][-2:] == ["large", "large"]
+    assert all(RunRecord(job.path).is_finished for job in jobs)
+
+
 def test_a_failure_is_left_in_the_folder_until_the_run_succeeds(tiny_config, tmp_path, monkeypatch):
     job = Job("job", tiny_config, tmp_path / "run")
 

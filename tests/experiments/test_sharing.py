@@ -54,6 +54,7 @@ def test_on_a_cpu_runs_are_processes_that_share_the_cores(workers, n_runs, expec
         (None, [MAML] * 20, Sharing(1)),
         (None, [MANY_TASKS] * 20, Sharing(1)),
         (None, [SMALL, RESNET], Sharing(1)),
+        (None, [SMALL, SMALL, RESNET, MAML], Sharing(2, together=True)),
         (None, [EAGER] * 20, Sharing(1)),
         (None, [ON_HOST] * 20, Sharing(1)),
         (3, [RESNET] * 20, Sharing(3)),

@@ -286,6 +286,16 @@ def test_times_of_different_machines_are_not_compared(study_folder):
     assert "different machines" in remark
 
 
+def test_different_precisions_are_remarked_on(study_folder):
+    folder = study_folder({("maml", "uniform"): UNIFORM, ("maml", "gcp"): UNIFORM})
+    assert summary_of(folder).remarks == ()
+    config = folder / "runs/1/0/config.toml"
+    assert 'precision = "float32"' in config.read_text()
+    config.write_text(config.read_text().replace('"float32"', '"bfloat16"'))
+    [remark] = summary_of(folder).remarks
+    assert "different precisions, bfloat16 and float32" in remark
+
+
 def test_numbers_among_the_labels_are_named(study_folder):
     results = {
         (learner, shots, alpha, sampler): {0: 0.5, 1: 0.51}

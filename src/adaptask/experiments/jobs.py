@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 from adaptask.atomic_file import replace_file
 from adaptask.errors import AdaptaskError
 from adaptask.experiments.config import RunConfig
-from adaptask.experiments.sharing import Sharing
+from adaptask.experiments.sharing import Sharing, is_small
 
 if TYPE_CHECKING:
     from adaptask.training.loggers import Logger
@@ -117,7 +117,9 @@ def run_jobs(
     if sharing.together:
         from adaptask.experiments.together import run_together
 
-        return run_together(jobs, display, n_at_once)
+        small = [job for job in jobs if is_small(job.config)]
+        failures = run_together(small, display, n_at_once) if small else {}
+        return failures | _in_this_process([job for job in jobs if job not in small], display)
     return _Pool(jobs, display, n_at_once).run()
 
 

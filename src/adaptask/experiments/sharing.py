@@ -26,7 +26,8 @@ class Sharing:
     n_at_once: int
     """Runs at a time."""
     together: bool = False
-    """Whether they are threads of this process, each on a stream of its own, on one GPU."""
+    """Whether small runs are threads of this process, each on a stream of its own, on one GPU, and
+    others are made one after the other."""
     threads: int | None = None
     """CPU threads of each; None: no matter."""
 
@@ -51,11 +52,12 @@ def share(workers: int | None, configs: Sequence[RunConfig], device: str) -> Sha
     Raises:
         ArgumentError: If `workers` is no positive integer, or more than a GPU has streams.
     """
-    together = device == "cuda" and all(map(_is_small, configs))
+    n_small = sum(map(is_small, configs)) if device == "cuda" else 0
+    together = n_small > 1
     if workers is None:
         most = _MOST_TOGETHER if together else min(_cores(), _MOST_PROCESSES)
         workers = most if together or device == "cpu" else 1
-        workers = min(workers, len(configs))
+        workers = min(workers, n_small or len(configs))
     check_integer("workers", workers, low=1, high=_MOST_STREAMS if together else None)
     shares_cores = device == "cpu" and workers > 1
     return Sharing(
@@ -65,7 +67,7 @@ def share(workers: int | None, configs: Sequence[RunConfig], device: str) -> Sha
     )
 
 
-def _is_small(config: RunConfig) -> bool:
+def is_small(config: RunConfig) -> bool:
     """Return whether steps of a run fill no GPU, and draw nothing from what threads share.
 
     Steps that are launched kernel by kernel keep Python busy, of which threads have but one.

@@ -110,6 +110,7 @@ class _Reading:
     validation: list[float] = field(default_factory=list)
     seconds: dict[int, float] = field(default_factory=dict)
     machines: dict[int, object] = field(default_factory=dict)
+    precisions: dict[int, str] = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)
     unfinished: dict[int, str] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
@@ -127,6 +128,12 @@ def summarise(study: Study, folder: Path) -> StudySummary:
     """
     readings = {arm.name: _read(arm, folder) for arm in study.arms}
     remarks = [remark for reading in readings.values() for remark in reading.remarks]
+    precisions = {found for reading in readings.values() for found in reading.precisions.values()}
+    if len(precisions) > 1:
+        remarks.append(
+            f"Runs were computed in different precisions, {' and '.join(sorted(precisions))}: part "
+            "of their differences may be due to that."
+        )
     arms = []
     for arm in study.arms:
         summary = _alone(arm, readings[arm.name])
@@ -169,6 +176,7 @@ def _read(arm: Arm, folder: Path) -> _Reading:
 def _read_result(record: RunRecord, seed: int, reading: _Reading) -> None:
     if record.test is not None:
         reading.episodes[seed] = _episodes(record)
+        reading.precisions[seed] = _precision(record)
         reading.tests[seed] = 100 * record.test.accuracies
     elif record.pruned is not None:
         reading.unfinished[seed] = f"given up after {record.steps_done} of {record.n_steps} steps"
@@ -198,6 +206,11 @@ def _episodes(record: RunRecord) -> object:
         *(tested.get(name) for name in ("seed", "n_query", "n_episodes")),
         *(tested.get(name, trained.get(name)) for name in ("n_way", "n_shot")),
     )
+
+
+def _precision(record: RunRecord) -> str:
+    machine = record.config.get("machine")
+    return str(machine.get("precision", "auto")) if isinstance(machine, dict) else "auto"
 
 
 def _machine(record: RunRecord) -> object:
