@@ -228,8 +228,10 @@ def test_its_runs_end_with_it(tiny_config, tmp_path, how, number):
         text=True,
     )
     checkpoints = [tmp_path / f"run-{i}" / "previous.pt" for i in range(2)]
+    deadline = time.monotonic() + 120
     while not all(path.exists() for path in checkpoints):
         assert process.poll() is None
+        assert time.monotonic() < deadline
         time.sleep(0.02)
     if number is signal.SIGINT:
         os.killpg(process.pid, number)  # as a terminal does

@@ -105,6 +105,10 @@ def plan(
     choice = chosen.choose(dataset=dataset, rows=rows, shots=shots, learners=learners)
     check_choice("schedule", schedule, SCHEDULES)
     full = [_scheduled(trial, schedule) for trial in chosen.trials(choice)]
+    if schedule == "cosine" and all(t.config.optimiser.schedule != "cosine" for t in full):
+        raise ArgumentError(
+            f"{target} has no learning rate that the paper leaves constant; leave out --schedule."
+        )
     trials = tuple(_sized(trial, scale, device) for trial in full)
     for trial in trials:
         check_config(trial.config)
