@@ -60,5 +60,5 @@ class Gate:
 
 
 EAGER_WORK = Gate()
-"""Passed by all work on a device but what a step is once it is captured: while one thread captures a graph,
-others must not wait for the device as a whole, which libraries do where nobody looks."""
+"""Passed by all work on a device but what a step is once it is captured. While one thread captures
+a graph, others must not wait for the device as a whole, which libraries do where nobody looks."""
