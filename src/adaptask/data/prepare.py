@@ -17,7 +17,7 @@ from adaptask.data.convert import Converter, ImageForm, Progress, problems_found
 from adaptask.data.layouts import Layout, Splits, candidate_folders
 from adaptask.data.own_images import check_own_name, find_own_images, unwrapped
 from adaptask.data.registry import DATASETS, Benchmark, Generated, OwnImages
-from adaptask.errors import ArgumentError, DataError
+from adaptask.errors import AdaptaskError, ArgumentError, DataError
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,9 @@ def _recognise(benchmark: Benchmark, opened: Path, source: Path) -> tuple[Layout
 def _read(layout: Layout, folder: Path, benchmark: Benchmark, scratch: Path) -> Splits:
     try:
         return layout.read(folder, benchmark.classes, scratch)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except (AdaptaskError, OSError):
+        raise
+    except Exception as error:
         # Files that open well can hold anything in the place of what a layout looks for.
         raise DataError(
             f"{folder} looks like {layout.description}, but what its files hold is not of that "

@@ -22,6 +22,7 @@ from adaptask.experiments.config_file import dump_config, load_config, parse_con
 from adaptask.experiments.jobs import FAILURE
 from adaptask.experiments.portrait import save_portrait
 from adaptask.learners import Ensemble
+from adaptask.parsing import parse_json
 from adaptask.training.best import Checkpoint
 from adaptask.training.displays import Display
 from adaptask.training.evaluation import Evaluator
@@ -108,7 +109,7 @@ def execute(
 def _tested_after(folder: RunFolder) -> int | None:
     """Return for how many steps a run was made whose result is there and whole."""
     try:
-        json.loads((folder.path / TEST).read_bytes())
+        parse_json((folder.path / TEST).read_bytes())
         return load_config(folder.config).steps
     except (OSError, ValueError, ArgumentError):
         return None  # it goes on from its checkpoint, which writes them anew

@@ -15,6 +15,7 @@ from typing import Any
 
 from adaptask.atomic_file import replace_file
 from adaptask.errors import ArgumentError, StateError
+from adaptask.parsing import parse_json
 
 FILE = "study.json"
 FORMAT = 1
@@ -166,7 +167,7 @@ def read_study(folder: Path) -> Study:
     if not path.exists():
         raise ArgumentError(f"{folder} holds no study: there is no {FILE} in it.")
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = parse_json(path.read_text(encoding="utf-8"))
         return _from_json(found)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise StateError(

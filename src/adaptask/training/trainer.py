@@ -18,7 +18,7 @@ from adaptask.errors import ArgumentError, StateError, TrainingError
 from adaptask.exclusion import EAGER_WORK
 from adaptask.interfaces import TaskSampler
 from adaptask.samplers import Sampler, kl_from_uniform
-from adaptask.training.best import BestCheckpoints, Checkpoint
+from adaptask.training.best import BestCheckpoints, Checkpoint, checkpoint_of
 from adaptask.training.checkpoints import check_savable
 from adaptask.training.displays import Display, Silent
 from adaptask.training.evaluation import Evaluator
@@ -248,7 +248,7 @@ class Trainer:
         if self._train_step.class_counts is not None:
             self._train_step.class_counts.copy_(state["class_counts"])
         self._train_step.divergence.reset()
-        self.best.checkpoints = tuple(Checkpoint(**kept) for kept in state["best"])
+        self.best.checkpoints = tuple(map(checkpoint_of, state["best"]))
         self.step, self._seconds = int(state["step"]), float(state["seconds"])
         set_random_state(state["random"])
 
