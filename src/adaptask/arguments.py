@@ -12,6 +12,12 @@ from adaptask.errors import ArgumentError
 
 T = TypeVar("T")
 
+LARGEST_SEED = 2**63 - 1
+_LARGEST = 2**31 - 1
+"""Of integers without a bound of their own: nothing here counts further, and torch takes no more
+than twice as many digits."""
+_LONGEST = 200
+
 
 def check_integer(
     name: str, value: object, *, low: int, high: int | None = None, meaning: str = ""
@@ -33,13 +39,35 @@ def check_integer(
         expected += f", {meaning}"
     try:
         number = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
+    except Exception:  # whatever the value's own code raises
         number = None
     if number is None or isinstance(value, bool):
-        raise ArgumentError(f"{name} must be an integer {expected}; got {value!r}.")
+        raise ArgumentError(f"{name} must be an integer {expected}; got {shown(value)}.")
     if number < low or (high is not None and number > high):
-        raise ArgumentError(f"{name} must be {expected}; got {number}.")
+        raise ArgumentError(f"{name} must be {expected}; got {shown(number)}.")
+    if high is None and number > _LARGEST:
+        raise ArgumentError(f"{name} must be at most {_LARGEST}; got {shown(number)}.")
     return number
+
+
+def check_seed(name: str, value: object) -> int:
+    """Return `value` as a seed, an int from 0 to 2^63 - 1.
+
+    Raises:
+        ArgumentError: If it is none.
+    """
+    return check_integer(name, value, low=0, high=LARGEST_SEED)
+
+
+def check_flag(name: str, value: object) -> bool:
+    """Return `value` if it is a bool: a text such as "no" would count as true.
+
+    Raises:
+        ArgumentError: If it is none.
+    """
+    if not isinstance(value, bool):
+        raise ArgumentError(f"{name} must be True or False; got {shown(value)}.")
+    return value
 
 
 def check_number(name: str, value: object, *, low: float, high: float) -> float:
@@ -52,10 +80,10 @@ def check_number(name: str, value: object, *, low: float, high: float) -> float:
     expected = f"{name} must be a number {bounds}"
     try:
         number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        raise ArgumentError(f"{expected}; got {value!r}.") from None
+    except Exception:  # whatever the value's own code raises
+        raise ArgumentError(f"{expected}; got {shown(value)}.") from None
     if isinstance(value, (bool, str)) or not math.isfinite(number) or not low <= number <= high:
-        raise ArgumentError(f"{expected}; got {value!r}.")
+        raise ArgumentError(f"{expected}; got {shown(value)}.")
     return number
 
 
@@ -67,8 +95,32 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> str:
     """
     known = list(choices)
     if not isinstance(value, str) or value not in known:
-        raise ArgumentError(f"{name} must be one of {', '.join(known)}; got {value!r}.")
+        raise ArgumentError(f"{name} must be one of {', '.join(known)}; got {shown(value)}.")
     return value
+
+
+def check_members(name: str, part: object, *members: str) -> None:
+    """Check that a part has what will be asked of it.
+
+    Raises:
+        ArgumentError: If something is missing; the message names it.
+    """
+    missing = [member for member in members if not hasattr(part, member)]
+    if missing:
+        raise ArgumentError(
+            f"the {name} must have {', '.join(members)}; {type(part).__name__} has no "
+            f"{', '.join(missing)}."
+        )
+
+
+def shown(value: object) -> str:
+    """Return a value as a message shows it: in one line that is not too long."""
+    try:
+        text = repr(value)
+    except Exception:  # such as of an integer of more than 4,300 digits
+        text = f"a {type(value).__name__}"
+    text = " ".join(text.split())
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def build_from(

@@ -11,10 +11,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from adaptask.arguments import check_integer
-from adaptask.errors import StateError
-
-_LARGEST_SEED = 2**63 - 1
+from adaptask.arguments import check_seed, shown
+from adaptask.errors import ArgumentError, StateError
 
 
 def derive_seed(seed: int, purpose: str) -> int:
@@ -23,8 +21,27 @@ def derive_seed(seed: int, purpose: str) -> int:
     >>> derive_seed(0, "tasks") == derive_seed(0, "images")
     False
     """
-    digest = hashlib.sha256(f"{check_integer('seed', seed, low=0)} {purpose}".encode()).digest()
+    digest = hashlib.sha256(f"{check_seed('seed', seed)} {purpose}".encode()).digest()
     return int.from_bytes(digest[:7], "big")
+
+
+def find_device(device: torch.device | str | None) -> torch.device:
+    """Return a device that can be drawn on, with the index that a plain "cuda" leaves open.
+
+    Args:
+        device: A device or its name; None is the default device.
+
+    Raises:
+        ArgumentError: If there is none of that name, or it has no random numbers.
+    """
+    try:
+        where = torch.empty(0, device=device).device
+        torch.Generator(where)
+    except Exception as error:  # torch says in many ways that it has no such device
+        raise ArgumentError(
+            f"device must be one that torch has here, such as 'cpu'; got {shown(device)} ({error})."
+        ) from error
+    return where
 
 
 class RandomModule(nn.Module):
@@ -41,9 +58,7 @@ class RandomModule(nn.Module):
 
     def __init__(self, *, seed: int, device: torch.device | str | None) -> None:
         super().__init__()
-        check_integer("seed", seed, low=0, high=_LARGEST_SEED)
-        where = torch.empty(0, device=device).device  # the default device, with its index
-        self._generator = torch.Generator(where).manual_seed(seed)
+        self._generator = torch.Generator(find_device(device)).manual_seed(check_seed("seed", seed))
 
     @property
     def generator(self) -> torch.Generator:
@@ -57,7 +72,7 @@ class RandomModule(nn.Module):
 
     def reseed(self, seed: int) -> None:
         """Start a new random stream; everything else stays."""
-        self._generator.manual_seed(check_integer("seed", seed, low=0, high=_LARGEST_SEED))
+        self._generator.manual_seed(check_seed("seed", seed))
 
     def fork(self, seed: int) -> Self:
         """Return a copy with a random stream of its own, to draw from without disturbing this."""

@@ -2,6 +2,10 @@
 
 import io
 import json
+import os
+import signal
+import sys
+import time
 import zipfile
 from types import SimpleNamespace
 
@@ -154,3 +158,79 @@ def damage():
     return SimpleNamespace(
         bytes=damaged_bytes, tree=damaged_tree, array=damaged_array, json=damaged_json, zip=rezipped
     )
+
+
+# --- kills ----------------------------------------------------------------------------------------
+
+ON_FILES = {"open", "os.rename", "os.remove", "os.link", "os.mkdir", "os.rmdir", "os.truncate"}
+
+
+def in_a_child(act, *, folder=None, kill_at=None, kill_after=None):
+    """Act in a child process that may be killed.
+
+    Args:
+        act: What it does; the status with which it ends.
+        folder: Whose operations on files are counted.
+        kill_at: Before which of these operations it kills itself, counted from 1.
+        kill_after: After how many seconds it is killed.
+
+    Returns:
+        How many operations it made, if it ended by itself; None if it was killed.
+    """
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        status = 77
+        try:
+            n_done = 0
+
+            def count(event, arguments):
+                nonlocal n_done
+                if event in ON_FILES and str(arguments[0]).startswith(str(folder)):
+                    n_done += 1
+                    if n_done == kill_at:
+                        os.kill(os.getpid(), signal.SIGKILL)
+
+            sys.addaudithook(count)
+            status = act() or 0
+            os.write(writing, n_done.to_bytes(8, "big"))
+        except BaseException as error:
+            sys.__stderr__.write(f"{error!r}\n")
+        finally:
+            os._exit(status)
+    os.close(writing)
+    deadline = time.monotonic() + (300 if kill_after is None else kill_after)
+    done = status = 0
+    while not done and time.monotonic() < deadline:
+        done, status = os.waitpid(child, os.WNOHANG)
+        time.sleep(0.001)
+    if not done:
+        os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+    with os.fdopen(reading, "rb") as pipe:
+        count = int.from_bytes(pipe.read(), "big")
+    code = os.waitstatus_to_exitcode(status)
+    assert code in (0, -signal.SIGKILL), f"the child ended with {code}"
+    return count if code == 0 else None
+
+
+def until_done(act, rng, n_kills, n_operations, seconds, folder):
+    """Act again and again, killed so many times at random moments; return how often it was."""
+    killed = 0
+    for i in range(n_kills):
+        if i % 2:
+            moment = {"kill_after": rng.uniform(0.02, 0.9) * seconds}
+        else:
+            moment = {"kill_at": rng.randrange(1, max(2, n_operations))}
+        killed += in_a_child(act, folder=folder, **moment) is None
+    assert in_a_child(act, folder=folder) is not None
+    return killed
+
+
+@pytest.fixture(scope="session")
+def kills():
+    """Runs that are killed, and how often they are in a test: as ADAPTASK_KILLS says, or thrice."""
+    if not hasattr(os, "fork"):
+        pytest.skip("needs fork")
+    n_kills = int(os.environ.get("ADAPTASK_KILLS", "3"))
+    return SimpleNamespace(in_a_child=in_a_child, until_done=until_done, n=n_kills)

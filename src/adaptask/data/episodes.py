@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from adaptask.arguments import check_choice, check_integer
+from adaptask.arguments import check_choice, check_integer, check_seed, shown
 from adaptask.data.augmentation import AUGMENTATIONS, Augmentation
 from adaptask.data.cutting import cut_by_kernel
 from adaptask.data.images import ImageSet
@@ -20,10 +20,10 @@ from adaptask.data.plans import EpisodePlan, plan_episodes, take_episodes
 from adaptask.data.subsets import ordered_subsets
 from adaptask.errors import ArgumentError, DataError, StateError
 from adaptask.interfaces import Episodes
+from adaptask.randomness import find_device
 
 Storage = Literal["auto", "device", "host"]
 _STORAGES = ("auto", "device", "host")
-_LARGEST_SEED = 2**63 - 1
 
 
 class EpisodeSource:
@@ -62,12 +62,11 @@ class EpisodeSource:
         normalisation: tuple[Sequence[float], Sequence[float]] | None = None,
         storage: Storage = "auto",
     ) -> None:
-        check_integer("seed", seed, low=0)
+        seed = check_seed("seed", seed)
         counts = _class_counts(image_set)
         self.image_set = image_set
         self._bounds = image_set.class_starts.cpu()
-        # An empty tensor knows the index that a plain "cuda" leaves open.
-        self.device = torch.empty(0, device=device or image_set.images.device).device
+        self.device = find_device(image_set.images.device if device is None else device)
         self.storage = _choose_storage(storage, image_set.images, self.device)
         self._augment = _choose_augmentation(augmentation)
         self._smallest, self._largest = min(counts), max(counts)
@@ -135,7 +134,7 @@ class EpisodeSource:
             DataError: If the smallest class has fewer than `n_shot + n_query` images.
         """
         split = f"the number of classes in {self.image_set.dataset} ({self.image_set.split})"
-        check_integer("n_way", n_way, low=2, high=self.n_classes, meaning=split)
+        n_way = check_integer("n_way", n_way, low=2, high=self.n_classes, meaning=split)
         self.check_counts(n_shot, n_query)
         return plan_episodes(
             self._bounds,
@@ -143,7 +142,7 @@ class EpisodeSource:
             n_way=n_way,
             n_shot=n_shot,
             n_query=n_query,
-            seed=check_integer("seed", seed, low=0, high=_LARGEST_SEED),
+            seed=check_seed("seed", seed),
         )
 
     def cut(self, plan: EpisodePlan, start: int, stop: int) -> Episodes:
@@ -285,8 +284,8 @@ class EpisodeSource:
             ArgumentError: If a number is not a positive integer.
             DataError: If the smallest class has fewer.
         """
-        check_integer("n_shot", n_shot, low=1)
-        check_integer("n_query", n_query, low=1)
+        n_shot = check_integer("n_shot", n_shot, low=1)
+        n_query = check_integer("n_query", n_query, low=1)
         if n_shot + n_query > self._smallest:
             raise DataError(
                 f"class {self._smallest_name!r} of {self.image_set.dataset} "
@@ -331,12 +330,24 @@ def _check_values(class_ids: Tensor, n_classes: int) -> None:
 
 def _class_counts(image_set: ImageSet) -> list[int]:
     """Return the number of images of every class, after checking the layout of the split."""
+    if not isinstance(image_set, ImageSet):
+        raise ArgumentError(f"image_set must be an ImageSet; got {shown(image_set)}.")
     images, starts = image_set.images, image_set.class_starts
+    if not (isinstance(images, Tensor) and isinstance(starts, Tensor) and _are_names(image_set)):
+        raise DataError(
+            "an ImageSet must have its images and class_starts as tensors and its class_names as "
+            "a tuple of texts."
+        )
     name = f"{image_set.dataset} ({image_set.split})"
     if images.ndim != 4 or images.dtype != torch.uint8:
         raise DataError(
             f"images of {name} must be uint8, `images x channels x height x width`; got "
             f"{images.dtype} of shape {tuple(images.shape)}. Prepare the dataset again."
+        )
+    if starts.ndim != 1 or starts.dtype != torch.int64:
+        raise DataError(
+            f"class_starts of {name} must be int64, `classes + 1`; got {starts.dtype} of shape "
+            f"{tuple(starts.shape)}."
         )
     bounds = starts.tolist()
     counts = [end - start for start, end in pairwise(bounds)]
@@ -350,14 +361,24 @@ def _class_counts(image_set: ImageSet) -> list[int]:
     return counts
 
 
+def _are_names(image_set: ImageSet) -> bool:
+    names = image_set.class_names
+    return isinstance(names, tuple) and all(isinstance(name, str) for name in names)
+
+
 def _choose_augmentation(augmentation: str | Augmentation | None) -> Augmentation | None:
     if isinstance(augmentation, str):
         if augmentation not in AUGMENTATIONS:
             raise ArgumentError(
                 f"augmentation must be one of {', '.join(AUGMENTATIONS)}, or a callable; got "
-                f"{augmentation!r}."
+                f"{shown(augmentation)}."
             )
         augmentation = AUGMENTATIONS[augmentation]
+    if augmentation is not None and not callable(augmentation):
+        raise ArgumentError(
+            f"augmentation must be one of {', '.join(AUGMENTATIONS)}, or a callable; got "
+            f"{shown(augmentation)}."
+        )
     return None if augmentation == AUGMENTATIONS["none"] else augmentation
 
 

@@ -56,7 +56,7 @@ def prepare(
             disk is full. It names the first ten things that are wrong. Nothing was changed.
     """
     if workers is not None:
-        check_integer("workers", workers, low=1)
+        workers = check_integer("workers", workers, low=1)
     entry = DATASETS.get(name)
     if isinstance(entry, Generated):
         raise ArgumentError(
@@ -124,9 +124,9 @@ def prepare_own(
     """
     start = time.perf_counter()
     check_own_name(name, [known for known in DATASETS if known != "folder"])
-    check_integer("image_size", image_size, low=1, high=4096)
+    image_size = check_integer("image_size", image_size, low=1, high=4096)
     if workers is not None:
-        check_integer("workers", workers, low=1)
+        workers = check_integer("workers", workers, low=1)
     channels = 1 if grey else 3
     form = ImageForm(channels=channels, height=image_size, width=image_size, turn=True)
     root = cache_root()

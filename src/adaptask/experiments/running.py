@@ -92,6 +92,10 @@ def execute(
         )
     with folder.locked():
         if resume:
+            if _tested_after(folder) != config.steps:
+                # It tells that a run has ended: it goes before config.toml says how many steps
+                # are to be made now, or a kill in between would leave a run that looks finished.
+                (folder.path / TEST).unlink(missing_ok=True)
             with PROCESS_STATE, EAGER_WORK.among_others():
                 trainer.resume()
         else:
@@ -149,7 +153,6 @@ def check_same_run(config: RunConfig, folder: RunFolder) -> None:
 
 def _fit(trainer: Trainer, config: RunConfig, folder: RunFolder) -> None:
     if trainer.step < config.steps:
-        # It tells that a run has ended.
         (folder.path / TEST).unlink(missing_ok=True)
         trainer.fit(config.steps)
     else:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn, optim
 from torch.nn.functional import cross_entropy
 
-from adaptask.arguments import check_choice, check_integer, check_number
+from adaptask.arguments import check_choice, check_flag, check_integer, check_number
 from adaptask.errors import ArgumentError
 from adaptask.interfaces import EpisodeLearner, Episodes, Outcome, TaskSampler
 from adaptask.kernels import find_kernels
@@ -70,13 +70,14 @@ class TrainingStep:
         report: Callable[[str], None] = warnings.warn,
     ) -> None:
         self.learner, self.sampler, self.source = learner, sampler, source
+        check_flag("compiled", compiled)
         self._outcome = Compiled(training_outcome, report) if compiled else training_outcome
         self.optimizer = optimizer
         self.n_shot = check_integer("n_shot", n_shot, low=1)
         self.n_query = check_integer("n_query", n_query, low=1)
         self.n_tasks = check_integer("n_tasks", n_tasks, low=1)
         self.accumulate = check_integer("accumulate", accumulate, low=1)
-        if n_tasks % accumulate:
+        if self.n_tasks % self.accumulate:
             raise ArgumentError(
                 f"n_tasks must be a multiple of accumulate, {accumulate}, so that all parts of a "
                 f"step are equal; got {n_tasks}."

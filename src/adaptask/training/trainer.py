@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn, optim
 
-from adaptask.arguments import check_integer
+from adaptask.arguments import check_integer, shown
 from adaptask.errors import ArgumentError, StateError, TrainingError
 from adaptask.exclusion import EAGER_WORK
 from adaptask.interfaces import TaskSampler
@@ -25,7 +25,8 @@ from adaptask.training.evaluation import Evaluator
 from adaptask.training.graph import GraphEngine, plain_state, set_learning_rate
 from adaptask.training.interruption import StopSignals
 from adaptask.training.loggers import Logger
-from adaptask.training.optimisation import Schedule, build_optimizer, constant
+from adaptask.training.optimisation import Schedule, build_optimizer, constant, load_optimizer
+from adaptask.training.parts import check_parts
 from adaptask.training.random_state import random_state, set_random_state
 from adaptask.training.run_folder import RunFolder
 from adaptask.training.step import TaskSource, TrainingStep
@@ -49,7 +50,7 @@ class Every:
 
     def __post_init__(self) -> None:
         for name, steps in vars(self).items():
-            check_integer(f"every.{name}", steps, low=0)
+            object.__setattr__(self, name, check_integer(f"every.{name}", steps, low=0))
 
     def due_after(self, step: int, *, last: bool) -> set[str]:
         """Return what it is time for after so many steps."""
@@ -108,8 +109,9 @@ class Trainer:
         display: Display | None = None,
         loggers: Sequence[Logger] = (),
     ) -> None:
-        _require("sampler", sampler, "n_way", "sample", "update", "state_dict", "load_state_dict")
-        _require("source", source, "device", "draw")
+        check_parts(locals())
+        if not isinstance(every, Every):
+            raise ArgumentError(f"every must be an Every; got {shown(every)}.")
         self.learner, self.sampler, self.source = learner, sampler, source
         self.optimizer = optimizer or build_optimizer("adam", learner.parameters())
         self.schedule = schedule
@@ -149,7 +151,7 @@ class Trainer:
             TrainingError: If the loss is no number, or a checkpoint cannot be written.
             KeyboardInterrupt: After Ctrl-C.
         """
-        check_integer("n_steps", n_steps, low=1)
+        n_steps = check_integer("n_steps", n_steps, low=1)
         if self.folder is None:
             self._fit(n_steps)
             return self.best.first
@@ -238,7 +240,7 @@ class Trainer:
 
     def _load(self, state: Mapping[str, Any]) -> None:
         self.learner.load_state_dict(state["learner"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        load_optimizer(self.optimizer, state["optimizer"])
         _lay_out_as_parameters(self.optimizer)
         self._engine.reset()
         self.sampler.load_state_dict(state["sampler"])
@@ -362,16 +364,6 @@ class Trainer:
                 f"some weights are no finite numbers after step {self.step}. Start anew with a "
                 "lower learning rate, a clipped gradient or, instead of bfloat16, float32."
             )
-
-
-def _require(name: str, part: object, *members: str) -> None:
-    """Check that a part has what the trainer asks of it."""
-    missing = [member for member in members if not hasattr(part, member)]
-    if missing:
-        raise ArgumentError(
-            f"the {name} must have {', '.join(members)}; {type(part).__name__} has no "
-            f"{', '.join(missing)}."
-        )
 
 
 def _lay_out_as_parameters(optimizer: optim.Optimizer) -> None:
