@@ -185,9 +185,10 @@ class RandomModule(nn.Module):
                 "sampler and the random stream is missing. Pass what state_dict() returned."
             )
         for key, expected in self._identity().items():
-            if extra.get(key) != expected:
+            found = extra.get(key)
+            if type(found) is not type(expected) or found != expected:
                 raise StateError(
-                    f"The state was saved with {key} {extra.get(key)!r}, this has {expected!r}. "
+                    f"The state was saved with {key} {shown(found)}, this has {expected!r}. "
                     f"Build the sampler with the same {key}, or load another state."
                 )
         _check_stream(extra["generator"], self.device)
@@ -203,20 +204,37 @@ class RandomModule(nn.Module):
             )
         for name, buffer in expected_buffers.items():
             value = state[name]
-            if not isinstance(value, Tensor) or value.shape != buffer.shape:
+            if not _is_real(value) or value.shape != buffer.shape:
                 came = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
                 raise StateError(f"{name} must have the shape {tuple(buffer.shape)}; got {came}.")
             if buffer.is_floating_point() and value.dtype not in (torch.float32, torch.float64):
                 raise StateError(f"{name} must be float32 or float64; got {value.dtype}.")
+            if not buffer.is_floating_point() and value.dtype != buffer.dtype:
+                raise StateError(f"{name} must be {buffer.dtype}; got {value.dtype}.")
         self._check_buffers({name: state[name].to(b.dtype) for name, b in expected_buffers.items()})
 
     def _check_buffers(self, buffers: dict[str, Tensor]) -> None:
         """Refuse values that this module could never have come to; raises `StateError`."""
 
 
+def _is_real(value: object) -> bool:
+    """Return whether a value is a tensor that has its numbers, and all of them."""
+    return (
+        isinstance(value, Tensor)
+        and value.layout is torch.strided
+        and value.device.type != "meta"
+        and not value.is_quantized
+    )
+
+
 def _check_stream(stream: object, device: torch.device) -> None:
     """Refuse a saved random stream that could not be taken up again."""
-    if not isinstance(stream, dict) or not isinstance(stream.get("state"), Tensor):
+    if (
+        not isinstance(stream, dict)
+        or not isinstance(stream.get("kind"), str)
+        or not _is_real(stream.get("state"))
+        or stream["state"].dtype != torch.uint8
+    ):
         raise StateError("The random stream of the state is damaged: no generator state in it.")
     if stream.get("kind") == device.type:
         try:

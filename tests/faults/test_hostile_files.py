@@ -1,5 +1,7 @@
 """Files made to do harm, by running a program or taking all memory: refused at a small price."""
 
+import gzip
+import hashlib
 import io
 import json
 import pickle
@@ -16,15 +18,17 @@ import pytest
 import torch
 from PIL import Image
 
-from adaptask.data.cache import read_meta
+from adaptask.data.archives import open_source
+from adaptask.data.cache import read_cache, read_meta, read_statistics
+from adaptask.data.check import check_cache
 from adaptask.data.convert import ImageForm, Piece, decode
 from adaptask.data.safe_pickle import load_pickle
-from adaptask.errors import AdaptaskError, DataError, StateError
+from adaptask.errors import AdaptaskError, ArgumentError, DataError, StateError
 from adaptask.experiments.config_file import load_config
 from adaptask.experiments.sweeping.plan_file import check_same_sweep
 from adaptask.report import records
 from adaptask.report.records import RunRecord, read_metrics, read_snapshot
-from adaptask.report.study import read_study
+from adaptask.report.study import Arm, PlannedRun, Study, read_study
 from adaptask.training.checkpoints import save_checkpoint
 
 MOST_MEGABYTES = 400
@@ -206,3 +210,51 @@ def test_numbers_beyond_all_measure_are_no_records(tmp_path):
         (tmp_path / "metrics.jsonl").write_text(line + "\n")
         with pytest.raises(StateError, match="is no record"):
             read_metrics(tmp_path / "metrics.jsonl")
+
+
+FORGERIES = {
+    "no statistics": lambda meta: meta.pop("std"),
+    "statistics of another number of channels": lambda meta: meta["mean"].append(0.5),
+    "an image without height": lambda meta: meta.update(image_shape=[1, 0, 16]),
+    "a split that is a text": lambda meta: meta["splits"].update(val="val"),
+    "a split of another name": lambda meta: meta["splits"].update(more=meta["splits"]["val"]),
+    "a class that ends where it starts": lambda meta: meta["splits"]["val"].update(
+        class_starts=[0, *meta["splits"]["val"]["class_starts"][:-1]]
+    ),
+    "a number beyond all measure": lambda meta: meta["splits"]["val"].update(
+        class_starts=[*meta["splits"]["val"]["class_starts"][:-1], 10**30]
+    ),
+    "a class without a name": lambda meta: meta["splits"]["val"]["class_names"].append(None),
+}
+
+
+@pytest.mark.parametrize("forge", FORGERIES.values(), ids=FORGERIES)
+def test_a_forged_description_of_a_cache_is_refused_by_all_that_read_it(
+    left_behind, tmp_path, forge
+):
+    folder = tmp_path / "tiny"
+    shutil.copytree(left_behind.cache, folder)
+    meta = json.loads((folder / "meta.json").read_text())
+    del meta["sha256"]
+    forge(meta)
+    told = hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()
+    (folder / "meta.json").write_text(json.dumps(meta | {"sha256": told}))
+    for read in (read_meta, read_statistics, check_cache, lambda path: read_cache(path, "val")):
+        with pytest.raises(DataError, match="not the description of a cache"):
+            read(folder)
+
+
+def test_an_archive_that_breaks_off_is_refused(tmp_path):
+    content = gzip.compress(bytes(10_000))
+    (tmp_path / "x.tar.gz").write_bytes(content[: len(content) // 2])
+    with (
+        pytest.raises(DataError, match="neither a folder nor"),
+        open_source(tmp_path / "x.tar.gz", scratch=tmp_path),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("folder", ["runs/" + "x" * 300, "runs/\0", "runs/\ud800", "a/" * 900])
+def test_a_study_names_folders_that_there_can_be(folder):
+    with pytest.raises(ArgumentError, match="must be in a folder below"):
+        Study("A study", (Arm("a", {"sampler": "a"}, (PlannedRun(0, folder),)),))

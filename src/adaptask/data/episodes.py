@@ -299,7 +299,12 @@ class EpisodeSource:
         if not isinstance(class_ids, Tensor) or class_ids.dtype != torch.int64:
             got = class_ids.dtype if isinstance(class_ids, Tensor) else type(class_ids).__name__
             raise ArgumentError(f"class_ids must be an int64 tensor, `tasks x way`; got {got}.")
-        if class_ids.ndim != 2 or 0 in class_ids.shape or class_ids.shape[1] > self.n_classes:
+        if (
+            class_ids.layout is not torch.strided
+            or class_ids.ndim != 2
+            or 0 in class_ids.shape
+            or class_ids.shape[1] > self.n_classes
+        ):
             raise ArgumentError(
                 f"class_ids must be `tasks x way` with at least one task and between 1 and "
                 f"{self.n_classes} classes, the number in {self.image_set.dataset} "
@@ -333,10 +338,10 @@ def _class_counts(image_set: ImageSet) -> list[int]:
     if not isinstance(image_set, ImageSet):
         raise ArgumentError(f"image_set must be an ImageSet; got {shown(image_set)}.")
     images, starts = image_set.images, image_set.class_starts
-    if not (isinstance(images, Tensor) and isinstance(starts, Tensor) and _are_names(image_set)):
+    if not (_is_dense(images) and _is_dense(starts) and _are_names(image_set)):
         raise DataError(
-            "an ImageSet must have its images and class_starts as tensors and its class_names as "
-            "a tuple of texts."
+            "an ImageSet must have its images and class_starts as tensors, dataset and split as "
+            "texts, and its class_names as a tuple of texts."
         )
     name = f"{image_set.dataset} ({image_set.split})"
     if images.ndim != 4 or images.dtype != torch.uint8:
@@ -361,9 +366,14 @@ def _class_counts(image_set: ImageSet) -> list[int]:
     return counts
 
 
+def _is_dense(value: object) -> bool:
+    return isinstance(value, Tensor) and value.layout is torch.strided
+
+
 def _are_names(image_set: ImageSet) -> bool:
     names = image_set.class_names
-    return isinstance(names, tuple) and all(isinstance(name, str) for name in names)
+    texts = (image_set.dataset, image_set.split, *(names if isinstance(names, tuple) else ()))
+    return isinstance(names, tuple) and all(isinstance(text, str) for text in texts)
 
 
 def _choose_augmentation(augmentation: str | Augmentation | None) -> Augmentation | None:
