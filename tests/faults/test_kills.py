@@ -90,7 +90,7 @@ def test_a_run_killed_again_and_again_ends_as_one_left_alone(
     assert same(ending(alone), ending(folder))
 
 
-def more_steps(folder, tiny_run, n_steps):
+def more_steps(folder, n_steps):
     return main(["train", "--resume", str(folder), "--steps", str(n_steps), "--quiet"])
 
 
@@ -101,15 +101,15 @@ def test_a_finished_run_that_is_killed_when_it_gets_more_steps_makes_them(
     alone, folder = tmp_path / "alone", tmp_path / "killed"
     for path in (alone, folder):
         assert main([*tiny_run, "--output", str(path), "--quiet"]) == 0
-    assert more_steps(alone, tiny_run, 16) == 0
+    assert more_steps(alone, 16) == 0
     # Killed before each operation on files from the start to the first steps, in turn.
     config = replace(tiny_config, steps=16)
     saved = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     n_looked_finished = 0
-    for moment in range(1, 60, 60 // (6 * kills.n)):
+    for moment in range(1, 60, max(1, 60 // (6 * kills.n))):
         for name, content in saved.items():
             (folder / name).write_bytes(content)
-        kills.in_a_child(lambda: more_steps(folder, tiny_run, 16), folder=folder, kill_at=moment)
+        kills.in_a_child(lambda: more_steps(folder, 16), folder=folder, kill_at=moment)
         finished = (folder / "test.json").exists() and load_config(
             folder / "config.toml"
         ).steps == 16
@@ -127,7 +127,7 @@ def test_the_command_itself_survives_a_kill_and_an_interruption(tiny_run, tmp_pa
     assert main(arguments(tiny_run, tmp_path / "alone")) == 0
     folder = tmp_path / "killed"
     slow = [*tiny_run, "--steps", str(N_STEPS), "--output", str(folder), "--every.log", "1"]
-    for number, n_records in ((signal.SIGKILL, 5), (signal.SIGINT, 25)):
+    for number, n_records in ((signal.SIGKILL, 5), (signal.SIGINT, 12)):
         run = slow if number is signal.SIGKILL else ["train", "--resume", str(folder)]
         process = subprocess.Popen([*command, *run], stderr=subprocess.PIPE, text=True)
         metrics = folder / "metrics.jsonl"
