@@ -214,16 +214,25 @@ def in_a_child(act, *, folder=None, kill_at=None, kill_after=None):
     return count if code == 0 else None
 
 
-def until_done(act, rng, n_kills, n_operations, seconds, folder):
-    """Act again and again, killed so many times at random moments; return how often it was."""
+def until_done(act, rng, n_kills, n_operations, seconds, folder, *, anew=lambda: None):
+    """Act again and again, killed so many times at random moments, and then in peace.
+
+    Where it ends before it can be killed, `anew` is called; it returns how often it was killed.
+    """
     killed = 0
-    for i in range(n_kills):
-        if i % 2:
+    for attempt in range(3 * n_kills):
+        if attempt % 2:
             moment = {"kill_after": rng.uniform(0.02, 0.9) * seconds}
         else:
             moment = {"kill_at": rng.randrange(1, max(2, n_operations))}
-        killed += in_a_child(act, folder=folder, **moment) is None
+        if in_a_child(act, folder=folder, **moment) is None:
+            killed += 1
+        else:
+            anew()
+        if killed == n_kills:
+            break
     assert in_a_child(act, folder=folder) is not None
+    sys.__stderr__.write(f"{killed} kills ")
     return killed
 
 
