@@ -350,10 +350,7 @@ def _class_counts(image_set: ImageSet) -> list[int]:
             f"{images.dtype} of shape {tuple(images.shape)}. Prepare the dataset again."
         )
     if starts.ndim != 1 or starts.dtype != torch.int64:
-        raise DataError(
-            f"class_starts of {name} must be int64, `classes + 1`; got {starts.dtype} of shape "
-            f"{tuple(starts.shape)}."
-        )
+        raise DataError(f"class_starts of {name} must be `classes + 1` int64.")
     bounds = starts.tolist()
     counts = [end - start for start, end in pairwise(bounds)]
     in_order = len(bounds) == image_set.n_classes + 1 > 1 and bounds[0] == 0
