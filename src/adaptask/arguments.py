@@ -20,7 +20,13 @@ _LONGEST = 200
 
 
 def check_integer(
-    name: str, value: object, *, low: int, high: int | None = None, meaning: str = ""
+    name: str,
+    value: object,
+    *,
+    low: int,
+    high: int | None = None,
+    meaning: str = "",
+    largest: int = _LARGEST,
 ) -> int:
     """Return `value` as an int between `low` and `high`, both included.
 
@@ -30,6 +36,7 @@ def check_integer(
         low: The least value allowed.
         high: The largest value allowed, if there is one.
         meaning: What `high` stands for, such as "the number of training classes".
+        largest: The largest value where there is no `high`, of which nobody need know.
 
     Raises:
         ArgumentError: If it is no integer or lies outside.
@@ -45,8 +52,8 @@ def check_integer(
         raise ArgumentError(f"{name} must be an integer {expected}; got {shown(value)}.")
     if number < low or (high is not None and number > high):
         raise ArgumentError(f"{name} must be {expected}; got {shown(number)}.")
-    if high is None and number > _LARGEST:
-        raise ArgumentError(f"{name} must be at most {_LARGEST}; got {shown(number)}.")
+    if high is None and number > largest:
+        raise ArgumentError(f"{name} must be at most {largest}; got {shown(number)}.")
     return number
 
 
@@ -56,7 +63,7 @@ def check_seed(name: str, value: object) -> int:
     Raises:
         ArgumentError: If it is none.
     """
-    return check_integer(name, value, low=0, high=LARGEST_SEED)
+    return check_integer(name, value, low=0, largest=LARGEST_SEED)
 
 
 def check_flag(name: str, value: object) -> bool:
