@@ -3,13 +3,17 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: demo test lint format docs setup clean
+.PHONY: demo test fuzz lint format docs setup clean
 
 demo: $(READY)
 	@$(BIN)/adaptask demo
 
 test: $(READY)
 	@$(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4 --dist loadgroup
+
+# A hundred thousand damaged files and some sixty kills; half an hour on one core.
+fuzz: $(READY)
+	@OMP_NUM_THREADS=1 ADAPTASK_FUZZ_CASES=$${ADAPTASK_FUZZ_CASES:-100000} ADAPTASK_KILLS=$${ADAPTASK_KILLS:-12} $(BIN)/python -m pytest -q -s tests/faults
 
 lint: $(READY)
 	@$(BIN)/ruff check .

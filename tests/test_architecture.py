@@ -13,7 +13,7 @@ PACKAGE = ROOT / "src" / "adaptask"
 # What a part of the package may import of the others; what is not listed here, it may not.
 FOUNDATION = {
     *("errors", "arguments", "atomic_file", "interfaces", "kernels", "randomness"),
-    *("exclusion", "triton_names"),
+    *("exclusion", "parsing", "triton_names"),
 }
 MAY_IMPORT = {
     "errors": set(),
@@ -22,6 +22,7 @@ MAY_IMPORT = {
     "exclusion": set(),
     "interfaces": set(),
     "kernels": set(),
+    "parsing": set(),
     "triton_names": set(),
     "randomness": {"errors", "arguments"},
     "theory": FOUNDATION,
@@ -32,7 +33,7 @@ MAY_IMPORT = {
     "conformance": FOUNDATION,
     "training": FOUNDATION | {"samplers", "learners", "backbones", "data"},
     "integrations": FOUNDATION | {"data"},
-    "report": {"errors", "arguments", "atomic_file", "__init__"},
+    "report": {"errors", "arguments", "atomic_file", "parsing", "__init__"},
     "experiments": FOUNDATION
     | {"report", "theory", "samplers", "data", "conformance", "backbones", "learners", "training"},
     "cli": {"errors", "experiments", "cli_data"},
@@ -41,8 +42,8 @@ MAY_IMPORT = {
     "__init__": set(),
 }
 CORE = (
-    *("arguments", "atomic_file", "errors", "exclusion", "kernels", "interfaces", "randomness"),
-    *("theory", "samplers", "learners", "backbones", "data", "training"),
+    *("arguments", "atomic_file", "errors", "exclusion", "kernels", "interfaces", "parsing"),
+    *("randomness", "theory", "samplers", "learners", "backbones", "data", "training"),
 )
 # Those that need nothing of the library they are for.
 INTEGRATIONS = {("integrations", path.stem) for path in (PACKAGE / "integrations").glob("*.py")} - {

@@ -12,9 +12,21 @@ from adaptask.errors import ArgumentError
 
 T = TypeVar("T")
 
+LARGEST_SEED = 2**63 - 1
+_LARGEST = 2**31 - 1
+"""Of integers without a bound of their own: nothing here counts further, and torch takes no more
+than twice as many digits."""
+_LONGEST = 200
+
 
 def check_integer(
-    name: str, value: object, *, low: int, high: int | None = None, meaning: str = ""
+    name: str,
+    value: object,
+    *,
+    low: int,
+    high: int | None = None,
+    meaning: str = "",
+    largest: int = _LARGEST,
 ) -> int:
     """Return `value` as an int between `low` and `high`, both included.
 
@@ -24,6 +36,7 @@ def check_integer(
         low: The least value allowed.
         high: The largest value allowed, if there is one.
         meaning: What `high` stands for, such as "the number of training classes".
+        largest: The largest value where there is no `high`, of which nobody need know.
 
     Raises:
         ArgumentError: If it is no integer or lies outside.
@@ -33,13 +46,35 @@ def check_integer(
         expected += f", {meaning}"
     try:
         number = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
+    except Exception:  # whatever the value's own code raises
         number = None
     if number is None or isinstance(value, bool):
-        raise ArgumentError(f"{name} must be an integer {expected}; got {value!r}.")
+        raise ArgumentError(f"{name} must be an integer {expected}; got {shown(value)}.")
     if number < low or (high is not None and number > high):
-        raise ArgumentError(f"{name} must be {expected}; got {number}.")
+        raise ArgumentError(f"{name} must be {expected}; got {shown(number)}.")
+    if high is None and number > largest:
+        raise ArgumentError(f"{name} must be at most {largest}; got {shown(number)}.")
     return number
+
+
+def check_seed(name: str, value: object) -> int:
+    """Return `value` as a seed, an int from 0 to 2^63 - 1.
+
+    Raises:
+        ArgumentError: If it is none.
+    """
+    return check_integer(name, value, low=0, largest=LARGEST_SEED)
+
+
+def check_flag(name: str, value: object) -> bool:
+    """Return `value` if it is a bool: a text such as "no" would count as true.
+
+    Raises:
+        ArgumentError: If it is none.
+    """
+    if not isinstance(value, bool):
+        raise ArgumentError(f"{name} must be True or False; got {shown(value)}.")
+    return value
 
 
 def check_number(name: str, value: object, *, low: float, high: float) -> float:
@@ -52,10 +87,10 @@ def check_number(name: str, value: object, *, low: float, high: float) -> float:
     expected = f"{name} must be a number {bounds}"
     try:
         number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        raise ArgumentError(f"{expected}; got {value!r}.") from None
+    except Exception:  # whatever the value's own code raises
+        raise ArgumentError(f"{expected}; got {shown(value)}.") from None
     if isinstance(value, (bool, str)) or not math.isfinite(number) or not low <= number <= high:
-        raise ArgumentError(f"{expected}; got {value!r}.")
+        raise ArgumentError(f"{expected}; got {shown(value)}.")
     return number
 
 
@@ -67,8 +102,32 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> str:
     """
     known = list(choices)
     if not isinstance(value, str) or value not in known:
-        raise ArgumentError(f"{name} must be one of {', '.join(known)}; got {value!r}.")
+        raise ArgumentError(f"{name} must be one of {', '.join(known)}; got {shown(value)}.")
     return value
+
+
+def check_members(name: str, part: object, *members: str) -> None:
+    """Check that a part has what will be asked of it.
+
+    Raises:
+        ArgumentError: If something is missing; the message names it.
+    """
+    missing = [member for member in members if not hasattr(part, member)]
+    if missing:
+        raise ArgumentError(
+            f"the {name} must have {', '.join(members)}; {type(part).__name__} has no "
+            f"{', '.join(missing)}."
+        )
+
+
+def shown(value: object) -> str:
+    """Return a value as a message shows it: in one line that is not too long."""
+    try:
+        text = repr(value)
+    except Exception:  # such as of an integer of more than 4,300 digits
+        text = f"a {type(value).__name__}"
+    text = " ".join(text.split())
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def build_from(
@@ -97,17 +156,3 @@ def build_from(
     if missing := [key for key in required if key not in settings]:
         raise ArgumentError(f"The {kind} {name!r} needs {', '.join(missing)}.")
     return build(**settings)
-
-
-def check_members(name: str, part: object, *members: str) -> None:
-    """Check that an object has what is asked of it.
-
-    Raises:
-        ArgumentError: If it has not.
-    """
-    missing = [member for member in members if not hasattr(part, member)]
-    if missing:
-        raise ArgumentError(
-            f"the {name} must have {', '.join(members)}; {type(part).__name__} has no "
-            f"{', '.join(missing)}."
-        )

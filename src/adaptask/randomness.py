@@ -11,10 +11,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from adaptask.arguments import check_integer
-from adaptask.errors import StateError
-
-_LARGEST_SEED = 2**63 - 1
+from adaptask.arguments import check_seed, shown
+from adaptask.errors import ArgumentError, StateError
 
 
 def derive_seed(seed: int, purpose: str) -> int:
@@ -23,8 +21,27 @@ def derive_seed(seed: int, purpose: str) -> int:
     >>> derive_seed(0, "tasks") == derive_seed(0, "images")
     False
     """
-    digest = hashlib.sha256(f"{check_integer('seed', seed, low=0)} {purpose}".encode()).digest()
+    digest = hashlib.sha256(f"{check_seed('seed', seed)} {purpose}".encode()).digest()
     return int.from_bytes(digest[:7], "big")
+
+
+def find_device(device: torch.device | str | None) -> torch.device:
+    """Return a device that can be drawn on, with the index that a plain "cuda" leaves open.
+
+    Args:
+        device: A device or its name; None is the default device.
+
+    Raises:
+        ArgumentError: If there is none of that name, or it has no random numbers.
+    """
+    try:
+        where = torch.empty(0, device=device).device
+        torch.Generator(where)
+    except Exception as error:  # torch says in many ways that it has no such device
+        raise ArgumentError(
+            f"device must be one that torch has here, such as 'cpu'; got {shown(device)} ({error})."
+        ) from error
+    return where
 
 
 class RandomModule(nn.Module):
@@ -41,9 +58,7 @@ class RandomModule(nn.Module):
 
     def __init__(self, *, seed: int, device: torch.device | str | None) -> None:
         super().__init__()
-        check_integer("seed", seed, low=0, high=_LARGEST_SEED)
-        where = torch.empty(0, device=device).device  # the default device, with its index
-        self._generator = torch.Generator(where).manual_seed(seed)
+        self._generator = torch.Generator(find_device(device)).manual_seed(check_seed("seed", seed))
 
     @property
     def generator(self) -> torch.Generator:
@@ -57,7 +72,7 @@ class RandomModule(nn.Module):
 
     def reseed(self, seed: int) -> None:
         """Start a new random stream; everything else stays."""
-        self._generator.manual_seed(check_integer("seed", seed, low=0, high=_LARGEST_SEED))
+        self._generator.manual_seed(check_seed("seed", seed))
 
     def fork(self, seed: int) -> Self:
         """Return a copy with a random stream of its own, to draw from without disturbing this."""
@@ -170,9 +185,10 @@ class RandomModule(nn.Module):
                 "sampler and the random stream is missing. Pass what state_dict() returned."
             )
         for key, expected in self._identity().items():
-            if extra.get(key) != expected:
+            found = extra.get(key)
+            if type(found) is not type(expected) or found != expected:
                 raise StateError(
-                    f"The state was saved with {key} {extra.get(key)!r}, this has {expected!r}. "
+                    f"The state was saved with {key} {shown(found)}, this has {expected!r}. "
                     f"Build the sampler with the same {key}, or load another state."
                 )
         _check_stream(extra["generator"], self.device)
@@ -188,20 +204,37 @@ class RandomModule(nn.Module):
             )
         for name, buffer in expected_buffers.items():
             value = state[name]
-            if not isinstance(value, Tensor) or value.shape != buffer.shape:
+            if not _is_real(value) or value.shape != buffer.shape:
                 came = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
                 raise StateError(f"{name} must have the shape {tuple(buffer.shape)}; got {came}.")
             if buffer.is_floating_point() and value.dtype not in (torch.float32, torch.float64):
                 raise StateError(f"{name} must be float32 or float64; got {value.dtype}.")
+            if not buffer.is_floating_point() and value.dtype != buffer.dtype:
+                raise StateError(f"{name} must be {buffer.dtype}; got {value.dtype}.")
         self._check_buffers({name: state[name].to(b.dtype) for name, b in expected_buffers.items()})
 
     def _check_buffers(self, buffers: dict[str, Tensor]) -> None:
         """Refuse values that this module could never have come to; raises `StateError`."""
 
 
+def _is_real(value: object) -> bool:
+    """Return whether a value is a tensor that has its numbers, and all of them."""
+    return (
+        isinstance(value, Tensor)
+        and value.layout is torch.strided
+        and value.device.type != "meta"
+        and not value.is_quantized
+    )
+
+
 def _check_stream(stream: object, device: torch.device) -> None:
     """Refuse a saved random stream that could not be taken up again."""
-    if not isinstance(stream, dict) or not isinstance(stream.get("state"), Tensor):
+    if (
+        not isinstance(stream, dict)
+        or not isinstance(stream.get("kind"), str)
+        or not _is_real(stream.get("state"))
+        or stream["state"].dtype != torch.uint8
+    ):
         raise StateError("The random stream of the state is damaged: no generator state in it.")
     if stream.get("kind") == device.type:
         try:

@@ -125,8 +125,8 @@ def test_cut_does_not_augment():
         ({"n_episodes": 0}, "n_episodes must be at least 1; got 0"),
         ({"n_shot": 0}, "n_shot must be at least 1; got 0"),
         ({"n_query": 0}, "n_query must be at least 1; got 0"),
-        ({"seed": -1}, "seed must be between 0 and .*got -1"),
-        ({"seed": 2**63}, "seed must be between 0 and"),
+        ({"seed": -1}, "seed must be at least 0; got -1"),
+        ({"seed": 2**63}, "seed must be at"),
     ],
 )
 def test_a_plan_that_cannot_be_is_refused(changes, message):

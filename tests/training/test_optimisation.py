@@ -3,8 +3,14 @@ import math
 import pytest
 import torch
 
-from adaptask.errors import ArgumentError
-from adaptask.training.optimisation import StepSchedule, build_optimizer, constant, cosine
+from adaptask.errors import ArgumentError, StateError
+from adaptask.training.optimisation import (
+    StepSchedule,
+    build_optimizer,
+    constant,
+    cosine,
+    load_optimizer,
+)
 
 
 def test_adam_moves_by_the_learning_rate_at_its_first_step():
@@ -83,3 +89,23 @@ def test_the_step_schedule_is_metaoptnets():
 def test_a_step_schedule_that_makes_no_sense_is_refused(milestones, factors):
     with pytest.raises(ArgumentError):
         StepSchedule(milestones, factors)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda state: state["param_groups"][0].pop("eps"), "no eps"),
+        (lambda state: state["param_groups"][0].update(weight_decay="x"), "no weight_decay"),
+        (lambda state: state["state"][0].update(exp_avg=torch.zeros(1)), "exp_avg of the opt"),
+    ],
+)
+def test_a_state_from_which_no_step_can_be_made_is_refused(damage, message):
+    weight = torch.nn.Parameter(torch.zeros(3))
+    weight.grad = torch.ones(3)
+    optimizer = build_optimizer("adam", [weight])
+    optimizer.step()
+    state = optimizer.state_dict()
+    load_optimizer(optimizer, state)
+    damage(state)
+    with pytest.raises(StateError, match=message):
+        load_optimizer(optimizer, state)

@@ -8,7 +8,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from adaptask.arguments import check_integer
+from adaptask.arguments import check_flag, check_integer, shown
 from adaptask.errors import ArgumentError
 
 ImageShape = tuple[int, int, int]
@@ -38,14 +38,14 @@ class Backbone(nn.Module, ABC):
             channels, height, width = image_shape
         except (TypeError, ValueError):
             raise ArgumentError(
-                f"image_shape must be (channels, height, width); got {image_shape!r}."
+                f"image_shape must be (channels, height, width); got {shown(image_shape)}."
             ) from None
         self.image_shape: ImageShape = (
             check_integer("channels of image_shape", channels, low=1),
             check_integer("height of image_shape", height, low=1),
             check_integer("width of image_shape", width, low=1),
         )
-        self.mean_pool = bool(mean_pool)
+        self.mean_pool = check_flag("mean_pool", mean_pool)
 
     @property
     def n_features(self) -> int:

@@ -62,8 +62,10 @@ class Conv4(Backbone):
         mean_pool: bool = False,
     ) -> None:
         super().__init__(image_shape=image_shape, mean_pool=mean_pool)
-        check_integer("filters", filters, low=1)
-        check_integer("n_pooled", n_pooled, low=0, high=_N_BLOCKS, meaning="the number of blocks")
+        filters = check_integer("filters", filters, low=1)
+        n_pooled = check_integer(
+            "n_pooled", n_pooled, low=0, high=_N_BLOCKS, meaning="the number of blocks"
+        )
         channels, height, width = self.image_shape
         self.feature_shape = (filters, *halve(height, width, n_pooled))
         self.blocks = nn.ModuleList(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch.nn.functional import leaky_relu, max_pool2d
 
-from adaptask.arguments import check_choice, check_integer, check_number
+from adaptask.arguments import check_choice, check_integer, check_number, shown
 from adaptask.backbones.base import Backbone, ImageShape, halve
 from adaptask.backbones.drop_block import DropBlock
 from adaptask.backbones.normalisation import build_norm, normalise
@@ -83,7 +83,7 @@ class ResNet12(Backbone):
         drop_block_ramp: int = 20_000,
     ) -> None:
         super().__init__(image_shape=image_shape, mean_pool=mean_pool)
-        check_number("drop_rate", drop_rate, low=0, high=0.9)
+        drop_rate = check_number("drop_rate", drop_rate, low=0, high=0.9)
         channels, height, width = self.image_shape
         if drop_block_size is None:
             drop_block_size = 5 if min(height, width) >= _LARGE_IMAGE else 2
@@ -115,7 +115,7 @@ def _check_widths(widths: str | Sequence[int]) -> tuple[int, int, int, int]:
         return WIDTHS[check_choice("widths", widths, WIDTHS)]
     if not isinstance(widths, Sequence) or len(widths) != 4:
         raise ArgumentError(
-            f"widths must be one of {', '.join(WIDTHS)} or four integers; got {widths!r}."
+            f"widths must be one of {', '.join(WIDTHS)} or four integers; got {shown(widths)}."
         )
     first, second, third, fourth = (check_integer("each of widths", n, low=1) for n in widths)
     return first, second, third, fourth

@@ -33,7 +33,7 @@ def open_source(source: Path, *, scratch: Path) -> Iterator[Path]:
     if not source.is_file():
         raise DataError(f"--source {source} does not exist. Give a folder or an archive.")
     is_zip = zipfile.is_zipfile(source)
-    if not is_zip and not tarfile.is_tarfile(source):
+    if not is_zip and not _is_tar(source):
         raise DataError(
             f"--source {source} is neither a folder nor a .zip or .tar archive, or is truncated."
         )
@@ -47,6 +47,13 @@ def open_source(source: Path, *, scratch: Path) -> Iterator[Path]:
         except (OSError, NotImplementedError) as error:
             raise DataError(f"{source} could not be extracted to {scratch}: {error}.") from error
         yield folder
+
+
+def _is_tar(source: Path) -> bool:
+    try:
+        return tarfile.is_tarfile(source)
+    except (OSError, *_DAMAGED):  # a compressed file that breaks off
+        return False
 
 
 def _extract_tar(source: Path, folder: Path) -> None:

@@ -12,6 +12,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,6 +21,7 @@ import numpy as np
 from adaptask.data.atomic_folder import not_written, replace_folder, restore_folder
 from adaptask.data.images import ImageSet
 from adaptask.errors import ArgumentError, DataError
+from adaptask.parsing import parse_json
 
 FORMAT = 1
 """Version of the layout written here; a cache of another version is prepared anew."""
@@ -202,7 +204,7 @@ def read_cache(folder: Path, split: str) -> ImageSet:
     shape = (starts[-1], *meta["image_shape"])
     try:
         pixels = np.load(path, mmap_mode="c", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except Exception as error:  # whatever a file with wrong bytes in it brings about
         raise _damaged(path, f"it cannot be mapped ({error})") from error
     if pixels.dtype != np.uint8 or pixels.shape != shape:
         raise _damaged(path, f"expected uint8 {shape}, got {pixels.dtype} {pixels.shape}")
@@ -237,7 +239,7 @@ def read_meta(folder: Path) -> dict[str, Any]:
     restore_folder(folder)
     path = folder / "meta.json"
     try:
-        meta = json.loads(path.read_text(encoding="utf-8"))
+        meta = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise DataError(f"there is no cache at {folder}: {path.name} is missing.") from error
     except (OSError, ValueError) as error:
@@ -252,7 +254,40 @@ def read_meta(folder: Path) -> dict[str, Any]:
     digest = meta.pop("sha256", None)
     if digest != _digest(meta):
         raise _damaged(path, "its content does not match its checksum")
+    if not _is_description(meta):
+        raise _damaged(path, "it is not the description of a cache")
     return meta
+
+
+def _is_description(meta: dict[str, Any]) -> bool:
+    """Return whether everything is there and of its form, as in what is written here."""
+    try:
+        shape, splits = meta["image_shape"], meta["splits"]
+        statistics = [*meta["mean"], *meta["std"]]
+        return (
+            all(isinstance(meta[name], str) for name in ("dataset", "source"))
+            and all(type(size) is int and size > 0 for size in shape)
+            and len(shape) == 3
+            and len(meta["mean"]) == len(meta["std"]) == shape[0]
+            and all(isinstance(value, float) and 0 <= value <= 1 for value in statistics)
+            and all(map(_is_split, splits.items()))
+        )
+    except (AttributeError, KeyError, TypeError):
+        return False
+
+
+def _is_split(item: tuple[str, dict[str, Any]]) -> bool:
+    name, entry = item
+    class_names, starts = entry["class_names"], entry["class_starts"]
+    return (
+        name in ("train", "val", "test")
+        and isinstance(entry["sha256"], str)
+        and all(isinstance(name, str) for name in class_names)
+        and all(type(start) is int and start < 1 << 62 for start in starts)
+        and len(starts) == len(class_names) + 1 > 1
+        and starts[0] == 0
+        and all(start < stop for start, stop in pairwise(starts))
+    )
 
 
 def _damaged(path: Path, what: str) -> DataError:

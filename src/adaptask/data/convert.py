@@ -32,6 +32,9 @@ Progress = Callable[[int, int], None]
 _BATCH = 256
 _WORTH_PROCESSES = 3000
 _MOST_PROBLEMS = 10
+_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
+"""Pillow knows others by their first bytes, whatever the name of the file, and starts a program
+to draw some of them."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +164,7 @@ def _decode_one(item: Path | bytes | Pixels, form: ImageForm, rotation: int) -> 
     if isinstance(item, np.ndarray):
         opened = Image.fromarray(item.squeeze(-1) if item.shape[-1] == 1 else item)
     else:
-        opened = Image.open(io.BytesIO(item) if isinstance(item, bytes) else item)
+        opened = Image.open(io.BytesIO(item) if isinstance(item, bytes) else item, formats=_FORMATS)
     with opened:
         image = _as_shown(opened, form.turn).convert("L" if form.channels == 1 else "RGB")
     if image.size != (form.width, form.height):

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adaptask.arguments import check_integer
+from adaptask.arguments import check_integer, check_seed
 from adaptask.data.augmentation import (
     Augmentation,
     DrawnAugmentation,
@@ -32,8 +32,7 @@ from adaptask.data.source_checks import (
 from adaptask.data.subsets import ordered_subsets
 from adaptask.errors import ArgumentError, DataError, StateError
 from adaptask.interfaces import Episodes, take_tasks
-
-_LARGEST_SEED = 2**63 - 1
+from adaptask.randomness import find_device
 
 
 class EpisodeSource:
@@ -72,12 +71,11 @@ class EpisodeSource:
         normalisation: tuple[Sequence[float], Sequence[float]] | None = None,
         storage: Storage = "auto",
     ) -> None:
-        check_integer("seed", seed, low=0)
+        seed = check_seed("seed", seed)
         counts = class_counts(image_set)
         self.image_set = image_set
         self._bounds = image_set.class_starts.cpu()
-        # An empty tensor knows the index that a plain "cuda" leaves open.
-        self.device = torch.empty(0, device=device or image_set.images.device).device
+        self.device = find_device(image_set.images.device if device is None else device)
         self.storage = choose_storage(storage, image_set.images, self.device)
         self._augment = choose_augmentation(augmentation)
         self._smallest, self._largest = min(counts), max(counts)
@@ -178,7 +176,7 @@ class EpisodeSource:
             DataError: If the smallest class has fewer than `n_shot + n_query` images.
         """
         split = f"the number of classes in {self.image_set.dataset} ({self.image_set.split})"
-        check_integer("n_way", n_way, low=2, high=self.n_classes, meaning=split)
+        n_way = check_integer("n_way", n_way, low=2, high=self.n_classes, meaning=split)
         self.check_counts(n_shot, n_query)
         return plan_episodes(
             self._bounds,
@@ -186,7 +184,7 @@ class EpisodeSource:
             n_way=n_way,
             n_shot=n_shot,
             n_query=n_query,
-            seed=check_integer("seed", seed, low=0, high=_LARGEST_SEED),
+            seed=check_seed("seed", seed),
         )
 
     def cut(self, plan: EpisodePlan, start: int, stop: int) -> Episodes:
@@ -339,8 +337,8 @@ class EpisodeSource:
             ArgumentError: If a number is not a positive integer.
             DataError: If the smallest class has fewer.
         """
-        check_integer("n_shot", n_shot, low=1)
-        check_integer("n_query", n_query, low=1)
+        n_shot = check_integer("n_shot", n_shot, low=1)
+        n_query = check_integer("n_query", n_query, low=1)
         if n_shot + n_query > self._smallest:
             raise DataError(
                 f"class {self._smallest_name!r} of {self.image_set.dataset} "
@@ -354,7 +352,12 @@ class EpisodeSource:
         if not isinstance(class_ids, Tensor) or class_ids.dtype != torch.int64:
             got = class_ids.dtype if isinstance(class_ids, Tensor) else type(class_ids).__name__
             raise ArgumentError(f"class_ids must be an int64 tensor, `tasks x way`; got {got}.")
-        if class_ids.ndim != 2 or 0 in class_ids.shape or class_ids.shape[1] > self.n_classes:
+        if (
+            class_ids.layout is not torch.strided
+            or class_ids.ndim != 2
+            or 0 in class_ids.shape
+            or class_ids.shape[1] > self.n_classes
+        ):
             raise ArgumentError(
                 f"class_ids must be `tasks x way` with at least one task and between 1 and "
                 f"{self.n_classes} classes, the number in {self.image_set.dataset} "

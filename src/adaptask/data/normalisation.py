@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from adaptask.arguments import shown
 from adaptask.errors import ArgumentError
 
 
@@ -50,11 +51,18 @@ def scale_and_shift(
     """
     if normalisation is None:
         normalisation = ((0.0,) * n_channels, (1.0,) * n_channels)
-    mean, deviation = (torch.as_tensor(list(part), dtype=torch.float64) for part in normalisation)
+    try:
+        mean, deviation = (
+            torch.as_tensor(list(part), dtype=torch.float64) for part in normalisation
+        )
+    except Exception:  # whatever the values' own code raises
+        raise ArgumentError(
+            f"normalisation must be (mean, std), two lists of numbers; got {shown(normalisation)}."
+        ) from None
     if mean.shape != (n_channels,) or deviation.shape != (n_channels,):
         raise ArgumentError(
             f"normalisation must be (mean, std) with {n_channels} values each, one a channel; "
-            f"got {len(mean)} and {len(deviation)}."
+            f"got {tuple(mean.shape)} and {tuple(deviation.shape)}."
         )
     if not all(math.isfinite(m) and 0 < d < math.inf for m, d in zip(mean, deviation, strict=True)):
         raise ArgumentError(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from adaptask.arguments import check_integer, check_number
+from adaptask.arguments import check_number, check_seed
 from adaptask.data.class_lists import SPLITS
 from adaptask.data.layouts import ClassImages, image_files
 from adaptask.errors import ArgumentError, DataError
@@ -49,7 +49,7 @@ def find_own_images(
     """
     is_asked_at_random = not (fractions is None and seed is None)
     fractions = FRACTIONS if fractions is None else _checked_fractions(fractions)
-    seed = 0 if seed is None else check_integer("seed", seed, low=0)
+    seed = 0 if seed is None else check_seed("seed", seed)
     parts = {s: _class_folders(source / s) for s in SPLITS if (source / s).is_dir()}
     # A class may be called 'train' too: then its folder has images in it, not folders.
     if split_lists is None and parts.get("train"):

@@ -17,7 +17,7 @@ from adaptask.data.convert import Converter, ImageForm, Progress, problems_found
 from adaptask.data.layouts import Layout, Splits, candidate_folders
 from adaptask.data.own_images import check_own_name, find_own_images, unwrapped
 from adaptask.data.registry import DATASETS, Benchmark, Generated, OwnImages
-from adaptask.errors import ArgumentError, DataError
+from adaptask.errors import AdaptaskError, ArgumentError, DataError
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def prepare(
             disk is full. It names the first ten things that are wrong. Nothing was changed.
     """
     if workers is not None:
-        check_integer("workers", workers, low=1)
+        workers = check_integer("workers", workers, low=1)
     entry = DATASETS.get(name)
     if isinstance(entry, Generated):
         raise ArgumentError(
@@ -124,9 +124,9 @@ def prepare_own(
     """
     start = time.perf_counter()
     check_own_name(name, [known for known in DATASETS if known != "folder"])
-    check_integer("image_size", image_size, low=1, high=4096)
+    image_size = check_integer("image_size", image_size, low=1, high=4096)
     if workers is not None:
-        check_integer("workers", workers, low=1)
+        workers = check_integer("workers", workers, low=1)
     channels = 1 if grey else 3
     form = ImageForm(channels=channels, height=image_size, width=image_size, turn=True)
     root = cache_root()
@@ -205,7 +205,9 @@ def _recognise(benchmark: Benchmark, opened: Path, source: Path) -> tuple[Layout
 def _read(layout: Layout, folder: Path, benchmark: Benchmark, scratch: Path) -> Splits:
     try:
         return layout.read(folder, benchmark.classes, scratch)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except (AdaptaskError, OSError):
+        raise
+    except Exception as error:
         # Files that open well can hold anything in the place of what a layout looks for.
         raise DataError(
             f"{folder} looks like {layout.description}, but what its files hold is not of that "

@@ -11,10 +11,11 @@ numpy type, and none can be named.
 from __future__ import annotations
 
 import pickle
+import pickletools
 import re
 from collections import OrderedDict
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -22,6 +23,9 @@ from adaptask.errors import DataError
 
 _BYTE_ORDERS = ("<", ">", "=", "|")
 _PLAIN_TYPE = re.compile(r"(b1|[iu][1248]|f[248]|[SU]\d+)")
+_NUMBERING = ("PUT", "BINPUT", "LONG_BINPUT")
+_MOST_VALUES = 1 << 24
+"""Twenty times those of the largest benchmark."""
 
 
 def load_pickle(path: Path) -> Any:
@@ -34,8 +38,10 @@ def load_pickle(path: Path) -> Any:
     """
     try:
         with path.open("rb") as file:
+            _check_numbering(file)
+            file.seek(0)
             # Python 2 text comes as bytes: images are text to it, and copying them is dear.
-            return _unwrap(_PlainUnpickler(file, encoding="bytes").load())
+            return _Unwrapping().unwrap(_PlainUnpickler(file, encoding="bytes").load())
     except _RefusedError as error:
         raise DataError(
             f"{path} was not read: {error}. Only numpy arrays and plain containers are admitted, "
@@ -181,17 +187,57 @@ class _PlainUnpickler(pickle.Unpickler):
         raise _RefusedError("it refers to something outside itself")
 
 
-def _unwrap(value: Any) -> Any:
-    """Put the arrays in the place of their stand-ins."""
-    if isinstance(value, dict):
-        return {_text(key): _unwrap(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)([_unwrap(item) for item in value])
-    if isinstance(value, _Array):
-        return value.value
-    if isinstance(value, type | _Dtype):
-        raise _RefusedError("it holds a type where data was expected")
-    return value
+def _check_numbering(file: BinaryIO) -> None:
+    """Refuse a pickle that gives an object a number far beyond those it has.
+
+    Python's unpickler would make a list of that length: five bytes of a file could take 32 GB.
+    """
+    for position, (opcode, number, _) in enumerate(pickletools.genops(file)):
+        if opcode.name in _NUMBERING and isinstance(number, int) and number > position:
+            raise _RefusedError(f"it numbers an object {number} that has not so many")
+
+
+class _Unwrapping:
+    """Puts the arrays in the place of their stand-ins.
+
+    What a pickle refers to again and again is unwrapped once, and counts every time: a few lists
+    of each other twice would otherwise stand for more than fits into memory.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Any, int]] = {}
+        self._inside: set[int] = set()
+
+    def unwrap(self, value: Any) -> Any:
+        return self._sized(value)[0]
+
+    def _sized(self, value: Any) -> tuple[Any, int]:
+        """Return a value unwrapped, and of how many it consists."""
+        if isinstance(value, _Array):
+            return value.value, 1
+        if isinstance(value, type | _Dtype):
+            raise _RefusedError("it holds a type where data was expected")
+        if not isinstance(value, dict | list | tuple):
+            return value, 1
+        key = id(value)
+        if key not in self._known:
+            if key in self._inside:
+                raise _RefusedError("it holds a container that contains itself")
+            self._inside.add(key)
+            self._known[key] = self._container(value)
+        return self._known[key]
+
+    def _container(self, value: dict[Any, Any] | list[Any] | tuple[Any, ...]) -> tuple[Any, int]:
+        parts = [
+            self._sized(item) for item in (value.values() if isinstance(value, dict) else value)
+        ]
+        size = 1 + sum(n for _, n in parts)
+        if size > _MOST_VALUES:
+            raise _RefusedError(f"it stands for more than {_MOST_VALUES} values")
+        items = [item for item, _ in parts]
+        if isinstance(value, dict):
+            return dict(zip(map(_text, value), items, strict=True)), size
+        return type(value)(items), size
 
 
 def _text(key: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from adaptask.arguments import check_choice
+from adaptask.arguments import check_choice, shown
 from adaptask.data.augmentation import AUGMENTATIONS, Augmentation
 from adaptask.data.images import ImageSet
 from adaptask.errors import ArgumentError, DataError
@@ -40,15 +40,25 @@ def class_counts(image_set: ImageSet) -> list[int]:
     """Return the number of images of every class, after checking the layout of the split.
 
     Raises:
+        ArgumentError: If it is no `ImageSet`.
         DataError: If it is not laid out as `ImageSet` says.
     """
+    if not isinstance(image_set, ImageSet):
+        raise ArgumentError(f"image_set must be an ImageSet; got {shown(image_set)}.")
     images, starts = image_set.images, image_set.class_starts
+    if not (_is_dense(images) and _is_dense(starts) and _are_names(image_set)):
+        raise DataError(
+            "an ImageSet must have its images and class_starts as tensors, dataset and split as "
+            "texts, and its class_names as a tuple of texts."
+        )
     name = f"{image_set.dataset} ({image_set.split})"
     if images.ndim != 4 or images.dtype != torch.uint8:
         raise DataError(
             f"images of {name} must be uint8, `images x channels x height x width`; got "
             f"{images.dtype} of shape {tuple(images.shape)}. Prepare the dataset again."
         )
+    if starts.ndim != 1 or starts.dtype != torch.int64:
+        raise DataError(f"class_starts of {name} must be `classes + 1` int64.")
     bounds = starts.tolist()
     counts = [end - start for start, end in pairwise(bounds)]
     in_order = len(bounds) == image_set.n_classes + 1 > 1 and bounds[0] == 0
@@ -61,6 +71,16 @@ def class_counts(image_set: ImageSet) -> list[int]:
     return counts
 
 
+def _is_dense(value: object) -> bool:
+    return isinstance(value, Tensor) and value.layout is torch.strided
+
+
+def _are_names(image_set: ImageSet) -> bool:
+    names = image_set.class_names
+    texts = (image_set.dataset, image_set.split, *(names if isinstance(names, tuple) else ()))
+    return isinstance(names, tuple) and all(isinstance(text, str) for text in texts)
+
+
 def choose_augmentation(augmentation: str | Augmentation | None) -> Augmentation | None:
     """Return the augmentation of that name, or the one given; None where it changes nothing.
 
@@ -68,12 +88,13 @@ def choose_augmentation(augmentation: str | Augmentation | None) -> Augmentation
         ArgumentError: If there is none of that name.
     """
     if isinstance(augmentation, str):
-        if augmentation not in AUGMENTATIONS:
-            raise ArgumentError(
-                f"augmentation must be one of {', '.join(AUGMENTATIONS)}, or a callable; got "
-                f"{augmentation!r}."
-            )
-        augmentation = AUGMENTATIONS[augmentation]
+        # What is no name is refused below, as what is no callable is.
+        augmentation = AUGMENTATIONS.get(augmentation, augmentation)
+    if augmentation is not None and not callable(augmentation):
+        raise ArgumentError(
+            f"augmentation must be one of {', '.join(AUGMENTATIONS)}, or a callable; got "
+            f"{shown(augmentation)}."
+        )
     return None if augmentation == AUGMENTATIONS["none"] else augmentation
 
 

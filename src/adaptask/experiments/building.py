@@ -70,7 +70,7 @@ def with_weights(learner: nn.Module, states: Sequence[Mapping[str, Any]]) -> nn.
             return Ensemble(learner=learner, states=states)
         for state in states:
             learner.load_state_dict(state)
-    except RuntimeError as error:
+    except (AttributeError, RuntimeError, TypeError) as error:
         raise StateError(
             f"the weights do not fit the configuration, of another architecture perhaps: {error}"
         ) from error

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 from tyro.conf import arg
 
-from adaptask.arguments import check_integer
+from adaptask.arguments import check_integer, check_seed
 from adaptask.errors import ArgumentError
 from adaptask.experiments.model_options import (
     ANILOptions,
@@ -289,8 +289,8 @@ def check_config(config: RunConfig) -> None:
         ArgumentError: If a value is out of range, or an option was set that plays no part.
     """
     check_integer("steps", config.steps, low=1)
-    check_integer("seed", config.seed, low=0)
-    check_integer("evaluation.seed", config.evaluation.seed, low=0)
+    check_seed("seed", config.seed)
+    check_seed("evaluation.seed", config.evaluation.seed)
     check_integer("evaluation.n_episodes", config.evaluation.n_episodes, low=2)
     check_integer("evaluation.n_validation", config.evaluation.n_validation, low=2)
     _refuse_idle_options(config)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import tomllib
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from adaptask.experiments.config import (
     RunConfig,
     section_name,
 )
+from adaptask.parsing import parse_toml
 
 FORMAT = 1
 """Version of the layout; raised when older versions would misread it."""
@@ -67,8 +67,8 @@ def load_config(path: Path, base: RunConfig | None = None) -> RunConfig:
 def parse_config(text: str, base: RunConfig | None = None) -> RunConfig:
     """Return the configuration in a TOML text; see `load_config`."""
     try:
-        values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        values = parse_toml(text)
+    except ValueError as error:
         raise ArgumentError(f"this is no TOML: {error}.") from error
     found = values.pop("format", FORMAT)
     if not isinstance(found, int) or found > FORMAT:
@@ -86,7 +86,7 @@ def decisive_settings(text: str) -> dict[str, Any]:
     {'steps': 9}
     """
     values: dict[str, Any] = {}
-    for key, value in tomllib.loads(text).items():
+    for key, value in parse_toml(text).items():
         if isinstance(value, dict):
             values |= {f"{key}.{name}": item for name, item in value.items()}
         else:
@@ -114,8 +114,8 @@ def with_option(config: RunConfig, name: str, text: str) -> RunConfig:
         ArgumentError: If there is no such option, or the text is no value of it.
     """
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        value = parse_toml(f"value = {text}")["value"]
+    except ValueError:
         value = text  # a word that needs no quotes here
     section, _, option = name.rpartition(".")
     changed: RunConfig = _merged(

@@ -25,6 +25,7 @@ from adaptask.experiments.config_file import dump_config, load_config, parse_con
 from adaptask.experiments.jobs import FAILURE
 from adaptask.experiments.portrait import save_portrait
 from adaptask.learners import Ensemble
+from adaptask.parsing import parse_json
 from adaptask.training.best import Checkpoint
 from adaptask.training.displays import Display
 from adaptask.training.evaluation import Evaluation, Evaluator, holding_what_it_draws_from
@@ -100,6 +101,10 @@ def execute(
                     folder.n_processes = group.size
                     folder.create(trainer.source.device)
         if resume:
+            if group.is_first and _tested_after(folder) != config.steps:
+                # It tells that a run has ended: it goes before config.toml says how many steps
+                # are to be made now, or a kill in between would leave a run that looks finished.
+                (folder.path / TEST).unlink(missing_ok=True)
             with PROCESS_STATE, EAGER_WORK.among_others():
                 trainer.resume()
         with group.together():
@@ -144,7 +149,7 @@ def _as_begun(config: RunConfig, path: Path) -> RunConfig:
 def _tested_after(folder: RunFolder) -> int | None:
     """Return for how many steps a run was made whose result is there and whole."""
     try:
-        json.loads((folder.path / TEST).read_bytes())
+        parse_json((folder.path / TEST).read_bytes())
         return load_config(folder.config).steps
     except (OSError, ValueError, ArgumentError):
         return None  # it goes on from its checkpoint, which writes them anew
@@ -185,7 +190,6 @@ def check_same_run(config: RunConfig, folder: RunFolder) -> None:
 def _fit(trainer: Trainer, config: RunConfig, folder: RunFolder) -> None:
     if trainer.step < config.steps:
         if trainer.group.is_first:
-            # It tells that a run has ended.
             (folder.path / TEST).unlink(missing_ok=True)
         trainer.fit(config.steps)
     else:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from adaptask.arguments import shown
 from adaptask.data.subsets import ordered_subsets
 from adaptask.errors import ArgumentError, DataError
 
 _MOST_NAMED = 5
+_EXPECTED = "labels must be one integer or string for every item of the dataset; got {}."
 
 
 @dataclass(frozen=True)
@@ -98,14 +101,21 @@ def _as_array(labels: object) -> np.ndarray:
         labels = labels.detach().cpu().numpy()
     elif not isinstance(labels, np.ndarray):
         # A list of scalar tensors, as datasets collect them, would become an array of objects.
-        items = [item.item() if isinstance(item, Tensor) else item for item in labels]  # type: ignore[attr-defined]
+        items = _items(labels)
         kinds = {isinstance(item, str) for item in items}
         if len(kinds) > 1:
             raise ArgumentError("labels must be all integers or all strings; got both.")
-        labels = np.asarray(items)
+        try:
+            labels = np.asarray(items)
+        except Exception:  # lists of other lengths, integers of too many digits
+            raise ArgumentError(_EXPECTED.format(shown(items))) from None
     if labels.ndim != 1 or labels.size == 0 or labels.dtype.kind not in "iuU":
-        raise ArgumentError(
-            "labels must be one integer or string for every item of the dataset; got "
-            f"{labels.dtype} of shape {labels.shape}."
-        )
+        raise ArgumentError(_EXPECTED.format(f"{labels.dtype} of shape {labels.shape}"))
     return labels
+
+
+def _items(labels: Any) -> list[Any]:
+    try:
+        return [item.item() if isinstance(item, Tensor) else item for item in labels]
+    except Exception:  # no list at all, or tensors of several numbers
+        raise ArgumentError(_EXPECTED.format(shown(labels))) from None

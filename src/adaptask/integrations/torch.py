@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from torch.utils.data import Sampler as TorchSampler
 
-from adaptask.arguments import check_integer
+from adaptask.arguments import check_integer, check_members, check_seed, shown
 from adaptask.errors import ArgumentError, DataError, StateError
 from adaptask.integrations.class_index import index_labels
 from adaptask.integrations.episode_dataset import EpisodeBatch, EpisodeDataset, TaskIndices
@@ -79,20 +79,20 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
         self.n_query = check_integer("n_query", n_query, low=1)
         self.n_tasks = check_integer("n_tasks", n_tasks, low=1)
         self.tasks_per_batch = check_integer("tasks_per_batch", tasks_per_batch, low=1)
-        if n_tasks % tasks_per_batch:
+        if self.n_tasks % self.tasks_per_batch:
             raise ArgumentError(
                 f"n_tasks must be a multiple of tasks_per_batch, {tasks_per_batch}, so that all "
                 f"batches are equal; got {n_tasks}."
             )
-        self.seed = check_integer("seed", seed, low=0)
+        self.seed = check_seed("seed", seed)
         self._index = index_labels(labels)
         _check_sampler(sampler, len(self.classes))
-        self._index.check_counts(n_shot + n_query)
+        self._index.check_counts(self.n_shot + self.n_query)
         lag = check_integer("lag", lag, low=0)
-        self._pending = PendingTasks(sampler, tasks_per_batch=tasks_per_batch, lag=lag)
+        self._pending = PendingTasks(sampler, tasks_per_batch=self.tasks_per_batch, lag=lag)
         self._epoch_start = 0
         self._resumed = False
-        self._labels = torch.arange(self.n_way).repeat_interleave(n_query)
+        self._labels = torch.arange(self.n_way).repeat_interleave(self.n_query)
 
     @property
     def sampler(self) -> TaskSampler:
@@ -270,7 +270,7 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
         """Return the logits, `tasks x queries x way`, in single precision at least."""
         shape = (n_tasks, self.n_way * self.n_query, self.n_way)
         if not isinstance(logits, Tensor) or not logits.is_floating_point():
-            raise ArgumentError(f"logits must be a floating-point tensor; got {logits!r}.")
+            raise ArgumentError(f"logits must be a floating-point tensor; got {shown(logits)}.")
         if n_tasks == 1 and logits.ndim == 2:
             logits = logits.unsqueeze(0)
         if logits.shape != shape:
@@ -309,11 +309,14 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
 def _as_ids(task_ids: int | Sequence[int] | Tensor) -> list[int]:
     if isinstance(task_ids, int):
         return [task_ids]
-    ids = torch.as_tensor(task_ids)
+    try:
+        ids = torch.as_tensor(task_ids)
+    except Exception:  # torch refuses in many ways what is no list of numbers
+        ids = torch.empty(0)
     if ids.ndim > 1 or ids.is_floating_point() or ids.numel() == 0:
         raise ArgumentError(
             f"task_ids must be one task id, or some in a row, as they came with a batch; got "
-            f"{task_ids!r}."
+            f"{shown(task_ids)}."
         )
     flat: list[int] = ids.flatten().tolist()
     return flat
@@ -321,12 +324,7 @@ def _as_ids(task_ids: int | Sequence[int] | Tensor) -> list[int]:
 
 def _check_sampler(sampler: object, n_labels: int) -> None:
     members = ("n_classes", "n_way", "sample", "update", "state_dict", "load_state_dict")
-    missing = [member for member in members if not hasattr(sampler, member)]
-    if missing:
-        raise ArgumentError(
-            f"the sampler must have {', '.join(members)}; {type(sampler).__name__} has no "
-            f"{', '.join(missing)}."
-        )
+    check_members("sampler", sampler, *members)
     n_classes: int = sampler.n_classes  # type: ignore[attr-defined]
     if n_classes != n_labels:
         raise ArgumentError(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from adaptask.arguments import check_integer
+from adaptask.arguments import check_flag, check_integer, shown
 from adaptask.backbones import Backbone, Conv4, TaskNorm
 from adaptask.errors import ArgumentError
 from adaptask.interfaces import Episodes
@@ -65,10 +65,10 @@ class AdaptingLearner(Learner):
         if not isinstance(backbone, nn.Module):
             raise ArgumentError(
                 "backbone must be a torch.nn.Module, such as build_backbone returns; "
-                f"got {backbone!r}."
+                f"got {shown(backbone)}."
             )
         self.n_way = check_integer("n_way", n_way, low=2)
-        self.transductive = bool(transductive)
+        self.transductive = check_flag("transductive", transductive)
         self.task_chunk = None
         if task_chunk is not None:
             self.task_chunk = check_integer("task_chunk", task_chunk, low=1)

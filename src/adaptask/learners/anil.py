@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from adaptask.arguments import check_integer, check_number
+from adaptask.arguments import check_flag, check_integer, check_number
 from adaptask.backbones import Backbone
 from adaptask.errors import ArgumentError
 from adaptask.learners.embedding import EmbeddingLearner
@@ -56,13 +56,13 @@ class ANIL(EmbeddingLearner):
             evaluation_steps = inner_steps
         self.evaluation_steps = check_integer("evaluation_steps", evaluation_steps, low=0)
         self.inner_lr = check_number("inner_lr", inner_lr, low=0, high=100)
-        self.first_order = bool(first_order)
+        self.first_order = check_flag("first_order", first_order)
         # One row more than features: a feature that is always one makes a weight of the bias.
         start = torch.zeros(self.n_way, backbone.n_features + 1)
         nn.init.xavier_uniform_(start[:, :-1])
         self.head = nn.Parameter(start)
         self.inner_rates: nn.Parameter | None = None
-        if learn_inner_lr:
+        if check_flag("learn_inner_lr", learn_inner_lr):
             self.inner_rates = nn.Parameter(torch.full_like(start, self.inner_lr))
 
     def _classify(self, support: Tensor, query: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from adaptask.arguments import check_number
+from adaptask.arguments import check_number, shown
 from adaptask.backbones import Backbone
 from adaptask.errors import ArgumentError
 from adaptask.interfaces import Episodes
@@ -40,7 +40,7 @@ class EmbeddingLearner(Learner):
         if not isinstance(backbone, nn.Module):
             raise ArgumentError(
                 "backbone must be a torch.nn.Module, such as build_backbone returns; "
-                f"got {backbone!r}."
+                f"got {shown(backbone)}."
             )
         self.backbone = backbone
 

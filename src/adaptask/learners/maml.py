@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from adaptask.arguments import check_integer, check_number
+from adaptask.arguments import check_flag, check_integer, check_number
 from adaptask.backbones import Backbone
 from adaptask.interfaces import Episodes, Outcome
 from adaptask.learners.adapting import AdaptingLearner, Weights, query_groups, select
@@ -62,10 +62,10 @@ class MAML(AdaptingLearner):
             evaluation_steps = inner_steps
         self.evaluation_steps = check_integer("evaluation_steps", evaluation_steps, low=0)
         self.inner_lr = check_number("inner_lr", inner_lr, low=0, high=100)
-        self.first_order = bool(first_order)
+        self.first_order = check_flag("first_order", first_order)
         self._names = [name for name, _ in self.named_parameters()]
         self.inner_rates: nn.ParameterList | None = None
-        if learn_inner_lr:
+        if check_flag("learn_inner_lr", learn_inner_lr):
             self.inner_rates = nn.ParameterList(
                 torch.full_like(parameter, self.inner_lr) for parameter in self.parameters()
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from adaptask.arguments import check_number
+from adaptask.arguments import check_flag, check_number
 from adaptask.backbones import Backbone, TaskNorm
 from adaptask.errors import ArgumentError
 from adaptask.interfaces import Episodes, Outcome
@@ -79,21 +79,21 @@ class MAMLPlusPlus(MAML):
             transductive=transductive,
             task_chunk=task_chunk,
         )
-        self.multi_step_loss = bool(multi_step_loss)
+        self.multi_step_loss = check_flag("multi_step_loss", multi_step_loss)
         self.multi_step_share = check_number("multi_step_share", multi_step_share, low=0, high=1)
-        self.anneal_order = bool(anneal_order)
+        self.anneal_order = check_flag("anneal_order", anneal_order)
         self.first_order_share = check_number("first_order_share", first_order_share, low=0, high=1)
         # Whoever never says which step it is gets the objective that training ends with.
         self._progress = 1.0
         self.register_buffer("_importance", torch.zeros(self.inner_steps), persistent=False)
         self.step_rates: nn.Parameter | None = None
-        if per_layer_rates and self.inner_steps:
+        if check_flag("per_layer_rates", per_layer_rates) and self.inner_steps:
             shape = (self.inner_steps, len(self._names))
             self.step_rates = nn.Parameter(torch.full(shape, self.inner_lr))
         self.step_norms = nn.ParameterDict()
-        if per_step_norm:
+        if check_flag("per_step_norm", per_step_norm):
             self._own_norms()
-        self.per_step_statistics = bool(per_step_statistics)
+        self.per_step_statistics = check_flag("per_step_statistics", per_step_statistics)
         self._found: dict[int, list[list[Moments]]] = {}
         if per_step_statistics:
             self._own_statistics()

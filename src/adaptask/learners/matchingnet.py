@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, normalize
 
-from adaptask.arguments import check_integer, check_number
+from adaptask.arguments import check_flag, check_integer, check_number
 from adaptask.backbones import Backbone
 from adaptask.learners.embedding import EmbeddingLearner
 
@@ -40,9 +40,9 @@ class MatchingNet(EmbeddingLearner):
     ) -> None:
         super().__init__(backbone=backbone)
         self.attention_scale = check_number("attention_scale", attention_scale, low=1e-3, high=1e4)
-        check_integer("n_reads", n_reads, low=1)
+        n_reads = check_integer("n_reads", n_reads, low=1)
+        self.order_free = not check_flag("full_context", full_context)
         self.context = FullContext(backbone.n_features, n_reads=n_reads) if full_context else None
-        self.order_free = not full_context
 
     def _classify(self, support: Tensor, query: Tensor) -> Tensor:
         n_way, n_shot = support.shape[1:3]

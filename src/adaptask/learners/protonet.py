@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from adaptask.arguments import check_number
+from adaptask.arguments import check_flag, check_number
 from adaptask.backbones import Backbone
 from adaptask.learners.embedding import EmbeddingLearner
 
@@ -44,13 +44,13 @@ class ProtoNet(EmbeddingLearner):
         label_smoothing: float = 0.0,
     ) -> None:
         super().__init__(backbone=backbone, label_smoothing=label_smoothing)
-        check_number("temperature", temperature, low=1e-6, high=1e6)
+        temperature = check_number("temperature", temperature, low=1e-6, high=1e6)
         log_temperature = torch.tensor(math.log(temperature))
-        if learn_temperature:
+        if check_flag("learn_temperature", learn_temperature):
             self.log_temperature = nn.Parameter(log_temperature)
         else:
             self.register_buffer("log_temperature", log_temperature)
-        self.scale_by_dimension = bool(scale_by_dimension)
+        self.scale_by_dimension = check_flag("scale_by_dimension", scale_by_dimension)
 
     def _classify(self, support: Tensor, query: Tensor) -> Tensor:
         distances = squared_distances(query, support.mean(2))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from adaptask.arguments import check_number
+from adaptask.arguments import check_flag, check_number
 from adaptask.backbones import Backbone
 from adaptask.learners.embedding import EmbeddingLearner
 from adaptask.learners.ridge import ridge_weights
@@ -45,9 +45,9 @@ class R2D2(EmbeddingLearner):
         label_smoothing: float = 0.0,
     ) -> None:
         super().__init__(backbone=backbone, label_smoothing=label_smoothing)
-        check_number("regularisation", regularisation, low=1e-6, high=1e12)
+        regularisation = check_number("regularisation", regularisation, low=1e-6, high=1e12)
         log_regularisation = torch.tensor(math.log(regularisation))
-        if learn_regularisation:
+        if check_flag("learn_regularisation", learn_regularisation):
             self.log_regularisation = nn.Parameter(log_regularisation)
         else:
             self.register_buffer("log_regularisation", log_regularisation)

@@ -56,7 +56,7 @@ class RelationNet(EmbeddingLearner):
         super().__init__(backbone=backbone)
         self.loss_name = check_choice("loss", loss, LOSSES)
         self.shots = check_choice("shots", shots, SHOTS)
-        check_integer("hidden", hidden, low=1)
+        hidden = check_integer("hidden", hidden, low=1)
         self.relation = RelationModule(backbone.feature_shape, hidden=hidden, norm=norm)
 
     def _embed(self, images: Tensor) -> Tensor:

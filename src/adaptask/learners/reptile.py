@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from adaptask.arguments import check_choice, check_integer, check_number
+from adaptask.arguments import check_choice, check_flag, check_integer, check_number
 from adaptask.backbones import Backbone
 from adaptask.interfaces import Episodes, Outcome
 from adaptask.learners.adapting import AdaptingLearner, Weights
@@ -80,7 +80,7 @@ class Reptile(AdaptingLearner):
         self.evaluation_batch_size = check_integer(
             "evaluation_batch_size", evaluation_batch_size, low=1
         )
-        self.anneal = bool(anneal)
+        self.anneal = check_flag("anneal", anneal)
         self.register_buffer("_step_size", torch.ones(()), persistent=False)
 
     def begin_step(self, step: int, n_steps: int) -> None:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-import tomllib
-import zipfile
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,16 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptask.errors import StateError
+from adaptask.parsing import parse_json, parse_toml
 
 _T = TypeVar("_T")
 _SECTIONS = ("data", "task", "model", "sampler")
-
-# What reading a file with wrong bytes in it raises; RuntimeError and what follows come from
-# archives that claim to be encrypted, or turn out to be something else.
-_DAMAGE = (
-    *(OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error),
-    *(RuntimeError, TypeError, AttributeError, MemoryError),
-)
+_LARGEST_NUMBER = 1 << 53
+_LARGEST = 1 << 30
+"""Bytes that the arrays of a file may have in all; those of 10,000 classes have less than half."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,8 +82,8 @@ class RunRecord:
         """
         path = self.folder / "config.toml"
         try:
-            return tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            return parse_toml(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
             raise StateError(f"the configuration {path} cannot be read: {error}.") from error
 
     @property
@@ -115,7 +108,7 @@ class RunRecord:
         if not path.exists():
             return None
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = parse_json(path.read_text(encoding="utf-8"))
             accuracies = np.array(found["accuracies"], dtype=np.float64)
             if accuracies.ndim != 1 or not len(accuracies):
                 raise ValueError("it has no list of accuracies")
@@ -124,7 +117,7 @@ class RunRecord:
             steps = tuple(int(step) for step in found["steps"])
             # A loss that is no number, as of weights that diverged, is written as NaN.
             return TestResult(accuracies, float(found["loss"]), steps)
-        except _DAMAGE as error:
+        except Exception as error:  # whatever a file with wrong bytes in it brings about
             raise StateError(
                 f"the test result {path} is damaged: {error}. Remove it and resume the run, which "
                 "then is tested again."
@@ -151,7 +144,7 @@ class RunRecord:
     def environment(self) -> list[dict[str, Any]]:
         """In what it was made, from which step on; empty where that is not known."""
         try:
-            found = json.loads((self.folder / "environment.json").read_text(encoding="utf-8"))
+            found = parse_json((self.folder / "environment.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return []
         entries = found if isinstance(found, list) else []
@@ -182,7 +175,7 @@ class RunRecord:
             if tasks.ndim != 2 or tasks.dtype.kind != "i" or not ((tasks >= 0) & (tasks < n)).all():
                 raise ValueError(f"its tasks are not of {n} classes")
             return portrait
-        except _DAMAGE as error:
+        except Exception as error:  # whatever a file with wrong bytes in it brings about
             raise StateError(f"the portrait {path} is damaged: {error}. Remove it.") from error
 
     @property
@@ -316,16 +309,24 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     records = []
     for number, line in enumerate(lines, start=1):
         try:
-            record = json.loads(line)
+            record = parse_json(line)
         except ValueError:
             record = None
-        if not (isinstance(record, dict) and "split" in record and type(record.get("step")) is int):
+        if not _is_metrics(record):
             raise StateError(
                 f"line {number} of {path} is no record with a step and a split: {line[:80]!r}. "
                 "Remove the line."
             )
         records.append(record)
     return records
+
+
+def _is_metrics(record: object) -> bool:
+    if not isinstance(record, dict) or "split" not in record or type(record.get("step")) is not int:
+        return False
+    return record["step"] >= 0 and all(
+        abs(value) < _LARGEST_NUMBER for value in record.values() if type(value) is int
+    )
 
 
 def read_snapshots(folder: Path) -> list[Snapshot]:
@@ -345,7 +346,7 @@ def read_snapshot(step: int, path: Path) -> Snapshot:
     """
     try:
         parts = _read_arrays(path)
-    except _DAMAGE as error:
+    except Exception as error:  # whatever a file with wrong bytes in it brings about
         raise StateError(f"the snapshot {path} is damaged: {error}. Remove it.") from error
     return Snapshot(step, parts.get("distribution"), parts.get("class_counts"))
 
@@ -359,4 +360,7 @@ def snapshot_files(folder: Path) -> list[tuple[int, Path]]:
 def _read_arrays(path: Path) -> dict[str, Any]:
     # The file is opened here: NumPy leaves one open that turns out to be no archive.
     with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
+        size = sum(member.file_size for member in found.zip.infolist())
+        if size > _LARGEST:
+            raise ValueError(f"it would take {size / 1e9:,.0f} GB")
         return {name: found[name] for name in found.files}

@@ -7,6 +7,7 @@ file the runs themselves tell: those that differ by their seed alone belong toge
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -15,6 +16,7 @@ from typing import Any
 
 from adaptask.atomic_file import replace_file
 from adaptask.errors import ArgumentError, StateError
+from adaptask.parsing import parse_json
 
 FILE = "study.json"
 FORMAT = 1
@@ -138,7 +140,7 @@ def _check_arms(arms: Sequence[Arm]) -> None:
             )
         for run in arm.runs:
             path = PurePosixPath(run.folder)
-            if path.is_absolute() or ".." in path.parts:
+            if path.is_absolute() or not all(map(_is_name, path.parts)) or len(str(path)) > 1000:
                 raise ArgumentError(
                     f"a run must be in a folder below that of its study; {arm.name!r} has "
                     f"{run.folder!r}."
@@ -149,6 +151,14 @@ def _check_arms(arms: Sequence[Arm]) -> None:
         raise ArgumentError("two arms of the study have the same name; give each its own.")
     if len({tuple(arm.labels.items()) for arm in arms}) < len(arms):
         raise ArgumentError("two arms of the study have the same labels; say how they differ.")
+
+
+def _is_name(part: str) -> bool:
+    """Return whether a folder can be called so."""
+    try:
+        return part != ".." and "\0" not in part and len(os.fsencode(part)) < 256
+    except UnicodeEncodeError:
+        return False
 
 
 def _listed(names: Any) -> str:
@@ -166,7 +176,7 @@ def read_study(folder: Path) -> Study:
     if not path.exists():
         raise ArgumentError(f"{folder} holds no study: there is no {FILE} in it.")
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = parse_json(path.read_text(encoding="utf-8"))
         return _from_json(found)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise StateError(

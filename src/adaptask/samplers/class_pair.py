@@ -262,7 +262,7 @@ class ClassPairSampler(PairPotentialSampler):
 
         By importance sampling from greedy draws: Z is the sum of C times the mean of W, over K!.
         """
-        check_integer("n_draws", n_draws, low=2)
+        n_draws = check_integer("n_draws", n_draws, low=2)
         twin = self.fork(seed)
         twin._follow_edits()
         log_w = torch.cat(

@@ -88,7 +88,7 @@ def kl_from_uniform(sampler: Sampler, *, n_draws: int = 20_000, seed: int = 0) -
     if sets is not None:
         exact = theory.kl_from_uniform(_chunked_log_prob(sampler, sets))
         return _weighted_mean(torch.tensor(exact, dtype=torch.float64), n_draws, exact=True)
-    check_integer("n_draws", n_draws, low=2)
+    n_draws = check_integer("n_draws", n_draws, low=2)
     log_probs, common_error = sampler._estimate_log_prob(sampler.fork(seed).sample(n_draws))
     log_sets = math.log(math.comb(sampler.n_classes, sampler.n_way))
     own_error = float(log_probs.std()) / math.sqrt(n_draws)
@@ -123,7 +123,7 @@ def _presence(sampler: Sampler, n_draws: int, seed: int) -> tuple[Tensor, Tensor
     if sets is not None:
         tasks, weights = sets, _chunked_log_prob(sampler, sets).exp()
     else:
-        check_integer("n_draws", n_draws, low=2)
+        n_draws = check_integer("n_draws", n_draws, low=2)
         tasks = sampler.fork(seed).sample(n_draws)
         weights = torch.full((n_draws,), 1 / n_draws, dtype=torch.float64, device=sampler.device)
     presence = torch.zeros(

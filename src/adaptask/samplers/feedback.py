@@ -269,6 +269,8 @@ def check_predictions(
         kind = getattr(labels, "dtype", type(labels).__name__)
         raise ArgumentError(f"labels must be an integer tensor; got {kind}.")
     _check_shape("probabilities", probabilities, shape)
+    if labels.layout is not torch.strided:
+        raise ArgumentError(f"labels must be a dense tensor; got {labels.layout}.")
     came, full = tuple(labels.shape), tuple(probabilities.shape)
     if came != full[:-1] and (len(full) < 3 or came != full[1:-1]):
         allowed = (full[:-1], full[1:-1])
@@ -282,6 +284,8 @@ def check_predictions(
 
 
 def _check_shape(name: str, tensor: Tensor, shape: tuple[int | None, ...]) -> None:
+    if tensor.layout is not torch.strided:
+        raise ArgumentError(f"{name} must be a dense tensor; got {tensor.layout}.")
     came = tuple(tensor.shape)
     if len(came) != len(shape) or 0 in came or came != tuple(map(_pick, shape, came)):
         expected_shape = " x ".join("any" if size is None else str(size) for size in shape)

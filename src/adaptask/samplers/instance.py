@@ -91,7 +91,7 @@ class InstanceSampler(FeedbackModule, TorchSampler[int]):
         Raises:
             ArgumentError: If `n_draws` is no positive integer.
         """
-        check_integer("n_draws", n_draws, low=1)
+        n_draws = check_integer("n_draws", n_draws, low=1)
         cumulative = self.log_weights.double().softmax(0).cumsum(0)
         level = self._uniform(n_draws, dtype=torch.float64) * cumulative[-1]
         at = torch.searchsorted(cumulative, level, right=True)

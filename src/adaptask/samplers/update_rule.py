@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from adaptask.arguments import check_number
+from adaptask.arguments import check_number, shown
 from adaptask.errors import ArgumentError
 from adaptask.samplers.arrays import Array
 from adaptask.samplers.strategies import Strategy, find_strategy
@@ -55,5 +55,5 @@ class UpdateRule:
 
 def check_dtype(dtype: torch.dtype) -> None:
     """Refuse a precision too low, or no floating-point type, for what is learnt in log space."""
-    if dtype not in (torch.float32, torch.float64):
-        raise ArgumentError(f"dtype must be torch.float32 or torch.float64; got {dtype}.")
+    if not isinstance(dtype, torch.dtype) or dtype not in (torch.float32, torch.float64):
+        raise ArgumentError(f"dtype must be torch.float32 or torch.float64; got {shown(dtype)}.")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,22 @@ class Checkpoint:
     interval: float
     learner: dict[str, Any]
     """Its `state_dict`, on the CPU."""
+
+
+def checkpoint_of(state: Mapping[str, Any]) -> Checkpoint:
+    """Return the checkpoint whose `vars` were saved.
+
+    Raises:
+        TypeError: If they were not.
+    """
+    checkpoint = Checkpoint(**state)
+    if (
+        type(checkpoint.step) is not int
+        or not isinstance(checkpoint.learner, Mapping)
+        or not math.isfinite(checkpoint.accuracy + checkpoint.interval)
+    ):
+        raise TypeError("this is no checkpoint")
+    return checkpoint
 
 
 class BestCheckpoints:

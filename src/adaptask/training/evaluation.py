@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from adaptask.arguments import check_choice, check_integer
+from adaptask.arguments import check_choice, check_integer, check_members, check_seed
 from adaptask.data import EpisodeSource
 from adaptask.errors import ArgumentError, TrainingError
 from adaptask.exclusion import PROCESS_STATE
@@ -101,9 +101,10 @@ class Evaluator:
         precision: Precision = "float32",
         group: Group = ALONE,
     ) -> None:
+        check_members("source", source, "plan", "cut", "device", "image_set")
         self.source = source
         self.group = group
-        self.seed = seed
+        self.seed = check_seed("seed", seed)
         self.precision = check_choice("precision", precision, PRECISIONS)
         self.plan = source.plan(
             n_episodes=check_integer("n_episodes", n_episodes, low=2),
@@ -114,7 +115,7 @@ class Evaluator:
         )
         if tasks_per_batch is None:
             n_images = self.plan.image_ids[0].numel()
-            tasks_per_batch = _default_batch(source, n_episodes, n_images)
+            tasks_per_batch = _default_batch(source, len(self.plan), n_images)
         self.tasks_per_batch = check_integer("tasks_per_batch", tasks_per_batch, low=1)
 
     def __call__(self, learner: EpisodeLearner) -> Evaluation:

@@ -21,7 +21,7 @@ class Every:
 
     def __post_init__(self) -> None:
         for name, steps in vars(self).items():
-            check_integer(f"every.{name}", steps, low=0)
+            object.__setattr__(self, name, check_integer(f"every.{name}", steps, low=0))
 
     def due_after(self, step: int, *, last: bool) -> set[str]:
         """Return what it is time for after so many steps."""

@@ -11,12 +11,13 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, optim
 
-from adaptask.arguments import check_choice, check_integer, check_number
-from adaptask.errors import ArgumentError
+from adaptask.arguments import check_choice, check_integer, check_number, shown
+from adaptask.errors import ArgumentError, StateError
 
 Schedule = Callable[[int, int], float]
 """From the step, counted from 0, and the number of steps to a factor on the learning rate."""
@@ -45,12 +46,16 @@ def build_optimizer(
         ArgumentError: If an argument cannot be used.
     """
     check_choice("optimiser", name, OPTIMISERS)
-    if check_number("lr", lr, low=0, high=math.inf) == 0:
+    lr = check_number("lr", lr, low=0, high=math.inf)
+    if lr == 0:
         raise ArgumentError("lr must be above 0; got 0.")
-    check_number("weight_decay", weight_decay, low=0, high=math.inf)
-    if check_number("momentum", momentum, low=0, high=1) == 1:
+    weight_decay = check_number("weight_decay", weight_decay, low=0, high=math.inf)
+    momentum = check_number("momentum", momentum, low=0, high=1)
+    if momentum == 1:
         raise ArgumentError("momentum must be below 1, or steps never stop growing; got 1.")
-    parameters = list(parameters)
+    parameters = list(parameters) if isinstance(parameters, Iterable) else []
+    if not all(isinstance(parameter, Tensor) for parameter in parameters):
+        raise ArgumentError("parameters must be tensors, such as learner.parameters() gives.")
     if not parameters:
         raise ArgumentError("there is nothing to learn: the learner has no parameters.")
     if name == "adam":
@@ -63,6 +68,28 @@ def build_optimizer(
         nesterov=momentum > 0,
         fused=True,
     )
+
+
+def load_optimizer(optimizer: optim.Optimizer, state: dict[str, Any]) -> None:
+    """Load the state of an optimiser, and see that steps can be made from it.
+
+    Raises:
+        StateError: If it has other settings, or moments of other shapes, which fused kernels would
+            read beyond their end.
+    """
+    optimizer.load_state_dict(state)
+    for group in optimizer.param_groups:
+        for name, default in optimizer.defaults.items():
+            is_number = type(default) in (int, float)
+            if name not in group or (is_number and type(group[name]) not in (int, float, Tensor)):
+                raise StateError(f"the state of the optimiser has no {name} that can be used.")
+    for parameter, moments in optimizer.state.items():
+        for name, value in moments.items():
+            if isinstance(value, Tensor) and value.shape not in (parameter.shape, ()):
+                raise StateError(
+                    f"{name} of the optimiser must have the shape {tuple(parameter.shape)}; got "
+                    f"{tuple(value.shape)}."
+                )
 
 
 def constant(step: int, n_steps: int) -> float:
@@ -88,6 +115,9 @@ class StepSchedule:
     factors: tuple[float, ...]
 
     def __post_init__(self) -> None:
+        for name, values in vars(self).items():
+            if not isinstance(values, tuple):
+                raise ArgumentError(f"{name} must be a tuple of numbers; got {shown(values)}.")
         if len(self.milestones) != len(self.factors) or not self.milestones:
             raise ArgumentError(
                 "the step schedule needs milestones and one factor for each; got "

@@ -23,6 +23,7 @@ from adaptask import __version__
 from adaptask.atomic_file import not_written, replace_file
 from adaptask.errors import ArgumentError
 from adaptask.interfaces import TaskSampler
+from adaptask.parsing import parse_json
 from adaptask.samplers import Sampler, kl_from_uniform
 
 DISTRIBUTION_BUFFERS = ("log_potentials", "log_weights")
@@ -170,9 +171,9 @@ def record_environment(
         TrainingError: If it cannot be written.
     """
     known: list[dict[str, Any]] = []
-    with suppress(OSError, ValueError):
-        content = json.loads(path.read_text(encoding="utf-8"))
-        known = content if isinstance(content, list) else []
+    with suppress(OSError, ValueError, TypeError):
+        content = parse_json(path.read_text(encoding="utf-8"))
+        known = [entry for entry in content if isinstance(entry, dict)]
     here = environment() | {"device": device}
     if n_processes > 1:
         here["n_processes"] = n_processes

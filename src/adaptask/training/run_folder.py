@@ -21,7 +21,7 @@ import torch
 
 from adaptask.atomic_file import not_written, replace_file
 from adaptask.errors import ArgumentError, StateError
-from adaptask.training.best import Checkpoint
+from adaptask.training.best import Checkpoint, checkpoint_of
 from adaptask.training.checkpoints import (
     BEST,
     LAST,
@@ -170,10 +170,15 @@ class RunFolder:
         if self.last_checkpoint() is None:
             return None
         saved, path = load_latest(self.path, report)
-        try:
-            return SavedRun(dict(saved["trainer"]), int(saved["metrics_size"]), saved["config"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise StateError(f"{path} is no checkpoint of a training run.") from error
+        trainer, size, text = (saved.get(name) for name in ("trainer", "metrics_size", "config"))
+        if not (
+            isinstance(trainer, dict)
+            and {"learner", "step"} <= trainer.keys()
+            and type(trainer["step"]) is type(size) is int
+            and isinstance(text, str | None)
+        ):
+            raise StateError(f"{path} is no checkpoint of a training run.")
+        return SavedRun(trainer, max(0, size), text)
 
     def save_best(self, checkpoints: Iterable[Checkpoint]) -> None:
         """Write the best weights; remove the file where there are none.
@@ -197,6 +202,6 @@ class RunFolder:
         if not path.exists():
             return []
         try:
-            return [Checkpoint(**state) for state in load_checkpoint(path)["checkpoints"]]
+            return [checkpoint_of(state) for state in load_checkpoint(path)["checkpoints"]]
         except (KeyError, TypeError) as error:
             raise StateError(f"{path} does not hold the best weights of a run.") from error

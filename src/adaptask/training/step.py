@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn, optim
 from torch.nn.functional import cross_entropy
 
-from adaptask.arguments import check_choice, check_integer, check_number
+from adaptask.arguments import check_choice, check_flag, check_integer, check_number
 from adaptask.errors import ArgumentError
 from adaptask.interfaces import EpisodeLearner, Episodes, Outcome, TaskSampler
 from adaptask.kernels import find_kernels
@@ -63,13 +63,14 @@ class TrainingStep:
     ) -> None:
         self.group = group
         self.learner, self.sampler, self.source = learner, sampler, source
+        check_flag("compiled", compiled)
         self._outcome = Compiled(training_outcome, report) if compiled else training_outcome
         self.optimizer = optimizer
         self.n_shot = check_integer("n_shot", n_shot, low=1)
         self.n_query = check_integer("n_query", n_query, low=1)
         self.n_tasks = check_integer("n_tasks", n_tasks, low=1)
         self.accumulate = check_integer("accumulate", accumulate, low=1)
-        if n_tasks % (accumulate * group.size):
+        if self.n_tasks % (self.accumulate * group.size):
             by_processes = f" times the {group.size} processes" if group.size > 1 else ""
             raise ArgumentError(
                 f"n_tasks must be a multiple of accumulate, {accumulate}{by_processes}, so that "

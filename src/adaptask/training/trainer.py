@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn, optim
 
-from adaptask.arguments import check_integer, check_members
+from adaptask.arguments import check_integer, shown
 from adaptask.errors import ArgumentError, StateError, TrainingError
 from adaptask.exclusion import EAGER_WORK
 from adaptask.interfaces import TaskSampler
 from adaptask.samplers import Sampler
-from adaptask.training.best import BestCheckpoints, Checkpoint
+from adaptask.training.best import BestCheckpoints, Checkpoint, checkpoint_of
 from adaptask.training.checkpoints import check_savable
 from adaptask.training.displays import Display, Silent, Unseen
 from adaptask.training.evaluation import Evaluator, holding_what_it_draws_from
@@ -31,7 +31,9 @@ from adaptask.training.optimisation import (
     build_optimizer,
     constant,
     lay_out_as_parameters,
+    load_optimizer,
 )
+from adaptask.training.parts import check_parts
 from adaptask.training.random_state import random_state, set_random_state_of
 from adaptask.training.records import spread
 from adaptask.training.run_folder import RunFolder
@@ -94,10 +96,9 @@ class Trainer:
         loggers: Sequence[Logger] = (),
         group: Group = ALONE,
     ) -> None:
-        check_members(
-            "sampler", sampler, "n_way", "sample", "update", "state_dict", "load_state_dict"
-        )
-        check_members("source", source, "device", "draw")
+        check_parts(locals())
+        if not isinstance(every, Every):
+            raise ArgumentError(f"every must be an Every; got {shown(every)}.")
         self.learner, self.sampler, self.source = learner, sampler, source
         self.optimizer = optimizer or build_optimizer("adam", learner.parameters())
         self.schedule = schedule
@@ -142,7 +143,7 @@ class Trainer:
             TrainingError: If the loss is no number, or a checkpoint cannot be written.
             KeyboardInterrupt: After Ctrl-C.
         """
-        check_integer("n_steps", n_steps, low=1)
+        n_steps = check_integer("n_steps", n_steps, low=1)
         with ExitStack() as held:
             with EAGER_WORK.among_others(), self.group.together():
                 if self.folder is not None:
@@ -253,7 +254,7 @@ class Trainer:
 
     def _load(self, state: Mapping[str, Any]) -> None:
         self.learner.load_state_dict(state["learner"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        load_optimizer(self.optimizer, state["optimizer"])
         lay_out_as_parameters(self.optimizer)
         self._engine.reset()
         self.sampler.load_state_dict(state["sampler"])
@@ -263,7 +264,7 @@ class Trainer:
         if self._train_step.class_counts is not None:
             self._train_step.class_counts.copy_(state["class_counts"])
         self._train_step.divergence.reset()
-        self.best.checkpoints = tuple(Checkpoint(**kept) for kept in state["best"])
+        self.best.checkpoints = tuple(map(checkpoint_of, state["best"]))
         self.step, self._seconds = int(state["step"]), float(state["seconds"])
         # Checkpoints of one process did not always have it.
         self._random_of_others = list(state.get("random_of_others", ()))

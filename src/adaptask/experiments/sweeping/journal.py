@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from adaptask.atomic_file import not_written
 from adaptask.errors import ArgumentError, StateError
 from adaptask.experiments.sweeping.plan import SweepTrial
 from adaptask.experiments.sweeping.space import Option, storable
@@ -106,6 +107,7 @@ class Journal:
 
     Raises:
         StateError: If the file is damaged.
+        TrainingError: If it cannot be written.
     """
 
     def __init__(
@@ -132,7 +134,9 @@ class Journal:
                 sampler=optuna.samplers.RandomSampler(seed=0),  # draws nothing: all is planned
                 pruner=pruner if prune else optuna.pruners.NopPruner(),
             )
-        except (ValueError, KeyError, TypeError) as error:
+        except OSError as error:
+            raise not_written(path, error) from error
+        except Exception as error:  # Optuna checks little of what it reads
             raise StateError(
                 f"{path} is damaged: {error}. Remove it: the trials themselves are kept in their "
                 "folders."

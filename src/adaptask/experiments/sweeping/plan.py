@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from adaptask.arguments import check_integer
+from adaptask.arguments import check_integer, check_seed
 from adaptask.errors import ArgumentError
 from adaptask.experiments.config import RunConfig, check_config
 from adaptask.experiments.config_file import with_values
@@ -106,7 +106,7 @@ def _random(options: Sequence[Option], n_trials: int | None, seed: int) -> list[
     if n_trials is None:
         raise ArgumentError("random search needs the number of trials: --trials N.")
     check_integer("trials", n_trials, low=1)
-    check_integer("search_seed", seed, low=0)
+    check_seed("search_seed", seed)
     sizes = [_n_values(option.values) for option in options]
     if math.prod(sizes) < n_trials:
         raise ArgumentError(

@@ -10,6 +10,7 @@ from adaptask.atomic_file import replace_file
 from adaptask.errors import ArgumentError, StateError
 from adaptask.experiments.config_file import decisive_settings, dump_config
 from adaptask.experiments.sweeping.plan import SweepTrial
+from adaptask.parsing import parse_json
 
 FILE = "sweep.json"
 FORMAT = 1
@@ -41,7 +42,7 @@ def check_same_sweep(folder: Path, plan: Sequence[SweepTrial]) -> None:
             raise ArgumentError(f"{folder} exists and holds no sweep; choose another folder.")
         return
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = parse_json(path.read_text(encoding="utf-8"))
         before = {name: decisive_settings(text) for name, text in found["trials"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise StateError(f"{path} is damaged: {error}. Choose another folder.") from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from adaptask.errors import ArgumentError
 from adaptask.experiments.config import RunConfig
 from adaptask.experiments.config_file import with_values
+from adaptask.parsing import parse_toml
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -195,8 +195,8 @@ def _readings(text: str) -> list[Any]:
     """Return what a text may mean, as TOML has it first."""
     readings: list[Any] = []
     try:
-        readings.append(tomllib.loads(f"value = {text}")["value"])
-    except tomllib.TOMLDecodeError:
+        readings.append(parse_toml(f"value = {text}")["value"])
+    except ValueError:
         if text.lower() == "none":
             readings.append(None)
         with suppress(ValueError):

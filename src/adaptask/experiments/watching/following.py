@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
+from adaptask.parsing import parse_json
 from adaptask.report.records import RunRecord, Snapshot, read_snapshot, snapshot_files
 
 State = Literal["waiting", "running", "stopped", "silent", "finished", "failed", "pruned"]
@@ -76,7 +76,7 @@ class MetricsFollower:
 def _records(lines: Iterable[bytes]) -> Iterable[dict[str, Any]]:
     for line in lines:
         try:
-            record = json.loads(line)
+            record = parse_json(line)
         except ValueError:
             continue  # whoever makes the report is told
         if isinstance(record, dict) and record.keys() >= {"step", "split"}:

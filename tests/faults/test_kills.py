@@ -1,19 +1,23 @@
 """The law of resuming: a run that is killed at random moments ends as one that was left alone."""
 
 import json
-import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 import torch
 
 from adaptask.cli import main
+from adaptask.experiments.config_file import load_config
+from adaptask.experiments.running import run
 from adaptask.report.records import read_metrics, read_snapshots
 from adaptask.training.checkpoints import load_checkpoint
+from adaptask.training.displays import Silent
 
 N_STEPS = 40
 
@@ -57,25 +61,10 @@ def arguments(tiny_run, folder):
     return [*tiny_run, "--steps", str(N_STEPS), "--output", str(folder), "--quiet"]
 
 
-def forked(run, kill_after):
-    """Run in a child that is killed after so many seconds; return whether it ended by itself."""
-    child = os.fork()
-    if child == 0:
-        os._exit(main(run))
-    deadline = time.monotonic() + kill_after
-    while time.monotonic() < deadline:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            assert os.waitstatus_to_exitcode(status) == 0
-            return True
-        time.sleep(0.001)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return False
+quiet_forks = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+@quiet_forks
 @pytest.mark.parametrize(
     ("flags", "seed"),
     [
@@ -86,21 +75,53 @@ def forked(run, kill_after):
         ("--learner reptile --optimiser.name sgd --lr 1 --reptile.evaluation-steps 2", 4),
     ],
 )
-def test_a_run_killed_again_and_again_ends_as_one_left_alone(tiny_run, tmp_path, flags, seed):
+def test_a_run_killed_again_and_again_ends_as_one_left_alone(
+    tiny_run, tmp_path, kills, flags, seed
+):
     tiny_run = [*tiny_run, *flags.split()]
+    alone, folder = tmp_path / "alone", tmp_path / "killed"
     start = time.monotonic()
-    assert forked(arguments(tiny_run, tmp_path / "alone"), 300)
-    seconds = time.monotonic() - start
-    rng = random.Random(seed)
-    folder = tmp_path / "killed"
-    n_kills = 0
-    while n_kills < 6 and not forked(
-        arguments(tiny_run, folder), rng.uniform(0.02, 0.35) * seconds
-    ):
-        n_kills += 1
-    assert n_kills >= 1  # a machine that gets quicker meanwhile may finish early
-    assert forked(arguments(tiny_run, folder), 300)
-    assert same(ending(tmp_path / "alone"), ending(folder))
+    n_operations = kills.in_a_child(lambda: main(arguments(tiny_run, alone)), folder=alone)
+    seconds = (time.monotonic() - start) / 2
+    n_killed = kills.until_done(
+        lambda: main(arguments(tiny_run, folder)),
+        *(random.Random(seed), kills.n, n_operations // 2, seconds, folder),
+        anew=lambda: shutil.rmtree(folder),
+    )
+    assert n_killed >= 1  # a machine that gets quicker meanwhile may finish early
+    assert same(ending(alone), ending(folder))
+
+
+def more_steps(folder, n_steps):
+    return main(["train", "--resume", str(folder), "--steps", str(n_steps), "--quiet"])
+
+
+@quiet_forks
+def test_a_finished_run_that_is_killed_when_it_gets_more_steps_makes_them(
+    tiny_run, tiny_config, tmp_path, kills
+):
+    alone, folder = tmp_path / "alone", tmp_path / "killed"
+    for path in (alone, folder):
+        assert main([*tiny_run, "--output", str(path), "--quiet"]) == 0
+    assert more_steps(alone, 16) == 0
+    # Killed before each operation on files from the start to the first steps, in turn.
+    config = replace(tiny_config, steps=16)
+    saved = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    n_looked_finished = 0
+    for moment in range(1, 60, max(1, 60 // (6 * kills.n))):
+        for name, content in saved.items():
+            (folder / name).write_bytes(content)
+        kills.in_a_child(lambda: more_steps(folder, 16), folder=folder, kill_at=moment)
+        finished = (folder / "test.json").exists() and load_config(
+            folder / "config.toml"
+        ).steps == 16
+        n_looked_finished += (
+            finished and load_checkpoint(folder / "last.pt")["trainer"]["step"] < 16
+        )
+    assert n_looked_finished == 0
+    run(config, folder, display=Silent())
+    assert same(ending(alone)["test"], ending(folder)["test"])
+    assert same(ending(alone)["last"]["learner"], ending(folder)["last"]["learner"])
 
 
 def test_the_command_itself_survives_a_kill_and_an_interruption(tiny_run, tmp_path):
@@ -108,7 +129,7 @@ def test_the_command_itself_survives_a_kill_and_an_interruption(tiny_run, tmp_pa
     assert main(arguments(tiny_run, tmp_path / "alone")) == 0
     folder = tmp_path / "killed"
     slow = [*tiny_run, "--steps", str(N_STEPS), "--output", str(folder), "--every.log", "1"]
-    for number, n_records in ((signal.SIGKILL, 5), (signal.SIGINT, 25)):
+    for number, n_records in ((signal.SIGKILL, 5), (signal.SIGINT, 12)):
         run = slow if number is signal.SIGKILL else ["train", "--resume", str(folder)]
         process = subprocess.Popen([*command, *run], stderr=subprocess.PIPE, text=True)
         metrics = folder / "metrics.jsonl"
