@@ -26,7 +26,7 @@ def check_integer(
     low: int,
     high: int | None = None,
     meaning: str = "",
-    largest: int = _LARGEST,
+    largest: int | None = _LARGEST,
 ) -> int:
     """Return `value` as an int between `low` and `high`, both included.
 
@@ -36,7 +36,7 @@ def check_integer(
         low: The least value allowed.
         high: The largest value allowed, if there is one.
         meaning: What `high` stands for, such as "the number of training classes".
-        largest: The largest value where there is no `high`, of which nobody need know.
+        largest: The largest value where there is no `high`, of which nobody need know; None: any.
 
     Raises:
         ArgumentError: If it is no integer or lies outside.
@@ -52,7 +52,7 @@ def check_integer(
         raise ArgumentError(f"{name} must be an integer {expected}; got {shown(value)}.")
     if number < low or (high is not None and number > high):
         raise ArgumentError(f"{name} must be {expected}; got {shown(number)}.")
-    if high is None and number > largest:
+    if high is None and largest is not None and number > largest:
         raise ArgumentError(f"{name} must be at most {largest}; got {shown(number)}.")
     return number
 

@@ -236,7 +236,7 @@ def generalization_bound(
     """
     check_number("empirical_error", empirical_error, low=0, high=1)
     check_number("kl", kl, low=0, high=math.inf)
-    check_integer("n_tasks", n_tasks, low=1)
+    check_integer("n_tasks", n_tasks, low=1, largest=None)
     if check_number("c", c, low=0, high=math.inf) == 0:
         raise ArgumentError("c must be above 0; got 0.")
     if check_number("delta", delta, low=0, high=1) == 0:

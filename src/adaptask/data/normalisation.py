@@ -62,7 +62,7 @@ def scale_and_shift(
     if mean.shape != (n_channels,) or deviation.shape != (n_channels,):
         raise ArgumentError(
             f"normalisation must be (mean, std) with {n_channels} values each, one a channel; "
-            f"got {tuple(mean.shape)} and {tuple(deviation.shape)}."
+            f"got {mean.numel()} and {deviation.numel()}."
         )
     if not all(math.isfinite(m) and 0 < d < math.inf for m, d in zip(mean, deviation, strict=True)):
         raise ArgumentError(
