@@ -69,7 +69,7 @@ def test_only_what_was_added_is_read(tmp_path, monkeypatch):
     writer.append(500)
     parsed = []
     monkeypatch.setattr(
-        "adaptask.experiments.watching.following.json.loads", lambda line: parsed.append(line) or {}
+        "adaptask.experiments.watching.following.parse_json", lambda line: parsed.append(line) or {}
     )
     assert follower.poll()
     assert 1 <= len(parsed) < 20
