@@ -8,16 +8,16 @@ quickest tenth of the turns, since whatever else runs on the machine only adds t
 that of both times: 0.5 would be twice as fast. `work` is the processor time of both processes over
 that of one alone: what messages, and everything that both do, add to it.
 
-On two cores that other work shared (one to three of its processes at any time), torch 2.13, gloo,
---seconds 20; 9 to 17 turns each, so that the second figure of a ratio is noise:
+On two idle cores, torch 2.13, gloo, --seconds 12; 6 to 10 turns each, so that the second figure of
+a ratio is noise:
 
-    feedback, 224 bytes a process: 578 us
-    gradients, 113088 numbers: 900 us
-    whether to stop: 240 us
+    feedback, 224 bytes a process: 552 us
+    gradients, 112832 numbers: 696 us
+    whether to stop: 304 us
     setting                        one, ms   all, ms   ratio    work  turns
-    protonet conv4 batch 28          813.0     579.3    0.71    1.01     11
-    protonet conv4 task 28          1246.7     387.3    0.31    0.61      9
-    maml conv4 batch 28              645.8     379.4    0.59    1.13     17
+    protonet conv4 batch 28          644.0     379.0    0.59    1.00      9
+    protonet conv4 task 28          1096.2     329.1    0.30    0.57      6
+    maml conv4 batch 28              631.3     362.4    0.57    1.12     10
 
 That two take less than half the time of one, with `task`, is a matter of memory: the maps of four
 tasks do not stay near the processor, and are asked of the system anew at every step.
