@@ -127,11 +127,11 @@ class Trainer:
             clip_norm=clip_norm,
             precision=precision,
             compiled=compiled,
-            report=self.display.message,
+            report=self.display.warn,
             group=group,
         )
         self._random_of_others: list[Any] = []
-        self._engine = GraphEngine(self._train_step, engine=engine, report=self.display.message)
+        self._engine = GraphEngine(self._train_step, engine=engine, report=self.display.warn)
 
     def fit(self, n_steps: int) -> Checkpoint | None:
         """Train until `n_steps` steps have been made in all; return the best by validation.

@@ -27,6 +27,8 @@ class Costs:
     by_kind: Mapping[RunConfig, Cost]
     sharing: Sharing
     """How many would be made at the same time."""
+    are_compiled: bool
+    """Whether steps of some will be; those that were timed are not."""
 
 
 def dry_run(planned: Plan, *, workers: int | None = None, estimate: bool = True) -> None:
@@ -60,6 +62,7 @@ def dry_run(planned: Plan, *, workers: int | None = None, estimate: bool = True)
 
 
 def _measured(planned: Plan, workers: int | None, console: Console) -> Costs:
+    from adaptask.experiments.arithmetic import settled
     from adaptask.experiments.paper.estimates import measure_costs
     from adaptask.experiments.sharing import share
     from adaptask.training.machine import choose_device, set_up_process
@@ -77,7 +80,8 @@ def _measured(planned: Plan, workers: int | None, console: Console) -> Costs:
                 f"{kind.tested_shot}-shot, on {where}"
             ),
         )
-    return Costs(costs, sharing)
+    are_compiled = any(settled(config, where).machine.compile == "yes" for config in configs)
+    return Costs(costs, sharing, are_compiled)
 
 
 def _show_times(planned: Plan, console: Console) -> None:
@@ -130,6 +134,8 @@ def _show_trials(planned: Plan, measured: Costs | None, console: Console) -> Non
         pace = f"{at_once} at once" if at_once > 1 else "one after the other"
         in_all = duration(total / measured.sharing.speedup)
         console.print(f" About {in_all} here, {pace}, by {how}.", end="")
+        if measured.are_compiled:
+            console.print(" Compiled, as long runs are, they take up to a third less.", end="")
     console.print()
 
 

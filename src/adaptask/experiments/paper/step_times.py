@@ -24,6 +24,9 @@ from adaptask.training.step import TrainingStep
 
 Work = Callable[[], object]
 
+# The first are launched kernel by kernel, then one is captured: a run is made of those after.
+_STEPS_TO_CAPTURE = 4
+
 
 def build_step(config: RunConfig, device: torch.device) -> Work:
     """Return what makes one training step of a run, whenever it is called.
@@ -52,6 +55,9 @@ def build_step(config: RunConfig, device: torch.device) -> Work:
     # Not compiled: that takes longer than what is measured.
     engine = GraphEngine(step, engine=machine.engine, report=lambda text: None)
     numbers = itertools.count()
+    if device.type == "cuda":
+        for _ in range(_STEPS_TO_CAPTURE):
+            engine(next(numbers))
     return lambda: engine(next(numbers))
 
 
