@@ -54,6 +54,7 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -73,6 +74,7 @@ from adaptask.training.step import TrainingStep
 
 DEVICE = "cuda"
 N_CLASSES, N_IMAGES = 64, 600
+PARTS = ("protonet", "ratios", "large", "together", "sampler")
 TABLE_5 = (
     # way, shot, backbone, factor that the paper reports
     (5, 1, "conv4", 1.070),
@@ -318,6 +320,38 @@ def sampler_alone(seconds: float) -> None:
         print(f"  exponent of the {name} from 351 to 10,000 classes: {exponent:.2f}")
 
 
+def several_at_once(images: ImageSet, seconds: float) -> None:
+    """Print what a step takes when several runs share the GPU, each in a thread and on a stream."""
+    print("runs at once, ProtoNet, Conv-4, 5-way 1-shot, gcp: milliseconds a step and run")
+    for n_runs in (1, 4, 8, 12, 16):
+        streams = [torch.cuda.Stream() for _ in range(n_runs)]  # type: ignore[no-untyped-call]
+        runs = []
+        for stream in streams:
+            with torch.cuda.stream(stream):
+                runs.append(build(Setting(), images))
+        torch.cuda.synchronize()
+        n_steps = int(1e3 * seconds)
+
+        def work(
+            stream: torch.cuda.Stream, advance: Callable[[], None], n_steps: int = n_steps
+        ) -> None:
+            with torch.cuda.stream(stream):
+                for _ in range(n_steps):
+                    advance()
+                stream.synchronize()
+
+        threads = [
+            threading.Thread(target=work, args=pair) for pair in zip(streams, runs, strict=True)
+        ]
+        start = time.perf_counter()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        took = 1e3 * (time.perf_counter() - start) / n_steps / n_runs
+        print(f"  {n_runs:2} {took:7.3f} ms")
+
+
 def matrix_peak() -> float:
     """Return the measured peak of a bfloat16 matrix product in TFLOP/s."""
     a, b = (torch.randn(8192, 8192, device=DEVICE, dtype=torch.bfloat16) for _ in range(2))
@@ -329,7 +363,7 @@ def main() -> None:
     """Print one table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=2.0, help="for each comparison")
-    parser.add_argument("--only", nargs="*", default=["protonet", "ratios", "large", "sampler"])
+    parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS))
     arguments = parser.parse_args()
     print(torch.cuda.get_device_name(), "torch", torch.__version__)
     torch.backends.cudnn.benchmark = True  # as a run has it
@@ -342,6 +376,8 @@ def main() -> None:
         peak = matrix_peak()
         print(f"larger settings, gcp, compiled, bfloat16 (MAML: float32); peak {peak:.0f} TFLOP/s")
         large_settings(images, arguments.seconds, peak)
+    if "together" in arguments.only:
+        several_at_once(images, 2 * arguments.seconds)
     if "sampler" in arguments.only:
         sampler_alone(arguments.seconds / 4)
 
