@@ -10,7 +10,11 @@ ON_GPU = torch.cuda.is_available()
 if not ON_GPU and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("needs a CUDA device, or TRITON_INTERPRET=1", allow_module_level=True)
 
-from adaptask.samplers import build_sampler, fused  # noqa: E402, only where it can be
+from adaptask.samplers import (  # noqa: E402, only where it can be
+    build_sampler,
+    fused,
+    fused_learning,
+)
 from adaptask.samplers.greedy_class_pair import greedy_draw  # noqa: E402
 
 DEVICE = "cuda" if ON_GPU else "cpu"
@@ -56,23 +60,24 @@ def apply(ids, probabilities, labels, log_potentials, **options):
     rows = found.logsumexp(-1)
     refusals = torch.zeros(5, dtype=torch.int64, device=DEVICE)
     settings = {"alpha": 1.3, "tau": 0.5, "strategy": "hard"}
-    learnt = {name: options.pop(name, value) for name, value in settings.items()}
     ids = ids.to(DEVICE)
-    confusion, accepted = fused.condense(
+    fused.learn(
+        found,
+        rows,
         refusals,
         ids,
         probabilities.to(DEVICE),
         labels.to(DEVICE),
-        **{"n_classes": len(found), "share": 1.0, "tolerance": 1e-3, **options},
+        **{"share": 1.0, "tolerance": 1e-3, **settings, **options},
     )
-    fused.learn(found, rows, ids, confusion, accepted, **learnt)
     return found.cpu(), rows.cpu(), refusals.tolist()
 
 
 @pytest.mark.parametrize("strategy", ["hard", "easy", "uncertain"])
 @pytest.mark.parametrize("confusion", ["sum", "mean"])
 @pytest.mark.parametrize(
-    ("n_classes", "n_way", "n_tasks", "n_queries"), [(9, 5, 1, 3), (9, 5, 7, 3), (40, 12, 3, 2)]
+    ("n_classes", "n_way", "n_tasks", "n_queries"),
+    [(9, 5, 1, 3), (40, 12, 1, 2), (9, 5, 7, 3), (40, 12, 3, 2)],
 )
 def test_an_update_does_what_the_sampler_does(
     n_classes, n_way, n_tasks, n_queries, confusion, strategy
@@ -144,3 +149,19 @@ def test_a_task_that_is_not_fine_is_left_out_and_counted(spoil, problem):
     torch.testing.assert_close(found_rows, rows)
     assert refusals[0] == 1
     assert refusals[problem] == 1
+    # By itself it changes nothing.
+    alone, rows, refusals = apply(ids[1:2], probabilities[1:2], labels[1:2], potentials(8))
+    assert torch.equal(alone, potentials(8))
+    assert torch.equal(rows, potentials(8).to(DEVICE).logsumexp(-1).cpu())
+    assert (refusals[0], refusals[problem]) == (1, 1)
+
+
+@pytest.mark.parametrize(("n_classes", "n_way", "n_queries"), [(9, 5, 3), (70, 20, 2)])
+def test_one_launch_does_what_three_do(n_classes, n_way, n_queries, monkeypatch):
+    task = feedback(n_classes, n_way, 1, n_queries)
+    found, rows, _ = apply(*task, potentials(n_classes))
+    assert not torch.equal(found, potentials(n_classes))
+    monkeypatch.setattr(fused_learning, "_MOST_NUMBERS", 0)
+    truth, expected_rows, _ = apply(*task, potentials(n_classes))
+    assert torch.equal(found, truth)
+    torch.testing.assert_close(rows, expected_rows, rtol=1e-6, atol=1e-6)

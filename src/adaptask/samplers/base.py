@@ -20,7 +20,6 @@ from adaptask.samplers.feedback import (
     classes_fit,
     condense,
     condense_quickly,
-    row_tolerance,
 )
 
 
@@ -176,34 +175,13 @@ class Sampler(FeedbackModule):
         del kernels, class_ids, probabilities, labels
         return False
 
-    def _condense_by_kernels(
-        self,
-        kernels: Any,
-        class_ids: Tensor,
-        probabilities: Tensor,
-        labels: Tensor,
-        *,
-        share: float = 1.0,
-    ) -> tuple[Tensor, Tensor]:
-        """Return p of Eq. 6 and which tasks are fine; count those that are not."""
+    def _check_predictions(self, class_ids: Tensor, probabilities: Tensor, labels: Tensor) -> None:
         check_ids("class_ids", class_ids, (None, self.n_way), self.device)
         shape = (len(class_ids), None, self.n_way)
         check_predictions(probabilities, labels, shape, self.device)
-        condensed: tuple[Tensor, Tensor] = kernels.condense(
-            self._refusals,
-            class_ids,
-            probabilities,
-            labels,
-            n_classes=self.n_classes,
-            share=share,
-            tolerance=row_tolerance(probabilities.dtype),
-        )
-        return condensed
 
     def _check_feedback(self, class_ids: Tensor, probabilities: Tensor, labels: Tensor) -> Feedback:
-        check_ids("class_ids", class_ids, (None, self.n_way), self.device)
-        shape = (len(class_ids), None, self.n_way)
-        check_predictions(probabilities, labels, shape, self.device)
+        self._check_predictions(class_ids, probabilities, labels)
         feedback, passed = condense(
             class_ids, probabilities, labels, n_classes=self.n_classes, dtype=self.dtype
         )

@@ -2,22 +2,18 @@
 
 On a GPU the arithmetic of a sampler is nothing and its thirty small kernels are everything. These
 do the same as `greedy_draw` and `PairPotentialSampler`: a draw of all tasks and all classes is one
-launch, after the noise; an update is three, each of which needs all of the one before.
+launch, after the noise. Learning is in `adaptask.samplers.fused_learning`.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
+from adaptask.samplers.fused_learning import condense, fits, learn, n_warps
 from adaptask.triton_names import constexpr, jit, tensor, tl, triton
 
-# Sums over tasks are taken over integers, so that the order of tasks does not matter; see
-# `adaptask.samplers.arrays`.
-_UNIT = tl.constexpr(2.0**44)
-STRATEGIES = ("hard", "easy", "uncertain")
+__all__ = ["condense", "fits", "greedy_draw", "largest", "learn"]
 
 
 @jit
@@ -36,9 +32,12 @@ def _draw(
     at = tl.arange(0, width)
     inside = at < n_classes
     log_weights = tl.load(row_weights + at, mask=inside, other=-float("inf"))
+    exponential = tl.load(noise + task * n_classes + at, mask=inside, other=1.0)
     for k in range(n_way):
-        exponential = tl.load(noise + (k * n_tasks + task) * n_classes + at, mask=inside, other=1.0)
         score = tl.where(inside, log_weights - tl.log(exponential), -float("inf"))
+        # What the next class needs is on its way while this one is being chosen.
+        following = tl.minimum(k + 1, n_way - 1) * n_tasks + task
+        exponential = tl.load(noise + following * n_classes + at, mask=inside, other=1.0)
         chosen = tl.argmax(score, 0)
         tl.store(drawn + task * n_way + k, chosen.to(tl.int64))
         row = tl.load(potentials + chosen * n_classes + at, mask=inside, other=-float("inf"))
@@ -66,7 +65,7 @@ def greedy_draw(log_potentials: Tensor, log_row_weights: Tensor, noise: Tensor) 
         n_classes,
         n_way,
         width=width,
-        num_warps=_warps(width),
+        num_warps=n_warps(width),
     )
     return drawn
 
@@ -97,248 +96,5 @@ def largest(noise: Tensor, n_way: int) -> Tensor:
     n_tasks, n_classes = noise.shape
     drawn = torch.empty(n_tasks, n_way, dtype=torch.int64, device=noise.device)
     width = triton.next_power_of_2(n_classes)
-    _choose[(n_tasks,)](noise, drawn, n_classes, n_way, width=width, num_warps=_warps(width))
+    _choose[(n_tasks,)](noise, drawn, n_classes, n_way, width=width, num_warps=n_warps(width))
     return drawn
-
-
-@jit
-def _condense(
-    class_ids: tensor,
-    probabilities: tensor,
-    labels: tensor,
-    label_stride: tensor,
-    pair_confusion: tensor,
-    accepted: tensor,
-    refusals: tensor,
-    n_queries: tensor,
-    n_way: tensor,
-    n_classes: tensor,
-    tolerance: tensor,
-    share: tensor,
-    ways: constexpr,
-    queries: constexpr,
-) -> None:
-    """Check a task and condense what its queries got to one number a pair, Eq. 6."""
-    task = tl.program_id(0)
-    way, other = tl.arange(0, ways), tl.arange(0, ways)
-    query = tl.arange(0, queries)
-    is_way, is_query = way < n_way, query < n_queries
-    ids = tl.load(class_ids + task * n_way + way, mask=is_way, other=-1)
-    same = (ids[:, None] == ids[None, :]) & is_way[:, None] & is_way[None, :]
-    in_range = (ids >= 0) & (ids < n_classes)
-    ids_fit = (tl.sum(tl.sum(same.to(tl.int32), 1), 0) == n_way) & (
-        tl.sum((in_range & is_way).to(tl.int32), 0) == n_way
-    )
-    answers = tl.load(labels + task * label_stride + query, mask=is_query, other=-1)
-    known = tl.sum(((answers >= 0) & (answers < n_way) & is_query).to(tl.int32), 0)
-    confusion = tl.zeros((ways, ways), dtype=tl.float32)
-    for c in range(n_way):
-        column = tl.load(
-            probabilities + (task * n_queries + query) * n_way + c, mask=is_query, other=0.0
-        ).to(tl.float32)
-        of_class = tl.sum(tl.where(answers[None, :] == way[:, None], column[None, :], 0.0), 1)
-        confusion = tl.where(other[None, :] == c, of_class[:, None], confusion)
-    counts = tl.sum((answers[None, :] == way[:, None]).to(tl.float32), 1)
-    at = (task * n_queries + query[:, None]) * n_way + way[None, :]
-    cells = is_query[:, None] & is_way[None, :]
-    every = tl.load(probabilities + at, mask=cells, other=0.0).to(tl.float32)
-    misses = tl.abs(tl.sum(every, 1) - 1.0)
-    # Comparisons are of what fits: NaN fails them.
-    rows_fit = tl.sum(((misses <= tolerance) & is_query).to(tl.int32), 0) == n_queries
-    cells_fit = tl.sum(tl.sum(((every >= -tolerance) & cells).to(tl.int32), 1), 0)
-    probabilities_fit = rows_fit & (cells_fit == n_queries * n_way)
-    all_asked = tl.sum(((counts > 0) & is_way).to(tl.int32), 0) == n_way
-    labels_fit = known == n_queries
-    is_fine = ids_fit & labels_fit & all_asked & probabilities_fit
-    tl.store(accepted + task, is_fine.to(tl.int32))
-    tl.atomic_add(refusals, 1 - is_fine.to(tl.int64))
-    tl.atomic_add(refusals + 1, 1 - ids_fit.to(tl.int64))
-    tl.atomic_add(refusals + 2, 1 - labels_fit.to(tl.int64))
-    tl.atomic_add(refusals + 3, 1 - all_asked.to(tl.int64))
-    tl.atomic_add(refusals + 4, 1 - probabilities_fit.to(tl.int64))
-    mean = confusion / tl.maximum(counts, 1.0)[:, None]
-    both = (mean + tl.trans(mean)) * share
-    square = is_way[:, None] & is_way[None, :]
-    pairs = pair_confusion + (task * n_way + way[:, None]) * n_way + other[None, :]
-    tl.store(pairs, both, mask=square)
-
-
-@jit
-def _learn(
-    potentials: tensor,
-    class_ids: tensor,
-    pair_confusion: tensor,
-    accepted: tensor,
-    n_tasks: tensor,
-    n_way: tensor,
-    n_classes: tensor,
-    alpha: tensor,
-    tau: tensor,
-    strategy: constexpr,
-    ways: constexpr,
-) -> None:
-    """Update the pairs of a task by their mean over all tasks; the first that has one does it."""
-    task = tl.program_id(0)
-    way = tl.arange(0, ways)
-    is_way = way < n_way
-    ids = tl.load(class_ids + task * n_way + way, mask=is_way, other=-1)
-    total = tl.zeros((ways, ways), dtype=tl.int64)
-    count = tl.zeros((ways, ways), dtype=tl.int32)
-    first = tl.full((ways, ways), 1 << 30, dtype=tl.int32)
-    for t in range(n_tasks):
-        others = tl.load(class_ids + t * n_way + way, mask=is_way, other=-2)
-        match = ids[:, None] == others[None, :]
-        has = tl.sum(match.to(tl.int32), 1) * tl.load(accepted + t) > 0
-        position = tl.sum(tl.where(match, way[None, :], 0), 1)
-        shared = has[:, None] & has[None, :] & (way[:, None] != way[None, :])
-        at = pair_confusion + (t * n_way + position[:, None]) * n_way + position[None, :]
-        p = tl.load(at, mask=shared, other=0.0)
-        # Rounded to the nearest, as the integers of the other implementation are.
-        scaled = p.to(tl.float64) * _UNIT
-        total += tl.where(shared, tl.floor(scaled + 0.5).to(tl.int64), 0)
-        count += shared.to(tl.int32)
-        first = tl.where(shared & (first > t), t, first)
-    ours = (first == task) & (count > 0)
-    mean = (total.to(tl.float64) / tl.maximum(count, 1).to(tl.float64) / _UNIT).to(tl.float32)
-    gained = mean
-    if strategy == 1:
-        gained = 1.0 - mean
-    if strategy == 2:
-        gained = mean * (1.0 - mean)
-    cells = potentials + ids[:, None] * n_classes + ids[None, :]
-    old = tl.load(cells, mask=ours, other=0.0)
-    tl.store(cells, tau * old + alpha * gained, mask=ours)
-
-
-@jit
-def _refresh(
-    potentials: tensor,
-    row_weights: tensor,
-    class_ids: tensor,
-    accepted: tensor,
-    n_way: tensor,
-    n_classes: tensor,
-    width: constexpr,
-) -> None:
-    """Sum the row of a class that was in a task anew."""
-    entry = tl.program_id(0)
-    if tl.load(accepted + entry // n_way) > 0:
-        at = tl.arange(0, width)
-        inside = at < n_classes
-        chosen = tl.load(class_ids + entry)
-        row = tl.load(potentials + chosen * n_classes + at, mask=inside, other=-float("inf"))
-        largest = tl.max(row, 0)
-        total = tl.sum(tl.where(inside, tl.exp(row - largest), 0.0), 0)
-        tl.store(row_weights + chosen, largest + tl.log(total))
-
-
-def condense(
-    refusals: Tensor,
-    class_ids: Tensor,
-    probabilities: Tensor,
-    labels: Tensor,
-    *,
-    n_classes: int,
-    share: float,
-    tolerance: float,
-) -> tuple[Tensor, Tensor]:
-    """Check feedback, count what is not fine, and condense it to one number a pair.
-
-    Args:
-        refusals: `5` int64: tasks that were refused, and how often by each check; added to.
-        class_ids: `tasks x way` int64.
-        probabilities: `tasks x queries x way`.
-        labels: `tasks x queries`, or `queries` where all tasks share them.
-        n_classes: Number of training classes.
-        share: 1 for the sum of both directions, 1/2 for their mean.
-        tolerance: By how much a row of probabilities may miss one.
-
-    Returns:
-        p of Eq. 6, `tasks x way x way` float32, and which tasks are fine, `tasks` int32.
-    """
-    n_tasks, n_way = class_ids.shape
-    n_queries, device = probabilities.shape[1], class_ids.device
-    confusion = torch.empty(n_tasks, n_way, n_way, device=device)
-    accepted = torch.empty(n_tasks, dtype=torch.int32, device=device)
-    ways, queries = triton.next_power_of_2(n_way), triton.next_power_of_2(n_queries)
-    _condense[(n_tasks,)](
-        class_ids.contiguous(),
-        probabilities.detach().contiguous(),
-        labels.contiguous(),
-        n_queries if labels.ndim == 2 else 0,
-        confusion,
-        accepted,
-        refusals,
-        n_queries,
-        n_way,
-        n_classes,
-        tolerance,
-        share,
-        ways=ways,
-        queries=queries,
-        num_warps=_warps(ways * queries),
-    )
-    return confusion, accepted
-
-
-def learn(
-    log_potentials: Tensor,
-    log_row_weights: Tensor,
-    class_ids: Tensor,
-    confusion: Tensor,
-    accepted: Tensor,
-    *,
-    alpha: float,
-    tau: float,
-    strategy: str,
-) -> None:
-    """Update the potentials of all pairs that were in a task which is fine.
-
-    Args:
-        log_potentials: `classes x classes` float32; changed in place.
-        log_row_weights: `classes` float32; changed in place.
-        class_ids: `tasks x way` int64.
-        confusion: p, `tasks x way x way`.
-        accepted: Which tasks are fine, `tasks` int32.
-        alpha: Weight of the new observation.
-        tau: Memory.
-        strategy: One of `STRATEGIES`.
-    """
-    (n_tasks, n_way), n_classes = class_ids.shape, len(log_potentials)
-    class_ids = class_ids.contiguous()
-    ways = triton.next_power_of_2(n_way)
-    _learn[(n_tasks,)](
-        log_potentials,
-        class_ids,
-        confusion,
-        accepted,
-        n_tasks,
-        n_way,
-        n_classes,
-        alpha,
-        tau,
-        strategy=STRATEGIES.index(strategy),
-        ways=ways,
-        num_warps=_warps(ways * ways),
-    )
-    width = triton.next_power_of_2(n_classes)
-    _refresh[(n_tasks * n_way,)](
-        log_potentials,
-        log_row_weights,
-        class_ids,
-        accepted,
-        n_way,
-        n_classes,
-        width=width,
-        num_warps=_warps(width),
-    )
-
-
-def _warps(n_elements: int) -> int:
-    return max(1, min(16, n_elements // 256))
-
-
-def fits(n_way: int, n_queries: int) -> bool:
-    """Return whether a task is small enough to be held by one program."""
-    limit: Any = triton.next_power_of_2(n_way) * triton.next_power_of_2(n_queries)
-    return bool(limit <= 1 << 15)

@@ -11,6 +11,7 @@ from torch import Tensor
 from adaptask import theory
 from adaptask.arguments import check_number
 from adaptask.samplers.arrays import Array, as_columns, as_tensor
+from adaptask.samplers.feedback import row_tolerance
 from adaptask.samplers.potentials import PairPotentialSampler
 
 
@@ -94,20 +95,17 @@ class GreedyClassPairSampler(PairPotentialSampler):
     ) -> bool:
         if self.forget == "all":
             return False
-        confusion, accepted = self._condense_by_kernels(
-            kernels,
-            class_ids,
-            probabilities,
-            labels,
-            share=1.0 if self.confusion == "sum" else 0.5,
-        )
+        self._check_predictions(class_ids, probabilities, labels)
         self._follow_edits()
         kernels.learn(
             self._potentials,
             self._row_weights,
+            self._refusals,
             class_ids,
-            confusion,
-            accepted,
+            probabilities,
+            labels,
+            share=1.0 if self.confusion == "sum" else 0.5,
+            tolerance=row_tolerance(probabilities.dtype),
             alpha=self.rule.alpha,
             tau=self.rule.tau,
             strategy=self.rule.strategy,

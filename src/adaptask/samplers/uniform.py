@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from adaptask.samplers.base import Sampler
-from adaptask.samplers.feedback import Feedback
+from adaptask.samplers.feedback import Feedback, row_tolerance
 
 
 class UniformSampler(Sampler):
@@ -32,7 +32,16 @@ class UniformSampler(Sampler):
     def _learn_by_kernels(
         self, kernels: Any, class_ids: Tensor, probabilities: Tensor, labels: Tensor
     ) -> bool:
-        self._condense_by_kernels(kernels, class_ids, probabilities, labels)
+        self._check_predictions(class_ids, probabilities, labels)
+        kernels.condense(
+            self._refusals,
+            class_ids,
+            probabilities,
+            labels,
+            n_classes=self.n_classes,
+            share=1.0,
+            tolerance=row_tolerance(probabilities.dtype),
+        )
         return True
 
     def _log_prob(self, class_ids: Tensor) -> Tensor:
