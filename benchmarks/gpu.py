@@ -1,6 +1,6 @@
 """Whole training steps on one GPU: draw, gather, augment, forward, backward, optimiser, update.
 
-Run: python benchmarks/gpu.py             (two minutes on an H200)
+Run: python benchmarks/gpu.py             (two to five minutes on an H200)
      python benchmarks/gpu.py --only protonet ratios
 
 Random images of 32 x 32 x 3, 64 classes of 600, held on the device. Times are of whole calls of
@@ -8,45 +8,47 @@ the engine, as a run makes them, in blocks of steps that end with a synchronisat
 compared takes turns, and the median of the blocks counts. On one H200, torch 2.11:
 
     ProtoNet, Conv-4, 5-way 1-shot, 16 queries, one task a step, gcp
-      eager, float32                               7.191 ms     139 episodes/s   1.0x
-      graph, float32, channels last                0.781 ms    1281 episodes/s   9.2x
-      graph, bfloat16, channels last               0.790 ms    1267 episodes/s   9.1x
-      graph, bfloat16, channels last, compiled     0.489 ms    2046 episodes/s  14.7x  (1)
-      graph, bfloat16, channels last, uniform      0.781 ms    1280 episodes/s   9.2x
-    gcp against uniform, one task a step, not compiled
-       5-way  1-shot conv4       0.799 ms   0.806 ms  1.009 (paper 1.07)
-       5-way  1-shot resnet12    2.554 ms   2.559 ms  1.002 (paper 1.044)
-       5-way  5-shot conv4       0.858 ms   0.863 ms  1.005 (paper 1.073)
-       5-way 10-shot conv4       0.903 ms   0.909 ms  1.007 (paper 1.042)
-       5-way 15-shot conv4       0.990 ms   0.996 ms  1.006 (paper 1.028)
-      10-way  1-shot conv4       1.004 ms   1.013 ms  1.009 (paper 1.098)
-      15-way  1-shot conv4       1.244 ms   1.261 ms  1.013 (paper 1.158)
-      20-way  1-shot conv4       1.524 ms   1.537 ms  1.008 (paper 1.215)
-      geometric mean 1.0075
-    larger settings, gcp, bfloat16 (MAML: float32); peak 684 TFLOP/s
-      ProtoNet ResNet-12, compiled                 8 tasks    6.00 ms    1334 episodes/s  (2)
-      ridge ResNet-12, 5-way 5-shot 6 queries      8 tasks    7.86 ms    1018 episodes/s
-      SVM ResNet-12, 5-way 5-shot 6 queries        8 tasks    8.58 ms     932 episodes/s
-      ProtoNet Conv-4, 5-way 1-shot                8 tasks    2.52 ms    3176 episodes/s
-      MAML second order, Conv-4, 5-way 1-shot      8 tasks   12.89 ms     621 episodes/s
-      MAML++, Conv-4, 5-way 1-shot                 4 tasks   11.11 ms     360 episodes/s
+      eager, float32                               6.225 ms     161 episodes/s   1.0x
+      graph, float32                               0.858 ms    1166 episodes/s   7.3x
+      graph, bfloat16, channels last               0.683 ms    1464 episodes/s   9.1x
+      graph, bfloat16, channels last, compiled     0.473 ms    2113 episodes/s  13.2x
+      the same with uniform                        0.468 ms    2138 episodes/s  13.3x
+    gcp against uniform, one task a step
+       5-way  1-shot conv4       0.448 ms   0.452 ms  1.007 (paper 1.07)
+       5-way  1-shot resnet12    1.917 ms   1.922 ms  1.003 (paper 1.044)
+       5-way  5-shot conv4       0.477 ms   0.488 ms  1.022 (paper 1.073)
+       5-way 10-shot conv4       0.516 ms   0.524 ms  1.016 (paper 1.042)
+       5-way 15-shot conv4       0.558 ms   0.566 ms  1.014 (paper 1.028)
+      10-way  1-shot conv4       0.548 ms   0.558 ms  1.019 (paper 1.098)
+      15-way  1-shot conv4       0.663 ms   0.677 ms  1.021 (paper 1.158)
+      20-way  1-shot conv4       0.812 ms   0.832 ms  1.025 (paper 1.215)
+      geometric mean 1.0159
+    larger settings, gcp, compiled, bfloat16 (MAML: float32); peak 670 TFLOP/s
+      ProtoNet ResNet-12, 5-way 5-shot 6 queries   8 tasks    5.67 ms    1410 episodes/s   243 TFLOP/s, 36 % of the peak
+      ridge ResNet-12, 5-way 5-shot 6 queries      8 tasks    5.83 ms    1371 episodes/s   236 TFLOP/s, 35 % of the peak
+      SVM ResNet-12, 5-way 5-shot 6 queries        8 tasks    6.62 ms    1208 episodes/s   208 TFLOP/s, 31 % of the peak
+      ProtoNet Conv-4, 5-way 1-shot                8 tasks    1.25 ms    6396 episodes/s
+      MAML second order, Conv-4, 5-way 1-shot      8 tasks   12.82 ms     624 episodes/s
+      MAML++, Conv-4, 5-way 1-shot                 4 tasks   11.19 ms     357 episodes/s
+    runs at once, ProtoNet, Conv-4, 5-way 1-shot, gcp: milliseconds a step and run
+       1   0.473 ms
+       4   0.248 ms
+       8   0.206 ms
+      12   0.209 ms
+      16   0.211 ms
     gcp alone, K = 5, microseconds: draw and update of 64 tasks, of one, as graphs
-      n =     64      17.2      41.9         13.8      14.1
-      n =    351      16.1      41.8         14.2      14.6
-      n =   1000      17.9      41.8         14.3      14.3
-      n =   3000      20.3      42.7         18.8      14.6
-      n =  10000      40.3      45.9         31.2      14.7
+      n =     64      13.4      42.4         14.6      14.4
+      n =    351      16.2      41.6         13.6      14.1
+      n =   1000      18.0      42.0         14.4      14.3
+      n =   3000      20.1      42.6         16.0      14.6
+      n =  10000      40.3      46.0         31.0      14.9
       exponent of the draw from 351 to 10,000 classes: 0.27
       exponent of the update from 351 to 10,000 classes: 0.03
 
-This table is put together from three runs; the eager step varied from 5.0 to 7.6 ms between them,
-with the host. (1) is from the last, in which the step before convolutions lost their biases took
-0.512 ms, and 0.503 ms with uniform, a factor of 1.017; compared with the eager step of the first.
-(2) is 230 TFLOP/s, 34 % of the peak. Compiling takes 30 s the first time, 12 s for another shape;
-a second run of the same kind takes what was compiled.
-
-Several runs at once, each in a thread and on a stream: steps of ProtoNet (compiled, one task) took
-0.48 ms by themselves, and 0.19, 0.17 and 0.15 ms a step and run with 8, 12 and 16 runs together.
+All from one run, but for what was compiled: that was in the cache of an earlier process. It takes
+30 s the first time, 12 s for another shape; a second run of the same kind takes what was compiled.
+Then, an update of one task was three kernels; now it is one, and the factors of gcp are to be
+measured again.
 """
 
 from __future__ import annotations
