@@ -65,6 +65,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from adaptask.backbones import build_backbone
 from adaptask.data.episodes import EpisodeSource
 from adaptask.data.images import ImageSet
+from adaptask.experiments.paper.figures import TABLE_5
 from adaptask.learners import build_learner
 from adaptask.samplers import build_sampler
 from adaptask.training import build_optimizer
@@ -73,17 +74,6 @@ from adaptask.training.step import TrainingStep
 
 DEVICE = "cuda"
 N_CLASSES, N_IMAGES = 64, 600
-TABLE_5 = (
-    # way, shot, backbone, factor that the paper reports
-    (5, 1, "conv4", 1.070),
-    (5, 1, "resnet12", 1.044),
-    (5, 5, "conv4", 1.073),
-    (5, 10, "conv4", 1.042),
-    (5, 15, "conv4", 1.028),
-    (10, 1, "conv4", 1.098),
-    (15, 1, "conv4", 1.158),
-    (20, 1, "conv4", 1.215),
-)
 
 
 @dataclass(frozen=True)
@@ -230,14 +220,15 @@ def compare_samplers(images: ImageSet, seconds: float) -> None:
     """Print the factor of gcp in the settings of the paper's Table 5."""
     print("gcp against uniform, one task a step")
     ratios = []
-    for n_way, n_shot, backbone, paper in TABLE_5:
+    for printed in TABLE_5:
+        n_way, n_shot, backbone = printed.n_way, printed.n_shot, printed.backbone
         setting = Setting(backbone=backbone, n_way=n_way, n_shot=n_shot, n_query=15)
         steps = [build(replace(setting, sampler=name), images) for name in ("uniform", "gcp")]
         uniform, gcp = milliseconds(steps, seconds=seconds)
         ratios.append(gcp / uniform)
         print(
             f"  {n_way:2}-way {n_shot:2}-shot {backbone:9} {uniform:7.3f} ms {gcp:7.3f} ms "
-            f"{gcp / uniform:6.3f} (paper {paper})"
+            f"{gcp / uniform:6.3f} (paper {printed.factor})"
         )
     print(f"  geometric mean {math.exp(statistics.fmean(map(math.log, ratios))):.4f}")
 
