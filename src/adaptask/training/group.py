@@ -121,8 +121,16 @@ class Group:
         """Do something that may fail in some processes: then it fails in all, alike."""
         yield
 
-    def agree_to_stop(self, received: signal.Signals | None, step: int) -> signal.Signals | None:
-        """Return the signal that any of the processes has received, if they looked at this step."""
+    def agree_to_stop(
+        self, received: signal.Signals | None, step: int, *, is_last: bool
+    ) -> signal.Signals | None:
+        """Return the signal that any of the processes has received, if they looked at this step.
+
+        Args:
+            received: By this process.
+            step: How many have been made.
+            is_last: Whether there is none to come, so that they must look now.
+        """
         return received
 
     def check_same(self, name: str, tensors: Iterable[Tensor]) -> None:

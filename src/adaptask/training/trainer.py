@@ -277,12 +277,15 @@ class Trainer:
                 agreed = None
                 while self.step < n_steps and agreed is None:
                     self._advance(n_steps)
-                    agreed = self.group.agree_to_stop(stop.received, self.step)
+                    is_last = self.step == n_steps
+                    agreed = self.group.agree_to_stop(stop.received, self.step, is_last=is_last)
                 if agreed is not None:
                     with EAGER_WORK.among_others():
                         self.save()
                     self.display.message(f"Stopped after step {self.step}.")
                     obey(agreed)
+            if stop.received is not None:  # by this process, when all had agreed to go on
+                obey(stop.received)
         finally:
             self.display.end(self.step)
             if self.group is not ALONE:
