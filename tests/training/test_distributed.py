@@ -111,8 +111,8 @@ def test_ctrl_c_in_the_last_step_stops_all_though_they_rarely_look(torchrun, tmp
 class TooLate(Group):
     """Processes of which this one receives a signal just when all have agreed to go on."""
 
-    def agree_to_stop(self, received, step, *, is_last):
-        if is_last:
+    def agree_to_stop(self, received, step, n_steps):
+        if step == n_steps:
             os.kill(os.getpid(), signal.SIGINT)
         return received
 

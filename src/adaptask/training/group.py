@@ -122,14 +122,14 @@ class Group:
         yield
 
     def agree_to_stop(
-        self, received: signal.Signals | None, step: int, *, is_last: bool
+        self, received: signal.Signals | None, step: int, n_steps: int
     ) -> signal.Signals | None:
         """Return the signal that any of the processes has received, if they looked at this step.
 
         Args:
             received: By this process.
-            step: How many have been made.
-            is_last: Whether there is none to come, so that they must look now.
+            step: How many steps have been made.
+            n_steps: How many are to be made; after the last they look.
         """
         return received
 
