@@ -140,7 +140,7 @@ def measure_messages(group: Group, n_turns: int = 300) -> None:
         f"gradients, {sum(p.numel() for p in parameters)} numbers": (
             lambda: group.average_gradients(parameters)
         ),
-        "whether to stop": lambda: group.agree_to_stop(None, 0),
+        "whether to stop": lambda: group.agree_to_stop(None, 0, 1),
     }
     for name, act in acts.items():
         times = [seconds(act)[0] for _ in range(n_turns)]

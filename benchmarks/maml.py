@@ -175,7 +175,8 @@ def make(n_tasks: int, filters: int, device: str) -> tuple[Any, Setting]:
     ).to(device)
     layers: list[nn.Module] = []
     for block in range(4):
-        layers.append(nn.Conv2d(filters if block else IMAGE_SHAPE[0], filters, 3, padding=1))
+        n_in = filters if block else IMAGE_SHAPE[0]
+        layers.append(nn.Conv2d(n_in, filters, 3, padding=1, bias=False))
         layers.append(nn.BatchNorm2d(filters, track_running_stats=False))
         layers += [nn.ReLU(), nn.MaxPool2d(2)]
     head = nn.Linear(filters * (IMAGE_SHAPE[1] // 16) ** 2, N_WAY)

@@ -56,6 +56,7 @@ def main() -> None:
     parser.add_argument("run", type=Path, help="the folder of a finished run with gcp on glyphs")
     parser.add_argument("folder", type=Path, help="where the pictures go")
     arguments = parser.parse_args()
+    arguments.folder.mkdir(parents=True, exist_ok=True)
     with np.load(arguments.run / "portrait.npz") as portrait:
         images = portrait["images"][:, 0, :, :, 0]
     sampler = build_sampler("uniform", n_classes=len(images), n_way=N_WAY, seed=0)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import time
@@ -11,9 +12,12 @@ import pytest
 import torch
 
 from adaptask.cli import main
+from adaptask.experiments.training_commands import _was_restarted
 from adaptask.report.records import read_metrics
 from adaptask.training.checkpoints import load_checkpoint
 from adaptask.training.folder_lock import FolderLock
+from adaptask.training.joining import launch_id
+from adaptask.training.run_folder import RunFolder
 
 SECONDS = 120
 # Adam makes steps out of gradients that are nothing but rounding.
@@ -162,6 +166,107 @@ def test_all_stop_at_the_same_step_and_one_process_can_go_on(finished, torchrun,
     )
 
 
+def test_four_processes_go_on_with_what_two_began(finished, torchrun, tiny, tmp_path):
+    whole, _ = finished
+    four, one = tmp_path / "four", tmp_path / "one"
+    for folder in (four, one):
+        shutil.copytree(whole, folder)
+    more = ("--steps", "30", "--quiet")
+    launcher = torchrun("-m", "adaptask", "train", "--resume", four, *more, n_processes=4)
+    said = launcher.communicate(timeout=SECONDS)[1]
+    assert launcher.returncode == 0, said
+    assert main(["train", "--resume", str(one), *more]) == 0
+    ours, theirs = state(four), state(one)
+    assert ours["step"] == theirs["step"] == 30
+    assert torch.equal(ours["class_counts"], theirs["class_counts"])
+    assert torch.allclose(
+        ours["sampler"]["log_potentials"], theirs["sampler"]["log_potentials"], atol=1e-4
+    )
+    check_alike(records(four), records(one), tolerance=1e-4)
+    assert sizes(four) == [2, 4]
+
+
+def sizes(folder):
+    """How many processes made the run, one after the other."""
+    environments = json.loads((folder / "environment.json").read_text())
+    return [entry.get("n_processes", 1) for entry in environments]
+
+
+def free_endpoint():
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        return f"localhost:{free.getsockname()[1]}"
+
+
+def test_a_machine_may_join_a_run_and_leave_it(torchrun, monkeypatch, tmp_path):
+    # With torch 2.13 machines that join later do not find the store otherwise.
+    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+    folder = tmp_path / "run"
+    # Quiet: nobody reads what is said before the end, and a pipe holds little.
+    run = ("-m", "adaptask", "train", *words(), "--steps", "1000000", "--quiet")
+    run += ("--output", folder)
+    options = ("--nnodes", "1:2", "--max-restarts", "1", "--rdzv-backend", "c10d")
+    options += ("--rdzv-endpoint", free_endpoint(), "--rdzv-id", "grows")
+    options += ("--rdzv-conf", "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3")
+    machines = [torchrun(*run, n_processes=1, options=options)]
+    try:
+        wait_for_sizes(folder, [1], machines[0])
+        machines.append(torchrun(*run, n_processes=1, options=options))
+        wait_for_sizes(folder, [1, 2], machines[0])
+        machines[1].send_signal(signal.SIGTERM)
+        wait_for_sizes(folder, [1, 2, 1], machines[0])
+    finally:
+        for machine in machines:
+            machine.send_signal(signal.SIGTERM)
+            said = machine.communicate(timeout=SECONDS)[1]
+            assert "adaptask: " not in said
+    assert sizes(folder) == [1, 2, 1]
+    trained = [record["step"] for record in records(folder) if record["split"] == "train"]
+    assert trained == list(range(2, trained[-1] + 1, 2))
+    assert state(folder)["step"] - trained[-1] in (0, 1)
+
+
+def wait_for_sizes(folder, expected, launcher):
+    """Wait until so many processes are at it, and have recorded something."""
+    environment, deadline = folder / "environment.json", time.monotonic() + SECONDS
+    while not environment.exists() or sizes(folder) != expected:
+        assert launcher.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    metrics = folder / "metrics.jsonl"
+    n_records = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+    wait_for_records(folder, n_records + 3, launcher)
+
+
+@pytest.mark.parametrize(
+    ("variables", "goes_on"),
+    [
+        ({"TORCHELASTIC_RUN_ID": "mine"}, True),
+        ({"TORCHELASTIC_RUN_ID": "another"}, False),
+        ({"TORCHELASTIC_RUN_ID": "none"}, False),  # as torchrun says without --rdzv-id
+        ({"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "1"}, True),
+        ({}, False),
+    ],
+)
+def test_what_a_job_of_torchrun_began_it_goes_on_with(monkeypatch, tmp_path, variables, goes_on):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT"):
+        monkeypatch.setenv(name, "0")
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    for job in ("mine", "none"):
+        folder = RunFolder(tmp_path / job, "steps = 1\n")
+        folder.launch = None if job == "none" else job
+        folder.path.mkdir()
+        folder.create(torch.device("cpu"))
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    folder = RunFolder(tmp_path / "mine")
+    folder.launch = launch_id()
+    assert _was_restarted(folder) is goes_on
+    free = RunFolder(tmp_path / "free")
+    free.launch = launch_id()
+    assert not _was_restarted(free)
+
+
 def test_an_error_of_the_first_process_before_training_ends_all(torchrun, tmp_path):
     folder = tmp_path / "taken"
     folder.mkdir()
@@ -203,10 +308,7 @@ def test_a_process_on_a_gpu_captures_its_messages_and_makes_the_same_run(torchru
 def test_two_machines_that_share_no_folder_make_the_run_of_two_processes(
     finished, torchrun, tmp_path
 ):
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        endpoint = f"localhost:{free.getsockname()[1]}"
-    options = ["--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint]
+    options = ["--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", free_endpoint()]
     folders = [tmp_path / "here", tmp_path / "there"]
     machines = [
         torchrun(

@@ -1,6 +1,8 @@
 """Several processes make the run that one would make, and end together whatever happens."""
 
+import os
 import runpy
+import signal
 from pathlib import Path
 
 import pytest
@@ -97,6 +99,30 @@ def test_an_error_in_one_process_ends_the_others_and_names_it(torchrun, tmp_path
     assert status == 1
     assert said.count("adaptask: ") == 1
     assert "adaptask: rank 1: there is no such image" in said
+
+
+def test_ctrl_c_in_the_last_step_stops_all_though_they_rarely_look(torchrun, tmp_path):
+    status, said = run(torchrun, SCRIPT, tmp_path, "interrupted")
+    assert status == 0, said
+    ends = [torch.load(tmp_path / f"interrupted-{rank}.pt") for rank in range(2)]
+    assert ends == [("interrupted", 5)] * 2
+
+
+class TooLate(Group):
+    """Processes of which this one receives a signal just when all have agreed to go on."""
+
+    def agree_to_stop(self, received, step, n_steps):
+        if step == n_steps:
+            os.kill(os.getpid(), signal.SIGINT)
+        return received
+
+
+def test_a_signal_after_the_last_agreement_is_not_lost(build_trainer):
+    trainer = build_trainer(group=TooLate())
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit(2)
+    assert trainer.step == 2
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 class TwoOfTheSame(Group):

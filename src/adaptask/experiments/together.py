@@ -5,12 +5,13 @@ from __future__ import annotations
 import signal
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
 from adaptask.experiments.jobs import Job, JobDisplay, attempt
+from adaptask.experiments.shared_display import SharedDisplay
 from adaptask.training.interruption import StopSignals, obey, stop_other_threads
 from adaptask.training.machine import choose_device
 
@@ -24,7 +25,7 @@ def run_together(jobs: Sequence[Job], display: JobDisplay, n_threads: int) -> di
         KeyboardInterrupt: After Ctrl-C; runs in progress have saved where they are.
         Exception: What the display raised; runs in progress have saved where they are.
     """
-    shared = _Shared(display)
+    shared = SharedDisplay(display)
     waiting = deque(jobs)
     failures: dict[str, str] = {}
     broken: list[BaseException] = []
@@ -80,30 +81,3 @@ def _own_stream(job: Job) -> AbstractContextManager[object]:
     if device.type != "cuda":
         return nullcontext()
     return torch.cuda.stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
-
-
-class _Shared:
-    """A display that threads tell one at a time."""
-
-    def __init__(self, display: JobDisplay) -> None:
-        self._display, self._lock = display, threading.Lock()
-
-    def begin_job(self, job: Job) -> None:
-        """Hand on that a run begins."""
-        with self._lock:
-            self._display.begin_job(job)
-
-    def advance_job(self, job: Job, step: int, metrics: Mapping[str, float]) -> None:
-        """Hand on how far it is."""
-        with self._lock:
-            self._display.advance_job(job, step, metrics)
-
-    def end_job(self, job: Job, failure: str | None) -> None:
-        """Hand on how it ended."""
-        with self._lock:
-            self._display.end_job(job, failure)
-
-    def warn(self, text: str) -> None:
-        """Hand on what has gone wrong."""
-        with self._lock:
-            self._display.warn(text)

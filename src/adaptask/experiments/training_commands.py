@@ -11,9 +11,10 @@ from adaptask.experiments.arithmetic import settled
 from adaptask.experiments.config import RunConfig, check_config
 from adaptask.experiments.config_file import dump_config
 from adaptask.experiments.running import check_same_run, execute
+from adaptask.report.records import RunRecord
 from adaptask.training.displays import Unseen, choose_display
 from adaptask.training.group import ALONE, Group
-from adaptask.training.joining import joined, n_restarts
+from adaptask.training.joining import joined, launch_id, n_restarts
 from adaptask.training.loggers import Logger, TensorBoardLogger, WandbLogger, check_installed
 from adaptask.training.machine import choose_device
 from adaptask.training.run_folder import RunFolder
@@ -57,6 +58,7 @@ def train(
             device = choose_device(config.machine.device, group)
             config = settled(config, device, n_processes=group.size)
             folder = RunFolder(output or default_output(config), dump_config(config))
+            folder.launch = launch_id()
             if group.is_first:
                 resume = resume or _was_restarted(folder)
                 if resume:
@@ -93,7 +95,11 @@ def _train(
 
 def _was_restarted(folder: RunFolder) -> bool:
     """Return whether torchrun has started again what has begun in this folder."""
-    return n_restarts() > 0 and (folder.config.exists() or folder.last_checkpoint() is not None)
+    if n_restarts() > 0:
+        return folder.config.exists() or folder.last_checkpoint() is not None
+    # A machine that joins or leaves is no restart to torchrun.
+    began = [entry.get("launch") for entry in RunRecord(folder.path).environment]
+    return folder.launch is not None and folder.launch in began
 
 
 def _launcher(group: Group) -> str:

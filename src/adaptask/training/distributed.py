@@ -199,9 +199,11 @@ class DistributedGroup(Group):
             if failure is not None:
                 raise _same_error(rank, *failure)
 
-    def agree_to_stop(self, received: signal.Signals | None, step: int) -> signal.Signals | None:
-        """Return the signal that any process has received, if they looked after this step."""
-        if step % self._steps_between_looks:
+    def agree_to_stop(
+        self, received: signal.Signals | None, step: int, n_steps: int
+    ) -> signal.Signals | None:
+        """Return the signal that any process has received, see `Group.agree_to_stop`."""
+        if step % self._steps_between_looks and step < n_steps:
             return None
         agreed = torch.tensor(int(received or 0))
         with self._talking():

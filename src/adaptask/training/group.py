@@ -121,8 +121,16 @@ class Group:
         """Do something that may fail in some processes: then it fails in all, alike."""
         yield
 
-    def agree_to_stop(self, received: signal.Signals | None, step: int) -> signal.Signals | None:
-        """Return the signal that any of the processes has received, if they looked at this step."""
+    def agree_to_stop(
+        self, received: signal.Signals | None, step: int, n_steps: int
+    ) -> signal.Signals | None:
+        """Return the signal that any of the processes has received, if they looked at this step.
+
+        Args:
+            received: By this process.
+            step: How many steps have been made.
+            n_steps: How many are to be made; after the last they look.
+        """
         return received
 
     def check_same(self, name: str, tensors: Iterable[Tensor]) -> None:

@@ -22,7 +22,7 @@ from adaptask.training.group import ALONE, Group
 from adaptask.training.peers import Peers
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-_RESTARTS = "TORCHELASTIC_RESTART_COUNT"
+_RESTARTS, _JOB = "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_RUN_ID"
 
 # A process that waits for the others waits so long: for the slowest evaluation or file system.
 _TIMEOUT = timedelta(minutes=30)
@@ -38,6 +38,12 @@ def was_launched(environment: Mapping[str, str] = os.environ) -> bool:
 def n_restarts(environment: Mapping[str, str] = os.environ) -> int:
     """Return how often torchrun has started these processes again."""
     return int(environment.get(_RESTARTS, 0)) if was_launched(environment) else 0
+
+
+def launch_id(environment: Mapping[str, str] = os.environ) -> str | None:
+    """Return the id that torchrun was given for its job, the same after every restart."""
+    job = environment.get(_JOB, "none")  # as torchrun says if it was given none
+    return job if was_launched(environment) and job != "none" else None
 
 
 def refuse_launch(command: str) -> None:
@@ -93,8 +99,9 @@ def _join(environment: Mapping[str, str]) -> DistributedGroup:
         ) from error
     has_nccl = torch.cuda.is_available() and distributed.is_nccl_available()
     is_hosted = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    # The store may outlive the processes: torchrun starts others with the same one.
-    attempt = f"adaptask/{n_restarts(environment)}"
+    # A store of torchrun outlives the processes, and others start with the same one. A store of the
+    # first process ends with it; machines that joined later count fewer restarts.
+    attempt = f"adaptask/{n_restarts(environment)}" if is_hosted else "adaptask"
     try:
         store = TCPStore(host, port, size, is_master=rank == 0 and not is_hosted, timeout=_TIMEOUT)
         distributed.init_process_group(

@@ -266,8 +266,7 @@ class Trainer:
         self._train_step.divergence.reset()
         self.best.checkpoints = tuple(map(checkpoint_of, state["best"]))
         self.step, self._seconds = int(state["step"]), float(state["seconds"])
-        # Checkpoints of one process did not always have it.
-        self._random_of_others = list(state.get("random_of_others", ()))
+        self._random_of_others = list(state.get("random_of_others", ()))  # old ones have none
         set_random_state_of(self.group.rank, state["random"], self._random_of_others)
 
     def _fit(self, n_steps: int) -> None:
@@ -277,12 +276,13 @@ class Trainer:
                 agreed = None
                 while self.step < n_steps and agreed is None:
                     self._advance(n_steps)
-                    agreed = self.group.agree_to_stop(stop.received, self.step)
+                    agreed = self.group.agree_to_stop(stop.received, self.step, n_steps)
                 if agreed is not None:
                     with EAGER_WORK.among_others():
                         self.save()
                     self.display.message(f"Stopped after step {self.step}.")
-                    obey(agreed)
+            if (received := agreed or stop.received) is not None:  # perhaps after all agreed
+                obey(received)
         finally:
             self.display.end(self.step)
             if self.group is not ALONE:

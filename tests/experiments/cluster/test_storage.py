@@ -4,8 +4,11 @@ import os
 import shutil
 import sys
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.registry import _registry
 
 from adaptask.errors import ArgumentError, TrainingError
 from adaptask.experiments.cluster.mirror import RunMirror, fetch_study, push_study
@@ -249,3 +252,48 @@ def test_without_fsspec_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(ArgumentError, match=r"pip install 'adaptask\[cluster\]'"):
         Storage("s3://bucket/study")
+
+
+class Buckets(MemoryFileSystem):
+    """Object stores as they are: a folder is nothing by itself, and buckets are made by hand."""
+
+    protocol = "s3"
+    store: ClassVar = {}
+    buckets: ClassVar = {"there"}
+
+    def makedirs(self, path, exist_ok=False):
+        self.buckets.add(bucket_of(path))
+
+    def pipe_file(self, path, value, **kwargs):
+        if bucket_of(path) not in self.buckets:
+            raise FileNotFoundError("The specified bucket does not exist")
+        super().pipe_file(path, value, **kwargs)
+
+
+def bucket_of(path):
+    return path.removeprefix("s3://").strip("/").split("/")[0]
+
+
+@pytest.fixture
+def buckets(monkeypatch):
+    monkeypatch.setitem(_registry, "s3", Buckets)
+    yield
+    Buckets.store.clear()
+
+
+def test_the_bucket_of_a_mistyped_url_is_not_made(buckets):
+    with pytest.raises(TrainingError, match=r"could not write s3://their/study: .*not exist"):
+        Storage("s3://their/study").check_writable()
+    assert Buckets.buckets == {"there"}
+    assert not Buckets.store
+
+
+@pytest.mark.parametrize("url", ["s3://there/study", "file://{}/not/yet/there"])
+def test_a_storage_is_tried_without_leaving_anything(buckets, tmp_path, url):
+    storage = Storage(url.format(tmp_path))
+    storage.check_writable()
+    assert storage.sizes() == {}
+    (tmp_path / "a").write_text("text")
+    storage.put(tmp_path / "a", "runs/a")
+    storage.check_writable()
+    assert storage.sizes() == {"runs/a": 4}

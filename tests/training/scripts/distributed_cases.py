@@ -4,6 +4,8 @@ Everything is computed in float64, so that what is left of a difference is no ro
 """
 
 import inspect
+import os
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +19,7 @@ from adaptask.errors import AdaptaskError, DataError
 from adaptask.learners import LEARNERS, build_learner
 from adaptask.samplers import build_sampler
 from adaptask.training import Trainer, joined
+from adaptask.training.distributed import _STEPS_BETWEEN_LOOKS
 from adaptask.training.group import ALONE
 from adaptask.training.shared_norm import share_statistics
 from adaptask.training.step import TrainingStep
@@ -155,12 +158,42 @@ def failing(group, folder, how):
         torch.save(state, folder / f"{how}-{group.rank}.pt")
 
 
+class Interrupted(nn.Module):
+    """A learner that in the second process receives Ctrl-C at a step."""
+
+    def __init__(self, learner, group, step):
+        super().__init__()
+        self.learner, self.step, self.n_calls = learner, step if group.rank == 1 else None, 0
+
+    def forward(self, episodes):
+        self.n_calls += 1
+        if self.n_calls == self.step:
+            os.kill(os.getpid(), signal.SIGINT)
+        return self.learner(episodes)
+
+
+def interrupted(group, folder, n_steps=5):
+    """Train with looks as rare as on a GPU; keep how it ended after Ctrl-C in the last step."""
+    _STEPS_BETWEEN_LOOKS["cpu"] = _STEPS_BETWEEN_LOOKS["cuda"]
+    group.settle_on(torch.device("cpu"))
+    learner, sampler, source = parts("protonet", group)
+    learner = Interrupted(learner, group, n_steps)
+    trainer = Trainer(learner, sampler, source, n_tasks=2, group=group)
+    try:
+        trainer.fit(n_steps)
+        ended = "finished"
+    except KeyboardInterrupt:
+        ended = "interrupted"
+    torch.save((ended, trainer.step), folder / f"interrupted-{group.rank}.pt")
+
+
 CASES = {
     "gradients": compare_gradients,
     "batch": trained,
     "task": lambda group, folder: trained(group, folder, "task"),
     "diverges": lambda group, folder: failing(group, folder, "diverges"),
     "fails": lambda group, folder: failing(group, folder, "fails"),
+    "interrupted": interrupted,
 }
 
 

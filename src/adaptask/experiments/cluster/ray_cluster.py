@@ -94,9 +94,10 @@ class RayCluster:
         """Copy what the storage has of the study into its folder, if there is a storage.
 
         Raises:
-            TrainingError: If it cannot be read.
+            TrainingError: If it cannot be read, or could not be written later.
         """
         if self._options.storage is not None:
+            Storage(self._options.storage).check_writable()
             fetch_study(self._options.storage, self._folder)
 
     def keep(self) -> None:

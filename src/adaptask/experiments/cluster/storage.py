@@ -9,6 +9,8 @@ from pathlib import Path
 from adaptask.errors import ArgumentError, TrainingError
 
 _UNFINISHED = ".tmp"
+# There a folder is nothing by itself, and making one would make the bucket of a mistyped URL.
+_OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"}
 
 
 class Storage:
@@ -45,7 +47,20 @@ class Storage:
         if "memory" in self._files.protocol:
             raise ArgumentError(f"the storage {url} is seen by one process alone; choose another.")
         self._root = root.rstrip("/")
+        self._has_folders = url.partition("://")[0] not in _OBJECT_STORES
         self._made: set[str] = set()
+
+    def check_writable(self) -> None:
+        """Check that files can be written here.
+
+        Raises:
+            TrainingError: If they cannot.
+        """
+        path = f"{self._root}/{_UNFINISHED}"
+        with self._explained("write"):
+            self._make_folder_of(path)
+            self._files.pipe_file(path, b"adaptask")
+            self._files.rm_file(path)
 
     def sizes(self) -> dict[str, int]:
         """Return the size of every file, by its name relative to the folder.
@@ -82,11 +97,8 @@ class Storage:
             TrainingError: If it cannot be written; what was there before is kept.
         """
         path = f"{self._root}/{name}"
-        folder = path.rpartition("/")[0]
         with self._explained("write"):
-            if folder not in self._made:
-                self._files.makedirs(folder, exist_ok=True)
-                self._made.add(folder)
+            self._make_folder_of(path)
             self._files.put_file(str(source), path + _UNFINISHED)
             self._files.mv(path + _UNFINISHED, path)
 
@@ -98,6 +110,12 @@ class Storage:
         """
         with self._explained("write"), suppress(FileNotFoundError):
             self._files.rm_file(f"{self._root}/{name}")
+
+    def _make_folder_of(self, path: str) -> None:
+        folder = path.rpartition("/")[0]
+        if self._has_folders and folder not in self._made:
+            self._files.makedirs(folder, exist_ok=True)
+            self._made.add(folder)
 
     @contextmanager
     def _explained(self, what: str) -> Iterator[None]:

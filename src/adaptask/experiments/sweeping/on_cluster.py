@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import replace
@@ -15,12 +14,13 @@ from adaptask.experiments.cluster.ray_cluster import RayCluster
 from adaptask.experiments.config import RunConfig
 from adaptask.experiments.jobs import Job, JobDisplay
 from adaptask.experiments.running import TEST
+from adaptask.experiments.shared_display import SharedDisplay
 from adaptask.experiments.study_display import StudyLines, choose_study_display
 from adaptask.experiments.sweeping.journal import Journal
 from adaptask.experiments.sweeping.plan import SweepTrial
 from adaptask.experiments.sweeping.searching import Searching
 from adaptask.report.records import PRUNED
-from adaptask.training.displays import Display
+from adaptask.training.displays import Display, Silent
 from adaptask.training.loggers import Logger
 
 
@@ -51,9 +51,10 @@ def search_on_cluster(
         jobs = _open_jobs(plan, folder, seeds)
         shown = StudyLines(jobs, sys.stderr) if quiet else choose_study_display(jobs)
         stack.callback(shown.close)
-        display = _Shared(shown, quiet=quiet)
-        run = _ClusterRun(cluster, display)
-        searching = Searching(folder, seeds=seeds, journal=journal, run=run, display=display)
+        shared = SharedDisplay(shown, quiet=quiet)
+        run = _ClusterRun(cluster, shared)
+        lines = _SearchLines(shared, quiet=quiet)
+        searching = Searching(folder, seeds=seeds, journal=journal, run=run, display=lines)
         n_at_once = min(len(plan), cluster.room(plan[0].config))
         pool = stack.enter_context(ThreadPoolExecutor(n_at_once))
         settled = [
@@ -120,51 +121,22 @@ class _ClusterRun:
             raise TrainingError(failure)
 
 
-class _Shared:
-    """The display of all runs for several threads, and that of the search.
+class _SearchLines(Silent):
+    """What the search tells, among the lines of its runs, which are told of one by one.
 
     Args:
-        display: Shows all.
-        quiet: Whether to hand on only what goes wrong.
+        display: Of the runs.
+        quiet: Whether to say only what goes wrong.
     """
 
     def __init__(self, display: JobDisplay, *, quiet: bool) -> None:
         self._display, self._quiet = display, quiet
-        self._lock = threading.Lock()
-
-    def begin_job(self, job: Job) -> None:
-        """Hand it on."""
-        with self._lock:
-            if not self._quiet:
-                self._display.begin_job(job)
-
-    def advance_job(self, job: Job, step: int, metrics: Mapping[str, float]) -> None:
-        """Hand it on."""
-        with self._lock:
-            if not self._quiet:
-                self._display.advance_job(job, step, metrics)
-
-    def end_job(self, job: Job, failure: str | None) -> None:
-        """Hand it on; the search tells of failures too."""
-        with self._lock:
-            if not self._quiet:
-                self._display.end_job(job, failure)
-
-    def warn(self, text: str) -> None:
-        """Hand it on."""
-        with self._lock:
-            self._display.warn(text)
 
     def message(self, text: str) -> None:
         """Hand it on."""
         if not self._quiet:
-            self.warn(text)
+            self._display.warn(text)
 
-    def begin(self, step: int, n_steps: int) -> None:
-        """Do nothing: runs are told of one by one."""
-
-    def advance(self, step: int, metrics: Mapping[str, float] | None = None) -> None:
-        """Do nothing."""
-
-    def end(self, step: int) -> None:
-        """Do nothing."""
+    def warn(self, text: str) -> None:
+        """Hand it on."""
+        self._display.warn(text)
