@@ -195,6 +195,8 @@ def read_cache(folder: Path, split: str) -> ImageSet:
     """
     import torch
 
+    from adaptask.data.device_copies import identify
+
     meta = read_meta(folder)
     if split not in meta["splits"]:
         raise DataError(f"{folder} has no split '{split}'; it has {_listed(meta['splits'])}.")
@@ -203,18 +205,21 @@ def read_cache(folder: Path, split: str) -> ImageSet:
     path = folder / f"{split}.npy"
     shape = (starts[-1], *meta["image_shape"])
     try:
+        file = identify(path)
         pixels = np.load(path, mmap_mode="c", allow_pickle=False)
     except Exception as error:  # whatever a file with wrong bytes in it brings about
         raise _damaged(path, f"it cannot be mapped ({error})") from error
     if pixels.dtype != np.uint8 or pixels.shape != shape:
         raise _damaged(path, f"expected uint8 {shape}, got {pixels.dtype} {pixels.shape}")
-    return ImageSet(
+    image_set = ImageSet(
         dataset=meta["dataset"],
         split=split,
         images=torch.from_numpy(pixels),
         class_names=tuple(entry["class_names"]),
         class_starts=torch.tensor(starts, dtype=torch.int64),
     )
+    object.__setattr__(image_set, "file", file)
+    return image_set
 
 
 def read_statistics(folder: Path) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -19,6 +19,7 @@ from adaptask.data.augmentation import (
     steps_of,
 )
 from adaptask.data.cutting import cut_by_kernel
+from adaptask.data.device_copies import copy_to
 from adaptask.data.images import ImageSet
 from adaptask.data.normalisation import scale_and_shift
 from adaptask.data.plans import EpisodePlan, plan_episodes, take_episodes
@@ -52,9 +53,10 @@ class EpisodeSource:
         augmentation: A name from `AUGMENTATIONS` or a callable; by default none.
         normalisation: Mean and standard deviation of every channel on a scale from 0 to 1, see
             `channel_statistics`; None leaves images between 0 and 1.
-        storage: `device` copies the split to the device; `host` leaves it in host memory and
-            copies each batch through pinned memory on a stream of its own; `auto` takes `host`
-            when the split would fill more than half of the device's free memory.
+        storage: `device` copies the split to the device, once for all sources of a prepared
+            dataset; `host` leaves it in host memory and copies each batch through pinned memory
+            on a stream of its own; `auto` takes `host` when the split would fill more than half
+            of the device's free memory.
 
     Raises:
         ArgumentError: If an argument cannot be used.
@@ -76,12 +78,12 @@ class EpisodeSource:
         self.image_set = image_set
         self._bounds = image_set.class_starts.cpu()
         self.device = find_device(image_set.images.device if device is None else device)
-        self.storage = choose_storage(storage, image_set.images, self.device)
+        self.storage = choose_storage(storage, image_set, self.device)
         self._augment = choose_augmentation(augmentation)
         self._smallest, self._largest = min(counts), max(counts)
         self._smallest_name = image_set.class_names[counts.index(self._smallest)]
         home = self.device if self.storage == "device" else torch.device("cpu")
-        self._images = image_set.images.to(home)
+        self._images = copy_to(image_set, home)
         self._starts = image_set.class_starts[:-1].to(home)
         self._counts = torch.tensor(counts, device=home)
         scale, shift = scale_and_shift(normalisation, self._images.shape[1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ class ImageSet:
     class_names: tuple[str, ...]
     class_starts: Tensor
     """`classes + 1` int64; the last entry is the number of images."""
+    file: tuple[object, ...] | None = field(default=None, init=False, repr=False, compare=False)
+    """Tells the file of which the images are a map; a set made from another has none."""
 
     @property
     def n_classes(self) -> int:

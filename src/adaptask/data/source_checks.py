@@ -10,6 +10,7 @@ from torch import Tensor
 
 from adaptask.arguments import check_choice, shown
 from adaptask.data.augmentation import AUGMENTATIONS, Augmentation
+from adaptask.data.device_copies import has_copy
 from adaptask.data.images import ImageSet
 from adaptask.errors import ArgumentError, DataError
 
@@ -99,7 +100,7 @@ def choose_augmentation(augmentation: str | Augmentation | None) -> Augmentation
 
 
 def choose_storage(
-    storage: Storage, images: Tensor, device: torch.device
+    storage: Storage, image_set: ImageSet, device: torch.device
 ) -> Literal["device", "host"]:
     """Return where to hold images: half of a device's memory is left to model and activations.
 
@@ -108,6 +109,8 @@ def choose_storage(
     """
     check_choice("storage", storage, _STORAGES)
     if storage == "auto":
-        fits = device.type != "cuda" or images.nbytes <= torch.cuda.mem_get_info(device)[0] // 2
-        return "device" if fits else "host"
+        if device.type != "cuda" or has_copy(image_set, device):
+            return "device"
+        free, _ = torch.cuda.mem_get_info(device)
+        return "device" if image_set.images.nbytes <= free // 2 else "host"
     return storage
