@@ -20,6 +20,7 @@ from adaptask.experiments.paper.reproduction import (
     plan,
     reproduce,
 )
+from adaptask.experiments.paper.target_notes import of_recipes
 from adaptask.experiments.presets import preset_config
 
 
@@ -53,7 +54,7 @@ def test_a_plan_has_as_many_runs_as_trials_and_seeds():
 
 def test_a_plan_at_full_scale_on_its_own_data_is_the_paper():
     planned = plan("table-mini")
-    assert planned.notes == planned.target.notes
+    assert planned.notes == (*planned.target.notes, *of_recipes(planned.trials))
     assert planned.trials == tuple(planned.target.trials(planned.target.choose()))
     assert planned.command == "adaptask reproduce table-mini"
     assert default_folder(planned).as_posix() == "runs/reproduce-table-mini"
@@ -68,7 +69,7 @@ def test_what_is_not_as_in_the_paper_is_said(nothing_prepared):
     assert "omniglot takes the place of mini-imagenet" in replaced
     assert "At scale 0.01" in scale
     assert "not to be compared" in scale
-    assert tuple(ours) == planned.target.notes
+    assert tuple(ours) == (*planned.target.notes, *of_recipes(planned.trials))
     assert planned.trials[0].config.data.augmentation == "none"
     folder = default_folder(planned).as_posix()
     assert folder == "runs/reproduce-table-mini-omniglot-scale0.01"
@@ -278,6 +279,25 @@ def test_other_learners_are_said_to_be_others():
     assert "MAML" not in planned.title
     assert any("The paper has maml++" in note for note in planned.notes)
     assert not any("The paper has maml++" in note for note in plan("table-strategies").notes)
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "recipes"),
+    [
+        ("table-compat", {}, {"CloserLookFewShot", "HowToTrainYourMAMLPytorch", "Nichol"}),
+        ("table-compat", {"rows": ["protonet"]}, {"CloserLookFewShot"}),
+        ("table-compat", {"rows": ["reptile"]}, {"Nichol"}),
+        ("table-strategies", {}, {"HowToTrainYourMAMLPytorch"}),
+        ("table-strategies", {"learners": ["matchingnet"]}, {"CloserLookFewShot"}),
+        ("table-mini", {}, {"MetaOptNet", "HowToTrainYourMAMLPytorch"}),
+        ("figure-tsne", {}, {"CloserLookFewShot"}),
+        ("table-time", {}, set()),
+    ],
+)
+def test_recipes_are_explained_where_they_are_used(target, options, recipes):
+    said = " ".join(plan(target, **options).notes)
+    names = {"CloserLookFewShot", "HowToTrainYourMAMLPytorch", "Nichol", "MetaOptNet"}
+    assert {name for name in names if name in said} == recipes
 
 
 def test_reproducing_times_prints_and_keeps_them(

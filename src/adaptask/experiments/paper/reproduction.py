@@ -16,6 +16,7 @@ from adaptask.experiments.config import RunConfig, check_config
 from adaptask.experiments.paper.datasets_at_hand import check_dataset_name, images_a_class
 from adaptask.experiments.paper.figures import PrintedTime
 from adaptask.experiments.paper.scaling import LEAST_EPISODES, LEAST_STEPS, fitted, scaled
+from adaptask.experiments.paper.target_notes import of_recipes
 from adaptask.experiments.paper.target_trials import Choice, time_name
 from adaptask.experiments.paper.targets import TARGETS, Target
 from adaptask.experiments.trials import Trial
@@ -132,7 +133,11 @@ def plan(
         device=device,
         schedule=schedule,
         command=_command(target, dataset, scale, rows, seeds, shots, learners, schedule, device),
-        notes=(*_deviations(chosen, choice, scale, schedule, full, trials), *chosen.notes),
+        notes=(
+            *_deviations(chosen, choice, scale, schedule, full, trials),
+            *chosen.notes,
+            *of_recipes(trials),
+        ),
         citations=chosen.citations(choice),
     )
 

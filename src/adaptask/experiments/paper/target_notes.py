@@ -5,6 +5,10 @@ Each tuple belongs to a target or to a recipe; a study shows those of both.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from adaptask.experiments.trials import Trial
+
 SAMPLER = (
     "Open: alpha and tau of the tables. We take alpha 1 and tau 0.5, at which the paper holds the "
     "one while it varies the other (Figure 3).",
@@ -100,3 +104,15 @@ FIGURE_6 = ("Open: which tasks are shown; the images of a class are drawn at ran
 FIGURE_7 = (
     "15 pictures, one every 40 of the first 600 steps. Open: which 16 of the 64 classes are shown.",
 )
+
+
+def of_recipes(trials: Iterable[Trial]) -> tuple[str, ...]:
+    """Return what is to be known of the recipes by which some trials are trained."""
+    models = {(trial.config.model.backbone, trial.config.model.learner) for trial in trials}
+    used = {
+        METAOPTNET: any(backbone == "resnet12" for backbone, _ in models),
+        CLOSER_LOOK: bool(models & {("conv4", "protonet"), ("conv4", "matchingnet")}),
+        MAML: bool(models & {("conv4", "maml"), ("conv4", "maml++")}),
+        REPTILE: ("conv4", "reptile") in models,
+    }
+    return tuple(note for notes, is_used in used.items() if is_used for note in notes)

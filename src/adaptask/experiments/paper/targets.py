@@ -55,7 +55,7 @@ class Target:
     columns: tuple[str, ...]
     """Labels that stand beside each other."""
     notes: tuple[str, ...]
-    """Where the paper leaves a setting open, which one we took and why."""
+    """Where the paper leaves a setting open, which one we took and why; recipes have their own."""
     learners: tuple[str, ...] = ()
     """Learners that can be chosen, the paper's first."""
     seeds: int = 3
@@ -128,7 +128,7 @@ def _picture(
         shots=(1,),
         build=pictured,
         columns=(),
-        notes=(*more, *notes.PICTURES, *notes.CLOSER_LOOK),
+        notes=(*more, *notes.PICTURES),
         seeds=1,
     )
 
@@ -150,7 +150,7 @@ TARGETS: dict[str, Target] = {
             shots=(1, 5),
             build=state_of_the_art(TABLE_1),
             columns=("dataset", "shots"),
-            notes=(*notes.TABLE_1, *notes.METAOPTNET, *notes.MAML, *notes.SAMPLER),
+            notes=(*notes.TABLE_1, *notes.SAMPLER),
             table=TABLE_1,
         ),
         Target(
@@ -164,7 +164,7 @@ TARGETS: dict[str, Target] = {
             shots=(1, 5),
             build=state_of_the_art(TABLE_2),
             columns=("dataset", "shots"),
-            notes=(*notes.TABLE_2, *notes.METAOPTNET, *notes.SAMPLER),
+            notes=(*notes.TABLE_2, *notes.SAMPLER),
             table=TABLE_2,
         ),
         Target(
@@ -177,13 +177,7 @@ TARGETS: dict[str, Target] = {
             shots=(1, 5),
             build=compatibility,
             columns=("dataset", "shots"),
-            notes=(
-                *notes.TABLE_3,
-                *notes.CLOSER_LOOK,
-                *notes.MAML,
-                *notes.REPTILE,
-                *notes.SAMPLER,
-            ),
+            notes=(*notes.TABLE_3, *notes.SAMPLER),
         ),
         Target(
             name="table-strategies",
@@ -196,7 +190,7 @@ TARGETS: dict[str, Target] = {
             shots=(1, 5),
             build=strategies,
             columns=("dataset", "shots"),
-            notes=(*notes.TABLE_4, *notes.MAML, *notes.SAMPLER),
+            notes=(*notes.TABLE_4, *notes.SAMPLER),
             learners=("maml++", *(name for name in CONV4_LEARNERS if name != "maml++")),
         ),
         Target(
@@ -224,7 +218,7 @@ TARGETS: dict[str, Target] = {
             shots=(1, 5),
             build=state_of_the_art(TABLE_6),
             columns=("dataset", "shots"),
-            notes=(*notes.TABLE_6, *notes.METAOPTNET, *notes.SAMPLER),
+            notes=(*notes.TABLE_6, *notes.SAMPLER),
             table=TABLE_6,
         ),
         Target(
@@ -237,7 +231,7 @@ TARGETS: dict[str, Target] = {
             shots=(1, 5),
             build=hyperparameters,
             columns=("dataset", "shots"),
-            notes=(*notes.FIGURE_3, *notes.METAOPTNET),
+            notes=notes.FIGURE_3,
         ),
         _picture(
             "figure-tsne",
