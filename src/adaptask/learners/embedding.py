@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -81,10 +81,15 @@ def check_shapes(episodes: Episodes) -> tuple[int, int]:
     Raises:
         ArgumentError: If the shapes do not belong together.
     """
-    ids, support, query = (
-        tuple(part.shape)
-        for part in (episodes.class_ids, episodes.support_images, episodes.query_images)
-    )
+    names = ("class_ids", "support_images", "query_images")
+    parts: list[Any] = [getattr(episodes, name, None) for name in names]
+    if not all(isinstance(part, Tensor) for part in parts):
+        kinds = ", ".join(type(part).__name__ for part in parts)
+        raise ArgumentError(
+            f"Episodes need the tensors {', '.join(names)}; got {kinds} of "
+            f"{type(episodes).__name__}."
+        )
+    ids, support, query = (tuple(part.shape) for part in parts)
     fits = (
         (len(ids), len(support), len(query)) == (2, 5, 5)
         and ids[0] == support[0] == query[0]
