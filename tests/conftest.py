@@ -56,10 +56,16 @@ def tiny(tiny_cache, monkeypatch):
     return "tiny"
 
 
+@pytest.fixture(scope="session")
+def tiny_words():
+    """The options of a run that takes a second; later words change earlier ones."""
+    return tuple(TINY_RUN.split())
+
+
 @pytest.fixture
-def tiny_run(tiny):
-    """The arguments of a run that takes a second."""
-    return ["train", *TINY_RUN.split()]
+def tiny_run(tiny, tiny_words):
+    """The arguments of that run."""
+    return ["train", *tiny_words]
 
 
 @pytest.fixture
@@ -107,6 +113,22 @@ def torchrun(tiny_cache):
         )
 
     return start
+
+
+def are_same(left, right):
+    if isinstance(left, torch.Tensor):
+        return torch.equal(left, right)
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(are_same(left[k], right[k]) for k in left)
+    if isinstance(left, list | tuple):
+        return len(left) == len(right) and all(map(are_same, left, right))
+    return left == right
+
+
+@pytest.fixture(scope="session")
+def same():
+    """Compares two states to the last bit."""
+    return are_same
 
 
 class MetaDatasetStandIn(Dataset):

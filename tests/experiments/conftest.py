@@ -55,3 +55,32 @@ def no_page(monkeypatch):
         return folder / "report.html"
 
     monkeypatch.setattr("adaptask.report.making.write_report", write_nothing)
+
+
+class Notes:
+    def __init__(self):
+        self.events, self.steps, self.warnings = [], {}, []
+
+    def begin_job(self, job):
+        self.events.append(("begin", job.name))
+
+    def advance_job(self, job, step, metrics):
+        self.steps[job.name] = step
+
+    def end_job(self, job, failure):
+        self.events.append(("end", job.name, failure))
+
+    def warn(self, text):
+        self.warnings.append(text)
+
+
+@pytest.fixture
+def take_notes():
+    """Makes displays that remember."""
+    return Notes
+
+
+@pytest.fixture
+def notes(take_notes):
+    """A display that remembers."""
+    return take_notes()

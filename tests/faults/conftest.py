@@ -10,16 +10,11 @@ import pytest
 
 from adaptask.cli import main
 
-SHORT_STUDY = (
-    "--dataset tiny --data.augmentation none --conv4.filters 4 --n-way 3 --n-query 4 --steps 4 "
-    "--every.log 1 --every.validate 2 --every.checkpoint 2 --every.snapshot 2 "
-    "--evaluation.n-episodes 6 --evaluation.n-validation 4 --evaluation.n-query 5 "
-    "--machine.threads 1 --device cpu"
-)
+SHORTER = "--steps 4 --every.log 1 --every.validate 2 --every.checkpoint 2 --every.snapshot 2"
 
 
 @pytest.fixture(scope="session")
-def left_behind(tiny_cache, tmp_path_factory):
+def left_behind(tiny_cache, tiny_words, tmp_path_factory):
     """What commands leave: `study`, `run` in it, `sweep`, and `cache`, a prepared dataset."""
     folder = tmp_path_factory.mktemp("left-behind")
     with pytest.MonkeyPatch.context() as patch:
@@ -27,7 +22,7 @@ def left_behind(tiny_cache, tmp_path_factory):
         # Drawing the page takes seconds, and nothing reads it.
         patch.setattr("adaptask.report.making.write_report", lambda folder, *_, **__: folder)
         study, sweep = folder / "study", folder / "sweep"
-        shared = SHORT_STUDY.split()
+        shared = [*tiny_words, *SHORTER.split()]
         assert (
             main(["compare", *shared, "--seeds", "1", "--workers", "1", f"--output={study}"]) == 0
         )

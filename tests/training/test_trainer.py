@@ -27,17 +27,6 @@ TASK_SAMPLERS = [name for name in SAMPLERS if name != "instance"]
 OFTEN = Every(log=2, validate=3, checkpoint=4, snapshot=5)
 
 
-def same(left, right):
-    """Compare states to the last bit."""
-    if isinstance(left, torch.Tensor):
-        return torch.equal(left, right)
-    if isinstance(left, dict):
-        return left.keys() == right.keys() and all(same(left[k], right[k]) for k in left)
-    if isinstance(left, list | tuple):
-        return len(left) == len(right) and all(map(same, left, right))
-    return left == right
-
-
 def advance(trainer, n_made, n_steps):
     """Make some steps of a run as if it were killed after them."""
     with trainer.folder.locked():
@@ -65,7 +54,7 @@ def test_it_learns(build_trainer, tmp_path):
 
 @pytest.mark.parametrize("sampler", TASK_SAMPLERS)
 @pytest.mark.parametrize("stop", [1, 5, 8])
-def test_a_run_that_is_resumed_ends_as_one_that_was_not(build_trainer, sampler, stop):
+def test_a_run_that_is_resumed_ends_as_one_that_was_not(build_trainer, sampler, stop, same):
     whole = build_trainer(sampler=sampler)
     whole.fit(10)
     first = build_trainer(sampler=sampler)
@@ -81,7 +70,7 @@ def test_a_run_that_is_resumed_ends_as_one_that_was_not(build_trainer, sampler, 
 
 
 @pytest.mark.parametrize("name", LEARNERS)
-def test_every_learner_goes_on_exactly(build_trainer, name):
+def test_every_learner_goes_on_exactly(build_trainer, name, same):
     def build(seed):
         torch.manual_seed(seed)
         n_pooled = 2 if name == "relationnet" else 4
@@ -103,7 +92,7 @@ def test_every_learner_goes_on_exactly(build_trainer, name):
     assert same(outcome(whole), outcome(second))
 
 
-def test_validation_leaves_training_alone(build_trainer):
+def test_validation_leaves_training_alone(build_trainer, same):
     with_validation = build_trainer(every=OFTEN)
     with_validation.fit(9)
     without = build_trainer(validate=False)
@@ -148,7 +137,7 @@ def test_the_folder_holds_what_happened(build_trainer, tmp_path):
     }
 
 
-def test_the_best_weights_are_those_of_their_step(build_trainer, tmp_path):
+def test_the_best_weights_are_those_of_their_step(build_trainer, tmp_path, same):
     trainer = build_trainer(every=OFTEN, folder=tmp_path / "run", keep_best=2)
     trainer.fit(12)
     kept = trainer.folder.load_best()
@@ -160,7 +149,7 @@ def test_the_best_weights_are_those_of_their_step(build_trainer, tmp_path):
         assert same(dict(again.learner.state_dict()), dict(checkpoint.learner))
 
 
-def test_resuming_from_the_folder_goes_on_exactly(build_trainer, tmp_path):
+def test_resuming_from_the_folder_goes_on_exactly(build_trainer, tmp_path, same):
     whole = build_trainer(every=OFTEN, folder=tmp_path / "whole")
     whole.fit(13)
     # A run that ends without a last checkpoint, as when it is killed after step 7.
@@ -183,7 +172,7 @@ def test_resuming_from_the_folder_goes_on_exactly(build_trainer, tmp_path):
     assert same(dict(best[0].learner), dict(best[1].learner))
 
 
-def test_a_run_killed_before_its_first_checkpoint_starts_over(build_trainer, tmp_path):
+def test_a_run_killed_before_its_first_checkpoint_starts_over(build_trainer, tmp_path, same):
     killed = build_trainer(every=OFTEN, folder=tmp_path / "run")
     advance(killed, 3, 10)
     again = build_trainer(every=OFTEN, folder=tmp_path / "run")
@@ -232,7 +221,9 @@ class SendsSignal(nn.Module):
     [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)],
     ids=["SIGINT", "SIGTERM"],
 )
-def test_a_signal_stops_after_the_step_with_a_checkpoint(build_trainer, tmp_path, number, expected):
+def test_a_signal_stops_after_the_step_with_a_checkpoint(
+    build_trainer, tmp_path, number, expected, same
+):
     handler = signal.getsignal(number)
     trainer = build_trainer(learner=SendsSignal(number), folder=tmp_path / "run")
     with pytest.raises(expected) as raised:
@@ -429,7 +420,7 @@ def test_parts_that_lack_something_are_refused(build_trainer):
         Trainer(WrongShape(0), parts.sampler, parts.source).fit(1)
 
 
-def test_a_state_of_another_architecture_is_refused_and_changes_nothing(build_trainer):
+def test_a_state_of_another_architecture_is_refused_and_changes_nothing(build_trainer, same):
     other = build_trainer(learner=SendsSignal(0))
     trainer = build_trainer()
     trainer.fit(3)
@@ -458,7 +449,7 @@ class Listens:
 
 
 def test_a_damaged_last_checkpoint_is_reported_and_the_previous_one_is_used(
-    build_trainer, tmp_path
+    build_trainer, tmp_path, same
 ):
     build_trainer(every=OFTEN, folder=tmp_path / "run").fit(10)
     last = tmp_path / "run" / "last.pt"
