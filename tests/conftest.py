@@ -1,9 +1,13 @@
+import contextlib
 import os
 import subprocess
 import sys
+import warnings
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.utils.data import Dataset, default_collate
 
 from adaptask.data.cache import write_cache
@@ -129,6 +133,40 @@ def are_same(left, right):
 def same():
     """Compares two states to the last bit."""
     return are_same
+
+
+@contextlib.contextmanager
+def synchronisation_forbidden():
+    torch.cuda.synchronize()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it calls itself a prototype
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.fixture(scope="session")
+def no_synchronisation():
+    """Within it, what waits for the GPU raises."""
+    return synchronisation_forbidden
+
+
+@pytest.fixture(scope="session")
+def write_images():
+    """Writes random images of some classes below a folder."""
+
+    def write(folder, *, n_classes, n_images):
+        random = np.random.default_rng(0)
+        for i in range(n_classes):
+            (folder / f"class-{i}").mkdir(parents=True)
+            images = random.integers(256, size=(n_images, 8, 8, 3), dtype=np.uint8)
+            for j, image in enumerate(images):
+                Image.fromarray(image).save(folder / f"class-{i}" / f"{j:02d}.png")
+        return folder
+
+    return write
 
 
 class MetaDatasetStandIn(Dataset):
