@@ -71,7 +71,7 @@ def _check_sets(log_potentials: Tensor, class_ids: Tensor, *, least_way: int) ->
         )
     # Elsewhere values are not read: nothing is to wait for a device.
     if class_ids.device.type == "cpu" and class_ids.numel() > 0:
-        least, largest = int(class_ids.min()), int(class_ids.max())
+        least, largest = (int(bound) for bound in class_ids.aminmax())
         if least < 0 or largest >= n_classes:
             raise ArgumentError(
                 f"class_ids must be between 0 and {n_classes - 1}, the last row of log_potentials; "
