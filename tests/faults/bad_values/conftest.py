@@ -84,6 +84,12 @@ def oddly(draw, good):
 
 
 @st.composite
+def odd_inside(draw, good):
+    """Draw what is odd in place of something good, or in place of a part of it."""
+    return oddly(draw, good)
+
+
+@st.composite
 def some_odd(draw, call, whole):
     """Draw odd values for one, two or three of the arguments that something takes."""
     parameters = inspect.signature(call).parameters.values()
@@ -95,8 +101,8 @@ def some_odd(draw, call, whole):
 
 @pytest.fixture(scope="session")
 def odd():
-    """Strategies for odd `values` and odd `tensors`."""
-    return SimpleNamespace(values=odd_values, tensors=odd_tensors)
+    """Strategies: odd `values`, odd `tensors`, and what has something odd `inside`."""
+    return SimpleNamespace(values=odd_values, tensors=odd_tensors, inside=odd_inside)
 
 
 @pytest.fixture

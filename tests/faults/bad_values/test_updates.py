@@ -5,8 +5,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adaptask.errors import AdaptaskError
+from adaptask.backbones import build_backbone
+from adaptask.data import open_episodes
+from adaptask.errors import AdaptaskError, StateError
+from adaptask.integrations.torch import EpisodeBatchSampler
+from adaptask.learners import build_learner
 from adaptask.samplers import SAMPLERS, build_sampler
+from adaptask.training import Trainer
 
 often = settings.get_profile("bad values")
 
@@ -25,7 +30,9 @@ def good_feedback(name):
 def flat(state):
     """Everything in a state, as bytes."""
     if isinstance(state, torch.Tensor):
-        return bytes(state.numpy().tobytes())
+        return state.detach().numpy().tobytes()
+    if isinstance(state, list | tuple):
+        return [flat(value) for value in state]
     return {k: flat(v) for k, v in state.items()} if isinstance(state, dict) else state
 
 
@@ -64,3 +71,40 @@ def test_a_refused_state_leaves_no_trace(name, data, odd):
     except AdaptaskError:
         assert flat(sampler.state_dict()) == flat(before)
     sampler.sample(1)
+
+
+def sampler_of(source):
+    return build_sampler("gcp", n_classes=source.n_classes, n_way=3)
+
+
+def trainer(source):
+    backbone = build_backbone("conv4", image_shape=(1, 16, 16), filters=2)
+    learner = build_learner("protonet", backbone=backbone)
+    made = Trainer(learner, sampler_of(source), source, n_query=1)
+    made.fit(1)
+    return made
+
+
+def tasks(source):
+    labels = list(range(source.n_classes)) * 2
+    made = EpisodeBatchSampler(labels, sampler_of(source), n_shot=1, n_query=1, n_tasks=2)
+    made.feedback(made.draw().task_ids, torch.zeros(1, 3, 3))
+    return made
+
+
+@pytest.mark.filterwarnings("ignore:The episodes were drawn on")  # says a state of elsewhere
+@pytest.mark.filterwarnings("ignore:The state was saved on")
+@pytest.mark.parametrize(
+    "build", [lambda source: source, trainer, tasks], ids=["source", "trainer", "tasks"]
+)
+@often
+@given(data=st.data())
+def test_what_holds_a_sampler_is_as_it_was_too(build, data, odd, tiny):
+    holder = build(open_episodes(tiny, "train", augmentation="none"))
+    state = holder.state_dict()
+    before = flat(state)
+    changed = data.draw(odd.inside(state))
+    try:
+        holder.load_state_dict(changed)
+    except StateError:
+        assert flat(holder.state_dict()) == before
