@@ -189,7 +189,7 @@ class PendingTasks:
         number, task = divmod(task_id, self.tasks_per_batch)
         if not 0 <= number < self.n_batches:
             raise ArgumentError(
-                f"task {task_id} has not been drawn; task ids go from 0 to "
+                f"task {shown(task_id)} has not been drawn; task ids go from 0 to "
                 f"{self.n_batches * self.tasks_per_batch - 1} so far. Pass the task ids of a batch "
                 "as they came with it."
             )

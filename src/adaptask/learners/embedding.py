@@ -6,13 +6,13 @@ from abc import abstractmethod
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from adaptask.arguments import check_number, shown
+from adaptask.arguments import check_number
 from adaptask.backbones import Backbone
 from adaptask.errors import ArgumentError
 from adaptask.interfaces import Episodes
-from adaptask.learners.base import Learner
+from adaptask.learners.base import Learner, check_backbone
 
 
 class EmbeddingLearner(Learner):
@@ -37,11 +37,7 @@ class EmbeddingLearner(Learner):
     def __init__(self, *, backbone: Backbone, label_smoothing: float = 0.0) -> None:
         super().__init__()
         self.label_smoothing = check_number("label_smoothing", label_smoothing, low=0, high=0.5)
-        if not isinstance(backbone, nn.Module):
-            raise ArgumentError(
-                "backbone must be a torch.nn.Module, such as build_backbone returns; "
-                f"got {shown(backbone)}."
-            )
+        check_backbone(backbone)
         self.backbone = backbone
 
     @abstractmethod

@@ -153,8 +153,8 @@ def draw(made, odd):
 
 
 def fit(made, odd):
-    # Any callable is a schedule, any path a folder.
-    if not {"schedule", "folder", "display", "loggers"} & odd.keys():
+    # Any callable is a schedule or a validation, any path a folder.
+    if not {"schedule", "validation", "folder", "display", "loggers"} & odd.keys():
         with suppress(AdaptaskError):
             made.fit(1)
 
