@@ -11,7 +11,7 @@ demo: $(READY)
 test: $(READY)
 	@$(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4 --dist loadgroup
 
-# A hundred thousand damaged files and some sixty kills; half an hour on one core.
+# A hundred thousand damaged files and some sixty kills; about twenty minutes on one core.
 fuzz: $(READY)
 	@OMP_NUM_THREADS=1 ADAPTASK_FUZZ_CASES=$${ADAPTASK_FUZZ_CASES:-100000} ADAPTASK_KILLS=$${ADAPTASK_KILLS:-12} $(BIN)/python -m pytest -q -s tests/faults
 

@@ -1,9 +1,13 @@
+import contextlib
 import os
 import subprocess
 import sys
+import warnings
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.utils.data import Dataset, default_collate
 
 from adaptask.data.cache import write_cache
@@ -56,10 +60,16 @@ def tiny(tiny_cache, monkeypatch):
     return "tiny"
 
 
+@pytest.fixture(scope="session")
+def tiny_words():
+    """The options of a run that takes a second; later words change earlier ones."""
+    return tuple(TINY_RUN.split())
+
+
 @pytest.fixture
-def tiny_run(tiny):
-    """The arguments of a run that takes a second."""
-    return ["train", *TINY_RUN.split()]
+def tiny_run(tiny, tiny_words):
+    """The arguments of that run."""
+    return ["train", *tiny_words]
 
 
 @pytest.fixture
@@ -107,6 +117,56 @@ def torchrun(tiny_cache):
         )
 
     return start
+
+
+def are_same(left, right):
+    if isinstance(left, torch.Tensor):
+        return torch.equal(left, right)
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(are_same(left[k], right[k]) for k in left)
+    if isinstance(left, list | tuple):
+        return len(left) == len(right) and all(map(are_same, left, right))
+    return left == right
+
+
+@pytest.fixture(scope="session")
+def same():
+    """Compares two states to the last bit."""
+    return are_same
+
+
+@contextlib.contextmanager
+def synchronisation_forbidden():
+    torch.cuda.synchronize()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it calls itself a prototype
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.fixture(scope="session")
+def no_synchronisation():
+    """Within it, what waits for the GPU raises."""
+    return synchronisation_forbidden
+
+
+@pytest.fixture(scope="session")
+def write_images():
+    """Writes random images of some classes below a folder."""
+
+    def write(folder, *, n_classes, n_images):
+        random = np.random.default_rng(0)
+        for i in range(n_classes):
+            (folder / f"class-{i}").mkdir(parents=True)
+            images = random.integers(256, size=(n_images, 8, 8, 3), dtype=np.uint8)
+            for j, image in enumerate(images):
+                Image.fromarray(image).save(folder / f"class-{i}" / f"{j:02d}.png")
+        return folder
+
+    return write
 
 
 class MetaDatasetStandIn(Dataset):

@@ -33,6 +33,8 @@ def test_category_sets_are_all_combinations():
     assert theory.category_sets(6, 3).tolist() == expected
     with pytest.raises(ArgumentError, match=r"7\.62e\+06 category sets"):
         theory.category_sets(64, 5)
+    with pytest.raises(ArgumentError, match=r"10\^1503 category sets"):  # no float is so large
+        theory.category_sets(5000, 2500)
     for n_classes, n_way in ((5, 0), (5, -1), (2.5, 1), (3, 5), (0, 1)):
         with pytest.raises(ArgumentError, match="must be"):
             theory.category_sets(n_classes, n_way)
@@ -68,6 +70,8 @@ def test_gcp_log_prob_of_large_ways_is_refused_or_estimated():
     task = torch.arange(13).unsqueeze(0)
     with pytest.raises(ArgumentError, match="gcp_log_prob_ordered"):
         theory.gcp_log_prob(log_potentials, task)
+    with pytest.raises(ArgumentError, match="200! orders"):
+        theory.gcp_log_prob(random_log_potentials(200, seed=1), torch.arange(200).unsqueeze(0))
     smaller = torch.stack([torch.arange(6), torch.arange(7, 13)])
     exact = theory.gcp_log_prob(log_potentials, smaller)
     estimate, bias = theory.gcp_log_prob_estimate(log_potentials, smaller, n_orders=2000)
@@ -157,3 +161,27 @@ def test_the_bound_refuses_nonsense(name, value):
     good = {"empirical_error": 0.3, "kl": 1.0, "n_tasks": 10, "c": 1.0, "delta": 0.1}
     with pytest.raises(ArgumentError, match=name):
         theory.generalization_bound(**{**good, name: value})
+
+
+@pytest.mark.parametrize(
+    ("log_potentials", "class_ids", "message"),
+    [
+        (torch.zeros(4, 3), torch.tensor([[0, 1]]), "must be square; got 4 x 3"),
+        (torch.zeros(4, 4).long(), torch.tensor([[0, 1]]), "log_potentials must be .* floating"),
+        (torch.zeros(4, 4), torch.tensor([[0, 4]]), "between 0 and 3, .* got 0 to 4"),
+        (torch.zeros(4, 4), torch.tensor([[0, -1]]), "got -1 to 0"),
+        (torch.zeros(4, 4), torch.tensor([0, 1]), r"class_ids must be .* of shape \(2,\)"),
+        (torch.zeros(4, 4), [[0, 1]], "class_ids must be a dense tensor, int64"),
+        (torch.zeros(4, 4), torch.tensor([[0]]), "at least 2 classes a row"),
+    ],
+)
+def test_sets_that_do_not_go_with_the_potentials_are_refused(log_potentials, class_ids, message):
+    for log_prob in (theory.gcp_log_prob, theory.gcp_log_prob_ordered):
+        with pytest.raises(ArgumentError, match=message):
+            log_prob(log_potentials, class_ids)
+
+
+def test_a_class_is_never_drawn_twice():
+    log_potentials, twice = random_log_potentials(6, seed=0), torch.tensor([[0, 1, 1]])
+    for log_prob in (theory.cp_log_score, theory.gcp_log_prob, theory.gcp_log_prob_ordered):
+        assert log_prob(log_potentials, twice).tolist() == [-math.inf]

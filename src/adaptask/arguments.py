@@ -130,6 +130,11 @@ def shown(value: object) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
+def shown_count(count: int) -> str:
+    """Return a count as a message shows it: in a few digits, also beyond the range of a float."""
+    return f"{count:.3g}" if count < 10**300 else f"10^{math.log10(count):.0f}"
+
+
 def build_from(
     registry: Mapping[str, Callable[..., T]], kind: str, name: str, settings: Mapping[str, Any]
 ) -> T:

@@ -2,7 +2,8 @@
 
 Everything here is a plain function of tensors and numbers. A "category set" is the set of classes
 of a task; its row of class ids may stand in any order. Log-potentials are `classes x classes`,
-symmetric, with minus infinity on the diagonal.
+symmetric, with minus infinity on the diagonal: a row that has a class twice is never drawn. Tensors
+of other types or shapes raise an `ArgumentError`; so do ids out of range, on the CPU.
 
 Reference: Liu et al., Adaptive Task Sampling for Meta-Learning, ECCV 2020.
 """
@@ -18,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from adaptask.arguments import check_integer, check_number
+from adaptask.arguments import check_integer, check_number, check_seed, shown, shown_count
 from adaptask.errors import ArgumentError
 
 LARGEST_ENUMERATION = 1_000_000
@@ -35,12 +36,12 @@ def category_sets(n_classes: int, n_way: int) -> Tensor:
     Raises:
         ArgumentError: If there are more than `LARGEST_ENUMERATION`.
     """
-    check_integer("n_classes", n_classes, low=1)
-    check_integer("n_way", n_way, low=1, high=n_classes, meaning="the number of classes")
+    n_classes = check_integer("n_classes", n_classes, low=1)
+    n_way = check_integer("n_way", n_way, low=1, high=n_classes, meaning="the number of classes")
     n_sets = math.comb(n_classes, n_way)
     if n_sets > LARGEST_ENUMERATION:
         raise ArgumentError(
-            f"{n_classes} classes have {n_sets:.3g} category sets of {n_way}; at most "
+            f"{n_classes} classes have {shown_count(n_sets)} category sets of {n_way}; at most "
             f"{LARGEST_ENUMERATION:,} are enumerated. Use fewer classes or a smaller way."
         )
     return torch.from_numpy(_combinations(n_classes, n_way).copy())
@@ -54,8 +55,53 @@ def _combinations(n_classes: int, n_way: int) -> np.ndarray[Any, np.dtype[np.int
 
 def cp_log_score(log_potentials: Tensor, class_ids: Tensor) -> Tensor:
     """Return the log of the product of potentials over the pairs of each set, Eq. 4, `tasks`."""
+    _check_sets(log_potentials, class_ids, least_way=1)
     first, second = _pairs(class_ids)
     return log_potentials.double()[class_ids[:, first], class_ids[:, second]].sum(-1)
+
+
+def _check_sets(log_potentials: Tensor, class_ids: Tensor, *, least_way: int) -> None:
+    """Check that category sets go with log-potentials."""
+    n_classes = _count_classes(log_potentials)
+    _check_tensor("class_ids", class_ids, "int64, tasks x way", n_dimensions=2)
+    if class_ids.shape[1] < least_way or class_ids.device != log_potentials.device:
+        raise ArgumentError(
+            f"class_ids must have at least {least_way} classes a row, on {log_potentials.device} "
+            f"as log_potentials; got {class_ids.shape[1]} on {class_ids.device}."
+        )
+    # Elsewhere values are not read: nothing is to wait for a device.
+    if class_ids.device.type == "cpu" and class_ids.numel() > 0:
+        least, largest = (int(bound) for bound in class_ids.aminmax())
+        if least < 0 or largest >= n_classes:
+            raise ArgumentError(
+                f"class_ids must be between 0 and {n_classes - 1}, the last row of log_potentials; "
+                f"got {least} to {largest}."
+            )
+
+
+def _count_classes(log_potentials: Tensor) -> int:
+    form = "floating-point, classes x classes"
+    _check_tensor("log_potentials", log_potentials, form, n_dimensions=2)
+    n_classes, n_columns = log_potentials.shape
+    if n_classes != n_columns:
+        raise ArgumentError(f"log_potentials must be square; got {n_classes} x {n_columns}.")
+    return n_classes
+
+
+def _check_tensor(name: str, value: object, form: str, *, n_dimensions: int) -> None:
+    """Check that a value is a dense tensor of that form, whose first word is its type."""
+    fits = (
+        isinstance(value, Tensor)
+        and value.layout is torch.strided
+        and value.device.type != "meta"
+        and value.ndim == n_dimensions
+        and (value.dtype == torch.int64 if "int64" in form else value.is_floating_point())
+    )
+    if not fits:
+        came = shown(value)
+        if isinstance(value, Tensor):
+            came = f"{value.dtype}, {value.layout}, of shape {tuple(value.shape)} on {value.device}"
+        raise ArgumentError(f"{name} must be a dense tensor, {form}; got {came}.")
 
 
 def _pairs(class_ids: Tensor) -> Tensor:
@@ -66,13 +112,13 @@ def _pairs(class_ids: Tensor) -> Tensor:
 
 def cp_distribution(log_potentials: Tensor, n_way: int) -> tuple[Tensor, Tensor]:
     """Enumerate the distribution of Eq. 4: all category sets and their log-probabilities."""
-    sets = category_sets(len(log_potentials), n_way).to(log_potentials.device)
+    sets = category_sets(_count_classes(log_potentials), n_way).to(log_potentials.device)
     return sets, cp_log_score(log_potentials, sets).log_softmax(0)
 
 
 def gcp_distribution(log_potentials: Tensor, n_way: int) -> tuple[Tensor, Tensor]:
     """Enumerate the distribution of Eq. 7: all category sets and their log-probabilities."""
-    sets = category_sets(len(log_potentials), n_way).to(log_potentials.device)
+    sets = category_sets(_count_classes(log_potentials), n_way).to(log_potentials.device)
     return sets, gcp_log_prob(log_potentials, sets)
 
 
@@ -96,11 +142,12 @@ def gcp_log_prob(log_potentials: Tensor, class_ids: Tensor) -> Tensor:
     Raises:
         ArgumentError: If `way` is above `LARGEST_GREEDY_WAY`.
     """
+    _check_sets(log_potentials, class_ids, least_way=2)
     n_way = class_ids.shape[1]
     if n_way > LARGEST_GREEDY_WAY:
         raise ArgumentError(
-            f"The probability of a set of {n_way} classes under gcp is a sum over "
-            f"{math.factorial(n_way):.3g} orders; it is computed up to n_way {LARGEST_GREEDY_WAY}. "
+            f"The probability of a set of {n_way} classes under gcp is a sum over {n_way}! orders; "
+            f"it is computed up to n_way {LARGEST_GREEDY_WAY}. "
             "gcp_log_prob_ordered gives that of the order drawn, at any n_way."
         )
     log_potentials = log_potentials.double()
@@ -144,6 +191,7 @@ def _larger_partial_sets(n_way: int) -> list[tuple[Tensor, Tensor]]:
 
 def gcp_log_prob_ordered(log_potentials: Tensor, class_ids: Tensor) -> Tensor:
     """Return the log-probability that gcp-sampling draws these classes in this order, `tasks`."""
+    _check_sets(log_potentials, class_ids, least_way=2)
     log_potentials = log_potentials.double()
     pair = log_potentials[class_ids[:, 0], class_ids[:, 1]]
     log_prob = pair - log_potentials.flatten().logsumexp(0)
@@ -168,6 +216,8 @@ def gcp_log_prob_estimate(
         potentials a few orders carry nearly all of the sum, and that itself is too low a guess:
         above 0.1 take neither at its word.
     """
+    _check_sets(log_potentials, class_ids, least_way=2)
+    n_orders, seed = check_integer("n_orders", n_orders, low=2), check_seed("seed", seed)
     n_tasks, n_way = class_ids.shape
     generator = torch.Generator(class_ids.device).manual_seed(seed)
     log_probs = []
@@ -183,18 +233,28 @@ def gcp_log_prob_estimate(
 
 def kl_from_uniform(log_probs: Tensor) -> float:
     """Return KL(Q || uniform) of an enumerated distribution, in nats."""
+    _check_log_probs("log_probs", log_probs)
     present = log_probs != -torch.inf
     entropy = -(log_probs.exp() * log_probs)[present].sum()
-    divergence = math.log(len(log_probs)) - float(entropy)
+    divergence = math.log(len(log_probs)) - float(entropy.detach())
     return divergence if math.isnan(divergence) else max(0.0, divergence)
 
 
 def total_variation(log_probs: Tensor, other_log_probs: Tensor) -> float:
     """Return the total variation distance of two distributions over the same outcomes."""
+    _check_log_probs("log_probs", log_probs)
+    _check_log_probs("other_log_probs", other_log_probs)
     if log_probs.shape != other_log_probs.shape:
         shapes = f"{tuple(log_probs.shape)} and {tuple(other_log_probs.shape)}"
         raise ArgumentError(f"Both distributions must be over the same outcomes; got {shapes}.")
-    return float((log_probs.exp() - other_log_probs.exp()).abs().sum() / 2)
+    difference = log_probs.detach().exp() - other_log_probs.detach().exp()
+    return float(difference.abs().sum() / 2)
+
+
+def _check_log_probs(name: str, log_probs: Tensor) -> None:
+    _check_tensor(name, log_probs, "floating-point, one value an outcome", n_dimensions=1)
+    if len(log_probs) == 0:
+        raise ArgumentError(f"{name} must have one outcome or more; got none.")
 
 
 def count_tasks(*, n_classes: int, n_way: int, n_images: int, n_shot: int, n_query: int) -> int:
@@ -209,11 +269,13 @@ def count_tasks(*, n_classes: int, n_way: int, n_images: int, n_shot: int, n_que
         n_shot: Number of support images of a class, M.
         n_query: Number of query images of a class, N.
     """
-    check_integer("n_classes", n_classes, low=1)
-    check_integer("n_images", n_images, low=1)
-    check_integer("n_way", n_way, low=1, high=n_classes, meaning="the number of training classes")
-    check_integer("n_shot", n_shot, low=1, high=n_images)
-    check_integer("n_query", n_query, low=0, high=n_images - n_shot, meaning="what n_shot leaves")
+    n_classes = check_integer("n_classes", n_classes, low=1)
+    n_images = check_integer("n_images", n_images, low=1)
+    meaning = "the number of training classes"
+    n_way = check_integer("n_way", n_way, low=1, high=n_classes, meaning=meaning)
+    n_shot = check_integer("n_shot", n_shot, low=1, high=n_images)
+    left = n_images - n_shot
+    n_query = check_integer("n_query", n_query, low=0, high=left, meaning="what n_shot leaves")
     images = math.comb(n_images, n_shot + n_query) * math.comb(n_shot + n_query, n_shot)
     return int(math.comb(n_classes, n_way) * images**n_way)
 
@@ -234,13 +296,13 @@ def generalization_bound(
         c: Any number above 0; the best one depends on the rest.
         delta: Probability with which the bound may fail, above 0 and at most 1.
     """
-    check_number("empirical_error", empirical_error, low=0, high=1)
-    check_number("kl", kl, low=0, high=math.inf)
-    check_integer("n_tasks", n_tasks, low=1, largest=None)
-    if check_number("c", c, low=0, high=math.inf) == 0:
-        raise ArgumentError("c must be above 0; got 0.")
-    if check_number("delta", delta, low=0, high=1) == 0:
-        raise ArgumentError("delta must be above 0; got 0.")
+    empirical_error = check_number("empirical_error", empirical_error, low=0, high=1)
+    kl = check_number("kl", kl, low=0, high=math.inf)
+    n_tasks = check_integer("n_tasks", n_tasks, low=1, largest=None)
+    c = check_number("c", c, low=0, high=math.inf)
+    delta = check_number("delta", delta, low=0, high=1)
+    if c == 0 or delta == 0:
+        raise ArgumentError(f"c and delta must be above 0; got {c} and {delta}.")
     complexity = kl + math.log(1 / delta)
     # Through logarithms, since n_0 is far beyond the range of a float.
     penalty = 0.0 if complexity == 0 else math.exp(math.log(complexity) - math.log(n_tasks)) / c

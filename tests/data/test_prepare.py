@@ -7,7 +7,6 @@ import time
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -20,15 +19,9 @@ from adaptask.errors import ArgumentError, DataError
 
 
 @pytest.fixture
-def source(tmp_path):
+def source(tmp_path, write_images):
     """Random images of ten classes, thirty each."""
-    rng = np.random.default_rng(0)
-    for i in range(10):
-        folder = tmp_path / "source" / f"class-{i}"
-        folder.mkdir(parents=True)
-        for j, image in enumerate(rng.integers(256, size=(30, 8, 8, 3), dtype=np.uint8)):
-            Image.fromarray(image).save(folder / f"{j:02d}.png")
-    return tmp_path / "source"
+    return write_images(tmp_path / "source", n_classes=10, n_images=30)
 
 
 def everything(name):

@@ -71,7 +71,7 @@ def test_a_name_cannot_lead_out_of_the_cache(cache_home):
 
 
 def test_an_unknown_split_is_refused(cache_home):
-    with pytest.raises(ArgumentError, match="'train', 'val' or 'test'; got 'valid'"):
+    with pytest.raises(ArgumentError, match="one of train, val, test; got 'valid'"):
         load("cifar-fs", "valid")
 
 

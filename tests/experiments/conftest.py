@@ -6,6 +6,8 @@ import torch
 from adaptask.data.cache import write_cache
 from adaptask.data.images import ImageSet
 from adaptask.data.registry import GLYPHS
+from adaptask.report.records import RunRecord
+from adaptask.report.study import read_study
 
 
 @pytest.fixture(scope="session")
@@ -55,3 +57,67 @@ def no_page(monkeypatch):
         return folder / "report.html"
 
     monkeypatch.setattr("adaptask.report.making.write_report", write_nothing)
+
+
+class Notes:
+    def __init__(self):
+        self.events, self.steps, self.warnings = [], {}, []
+
+    def begin_job(self, job):
+        self.events.append(("begin", job.name))
+
+    def advance_job(self, job, step, metrics):
+        self.steps[job.name] = step
+
+    def end_job(self, job, failure):
+        self.events.append(("end", job.name, failure))
+
+    def warn(self, text):
+        self.warnings.append(text)
+
+
+@pytest.fixture
+def take_notes():
+    """Makes displays that remember."""
+    return Notes
+
+
+@pytest.fixture
+def notes(take_notes):
+    """A display that remembers."""
+    return take_notes()
+
+
+def trials_in(folder):
+    import optuna
+
+    storage = optuna.storages.JournalStorage(
+        optuna.storages.journal.JournalFileBackend(str(folder / "journal.log"))
+    )
+    study = optuna.load_study(study_name="sweep", storage=storage)
+    return [
+        (t.user_attrs["name"], t.state.name, t.value, t.intermediate_values, t.params)
+        for t in study.trials
+    ]
+
+
+@pytest.fixture(scope="session")
+def trials_of():
+    """Reads the trials that Optuna's journal of a sweep has, in order."""
+    return trials_in
+
+
+@pytest.fixture(scope="session")
+def outcome():
+    """Reads everything a sweep ends with, but for times."""
+
+    def read(folder):
+        runs = {}
+        for path in sorted(folder.glob("runs/*/seed-*")):
+            record = RunRecord(path)
+            metrics = [{k: v for k, v in r.items() if k != "seconds"} for r in record.metrics]
+            test = None if record.test is None else record.test.accuracies.tolist()
+            runs[str(path.relative_to(folder))] = metrics, test, record.pruned, record.failure
+        return runs, trials_in(folder), read_study(folder)
+
+    return read

@@ -1,6 +1,5 @@
 import shutil
 
-import numpy as np
 import pytest
 from PIL import Image
 
@@ -17,14 +16,8 @@ def cache_home(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def birds(tmp_path, cache_home):
-    rng = np.random.default_rng(0)
-    for i in range(6):
-        folder = tmp_path / "birds" / f"bird-{i}"
-        folder.mkdir(parents=True)
-        for j, image in enumerate(rng.integers(256, size=(3, 8, 8, 3), dtype=np.uint8)):
-            Image.fromarray(image).save(folder / f"{j}.png")
-    return tmp_path / "birds"
+def birds(tmp_path, cache_home, write_images):
+    return write_images(tmp_path / "birds", n_classes=6, n_images=3)
 
 
 def test_prepare_says_what_it_found_and_how_long_it_took(birds, cache_home, capsys):
@@ -41,9 +34,9 @@ def test_prepare_says_what_it_found_and_how_long_it_took(birds, cache_home, caps
 def test_prepare_says_what_it_left_out(birds, cache_home, capsys):
     data_commands.prepare_dataset(name="folder", source=birds, image_size=8)
     assert "left out" not in capsys.readouterr().out
-    (birds / "bird-9 [odd]").mkdir()
+    (birds / "class-9 [odd]").mkdir()
     data_commands.prepare_dataset(name="folder", source=birds, image_size=8)
-    assert "left out: bird-9 [odd]/ (empty)" in capsys.readouterr().out
+    assert "left out: class-9 [odd]/ (empty)" in capsys.readouterr().out
     for i in range(13):
         (birds / f"nest-{i}").mkdir()
     data_commands.prepare_dataset(name="folder", source=birds, image_size=8)
@@ -66,18 +59,18 @@ def test_list_shows_every_dataset_and_what_is_prepared(birds, cache_home, capsys
 
 
 def test_check_reports_duplicates(birds, cache_home, capsys):
-    shutil.copy(birds / "bird-0" / "0.png", birds / "bird-1" / "0.png")
+    shutil.copy(birds / "class-0" / "00.png", birds / "class-1" / "00.png")
     # A name that the terminal's mark-up could swallow.
-    (birds / "bird-0").rename(birds / "bird-0 [odd]")
-    (birds / "train.txt").write_text("bird-0 [odd]\nbird-2\n")
-    (birds / "test.txt").write_text("bird-1\n")
+    (birds / "class-0").rename(birds / "class-0 [odd]")
+    (birds / "train.txt").write_text("class-0 [odd]\nclass-2\n")
+    (birds / "test.txt").write_text("class-1\n")
     data_commands.prepare_dataset(name="folder", source=birds, image_size=8)
     capsys.readouterr()
     data_commands.check_dataset(name="folder")
     said = capsys.readouterr().out
     assert "all 9 images match their checksums" in said
     assert "1 pair of equal images in different splits" in said
-    assert "bird-0 [odd] (train) = bird-1 (test)" in said
+    assert "class-0 [odd] (train) = class-1 (test)" in said
 
 
 def test_check_says_when_there_are_none(birds, cache_home, capsys):

@@ -1,15 +1,13 @@
 """`torchrun -m adaptask train`: one folder, one voice, and a run that survives its processes."""
 
 import json
-import os
 import shutil
 import signal
-import socket
 import time
-from pathlib import Path
 
 import pytest
 import torch
+from torch.distributed import TCPStore
 
 from adaptask.cli import main
 from adaptask.experiments.training_commands import _was_restarted
@@ -23,31 +21,30 @@ SECONDS = 120
 # Adam makes steps out of gradients that are nothing but rounding.
 PLAIN = ["--optimiser.name", "sgd", "--lr", "0.01", "--n-tasks", "4", "--steps", "24"]
 
-pytestmark = [
-    pytest.mark.xdist_group("torchrun runs"),  # which make the run of the fixture once
-    pytest.mark.skipif(not Path("/proc").exists(), reason="looks for processes in /proc"),
-]
+# Which make the run of the fixture once.
+pytestmark = pytest.mark.xdist_group("torchrun runs")
 
 
 @pytest.fixture(scope="module")
-def finished(torchrun, tmp_path_factory):
+def words(tiny_words):
+    """The options of a run."""
+    return [*tiny_words, *PLAIN]
+
+
+@pytest.fixture
+def meeting():
+    """Where machines meet: here, at a port that nobody else can have taken meanwhile."""
+    return TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+
+
+@pytest.fixture(scope="module")
+def finished(torchrun, words, tmp_path_factory):
     """A run that two processes made, and what they said."""
     folder = tmp_path_factory.mktemp("runs") / "two"
-    process = torchrun("-m", "adaptask", "train", *words(), "--output", folder)
+    process = torchrun("-m", "adaptask", "train", *words, "--output", folder)
     said = process.communicate(timeout=SECONDS)[1]
     assert process.returncode == 0, said
     return folder, said
-
-
-def words():
-    """What the fixture `tiny_run` says, for fixtures of a module."""
-    text = (
-        "--dataset tiny --data.augmentation none --conv4.filters 4 --n-way 3 --n-query 4 "
-        "--every.log 2 --every.validate 3 --every.checkpoint 4 --every.snapshot 5 "
-        "--evaluation.n-episodes 6 --evaluation.n-validation 4 --evaluation.n-query 5 "
-        "--machine.threads 1 --device cpu"
-    )
-    return [*text.split(), *PLAIN]
 
 
 def records(folder):
@@ -70,40 +67,47 @@ def state(folder):
     return trainer
 
 
-def same(left, right):
-    if isinstance(left, torch.Tensor):
-        return torch.equal(left, right)
-    if isinstance(left, dict):
-        return left.keys() == right.keys() and all(same(left[k], right[k]) for k in left)
-    if isinstance(left, list | tuple):
-        return len(left) == len(right) and all(map(same, left, right))
-    return left == right
+# A process that signals itself does so in the middle of a run, however slow the machine is.
+SIGNALS_ITSELF = """
+import os, sys
+from pathlib import Path
+
+from adaptask.cli import main
+from adaptask.training.trainer import Trainer
+
+number, at_step, note, *arguments = sys.argv[1:]
+advance = Trainer._advance
+
+def advance_or_die(trainer, n_steps):
+    is_first_time = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+    if os.environ["RANK"] == "1" and is_first_time and trainer.step == int(at_step):
+        Path(note).write_text(str(os.getpid()))
+        os.kill(os.getpid(), int(number))
+    advance(trainer, n_steps)
+
+Trainer._advance = advance_or_die
+sys.exit(main(arguments))
+"""
 
 
-def process_of(launcher, rank):
-    """The process that a launcher has started with that rank."""
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-            variables = (path / "environ").read_bytes().split(b"\0")
-        except (OSError, IndexError):
-            continue  # it has ended meanwhile
-        if parent == launcher.pid and f"RANK={rank}".encode() in variables:
-            return int(path.name)
-    raise AssertionError(f"no process of rank {rank}")
+@pytest.fixture
+def signalled(torchrun, words, tmp_path):
+    """Makes a run whose second process signals itself; returns its folder, launcher and pid."""
+
+    def start(number, *, at_step, options=()):
+        script, folder, note = (tmp_path / name for name in ("script.py", "run", "pid"))
+        script.write_text(SIGNALS_ITSELF)
+        run = ("train", *words, "--output", folder)
+        launcher = torchrun(script, int(number), at_step, note, *run, options=options)
+        said = launcher.communicate(timeout=SECONDS)[1]
+        return folder, launcher.returncode, said, int(note.read_text())
+
+    return start
 
 
-def wait_for_records(folder, n_records, launcher):
-    metrics, deadline = folder / "metrics.jsonl", time.monotonic() + SECONDS
-    while not metrics.exists() or metrics.read_bytes().count(b"\n") < n_records:
-        assert launcher.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-
-
-def test_two_processes_leave_the_run_of_one(finished, tiny, tmp_path, capsys):
+def test_two_processes_leave_the_run_of_one(words, finished, tiny, tmp_path, capsys):
     folder, said = finished
-    assert main(["train", *words(), "--output", str(tmp_path / "one")]) == 0
+    assert main(["train", *words, "--output", str(tmp_path / "one")]) == 0
     spoken = capsys.readouterr().err
     lines = [line for line in said.splitlines() if line.startswith("step ")]
     assert len(lines) == len([line for line in spoken.splitlines() if line.startswith("step ")])
@@ -122,22 +126,16 @@ def test_two_processes_leave_the_run_of_one(finished, tiny, tmp_path, capsys):
     assert json.loads((folder / "environment.json").read_text())[0]["n_processes"] == 2
 
 
-def test_a_killed_process_is_named_and_torchrun_goes_on_to_the_same_end(
-    finished, torchrun, tmp_path
-):
-    folder = tmp_path / "killed"
-    run = ("-m", "adaptask", "train", *words(), "--output", folder)
-    launcher = torchrun(*run, options=("--max-restarts", "1"))
-    wait_for_records(folder, 1, launcher)
-    victim = process_of(launcher, 1)  # now, since looking for it takes longer than some steps
-    wait_for_records(folder, 6, launcher)  # the first checkpoint is there
-    os.kill(victim, signal.SIGKILL)
-    said = launcher.communicate(timeout=SECONDS)[1]
-    assert launcher.returncode == 0, said
+def test_a_killed_process_is_named_and_torchrun_goes_on_to_the_same_end(finished, signalled, same):
+    # After the first checkpoint, which comes after four steps.
+    folder, code, said, victim = signalled(
+        signal.SIGKILL, at_step=6, options=("--max-restarts", "1")
+    )
+    assert code == 0, said
     assert said.count("adaptask: ") == 1
     assert f"process {victim}) died without a word" in said
     assert "adaptask: rank 1 (" in said
-    assert "going on from step" in said
+    assert "going on from step 4 of" in said
     whole, _ = finished
     assert records(folder) == records(whole)
     assert same(state(folder), state(whole))
@@ -146,14 +144,11 @@ def test_a_killed_process_is_named_and_torchrun_goes_on_to_the_same_end(
     )
 
 
-def test_all_stop_at_the_same_step_and_one_process_can_go_on(finished, torchrun, tiny, tmp_path):
-    folder = tmp_path / "stopped"
-    launcher = torchrun("-m", "adaptask", "train", *words(), "--output", folder)
-    wait_for_records(folder, 1, launcher)
-    os.kill(process_of(launcher, 1), signal.SIGTERM)
-    said = launcher.communicate(timeout=SECONDS)[1]
-    assert launcher.returncode == 1
+def test_all_stop_at_the_same_step_and_one_process_can_go_on(finished, signalled, tiny):
+    folder, code, said, _ = signalled(signal.SIGTERM, at_step=3)
+    assert code == 1
     step = state(folder)["step"]
+    assert 3 < step < 24
     assert f"Stopped after step {step}." in said
     assert "To go on: torchrun ... -m adaptask train --resume" in said
     assert "adaptask: " not in said
@@ -192,22 +187,17 @@ def sizes(folder):
     return [entry.get("n_processes", 1) for entry in environments]
 
 
-def free_endpoint():
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        return f"localhost:{free.getsockname()[1]}"
-
-
-def test_a_machine_may_join_a_run_and_leave_it(torchrun, monkeypatch, tmp_path):
+def test_a_machine_may_join_a_run_and_leave_it(torchrun, words, meeting, monkeypatch, tmp_path):
     # With torch 2.13 machines that join later do not find the store otherwise.
     monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     folder = tmp_path / "run"
     # Quiet: nobody reads what is said before the end, and a pipe holds little.
-    run = ("-m", "adaptask", "train", *words(), "--steps", "1000000", "--quiet")
+    run = ("-m", "adaptask", "train", *words, "--steps", "1000000", "--quiet")
     run += ("--output", folder)
     options = ("--nnodes", "1:2", "--max-restarts", "1", "--rdzv-backend", "c10d")
-    options += ("--rdzv-endpoint", free_endpoint(), "--rdzv-id", "grows")
-    options += ("--rdzv-conf", "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3")
+    options += ("--rdzv-endpoint", f"localhost:{meeting.port}", "--rdzv-id", "grows")
+    patience = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3"
+    options += ("--rdzv-conf", f"is_host=0,{patience}")
     machines = [torchrun(*run, n_processes=1, options=options)]
     try:
         wait_for_sizes(folder, [1], machines[0])
@@ -233,9 +223,16 @@ def wait_for_sizes(folder, expected, launcher):
         assert launcher.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.05)
+    before = n_lines(folder)
+    while n_lines(folder) < before + 3:
+        assert launcher.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def n_lines(folder):
     metrics = folder / "metrics.jsonl"
-    n_records = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
-    wait_for_records(folder, n_records + 3, launcher)
+    return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
 
 
 @pytest.mark.parametrize(
@@ -267,11 +264,11 @@ def test_what_a_job_of_torchrun_began_it_goes_on_with(monkeypatch, tmp_path, var
     assert not _was_restarted(free)
 
 
-def test_an_error_of_the_first_process_before_training_ends_all(torchrun, tmp_path):
+def test_an_error_of_the_first_process_before_training_ends_all(words, torchrun, tmp_path):
     folder = tmp_path / "taken"
     folder.mkdir()
     with FolderLock(folder / "lock").held():
-        launcher = torchrun("-m", "adaptask", "train", *words(), "--output", folder)
+        launcher = torchrun("-m", "adaptask", "train", *words, "--output", folder)
         said = launcher.communicate(timeout=SECONDS)[1]
     assert launcher.returncode == 1
     assert said.count("adaptask: ") == 1
@@ -291,8 +288,10 @@ def test_commands_for_one_process_are_refused(tiny, monkeypatch, tmp_path, capsy
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_a_process_on_a_gpu_captures_its_messages_and_makes_the_same_run(torchrun, tiny, tmp_path):
-    run = ["train", *words(), "--device", "cuda", "--engine", "graph"]
+def test_a_process_on_a_gpu_captures_its_messages_and_makes_the_same_run(
+    words, torchrun, tiny, tmp_path
+):
+    run = ["train", *words, "--device", "cuda", "--engine", "graph"]
     launcher = torchrun("-m", "adaptask", *run, "--output", tmp_path / "run", n_processes=1)
     said = launcher.communicate(timeout=SECONDS)[1]
     assert launcher.returncode == 0, said
@@ -306,13 +305,14 @@ def test_a_process_on_a_gpu_captures_its_messages_and_makes_the_same_run(torchru
 
 
 def test_two_machines_that_share_no_folder_make_the_run_of_two_processes(
-    finished, torchrun, tmp_path
+    finished, torchrun, words, meeting, tmp_path, same
 ):
-    options = ["--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", free_endpoint()]
+    endpoint = ("--rdzv-endpoint", f"localhost:{meeting.port}", "--rdzv-conf", "is_host=0")
+    options = ["--nnodes", "2", "--rdzv-backend", "c10d", *endpoint]
     folders = [tmp_path / "here", tmp_path / "there"]
     machines = [
         torchrun(
-            *("-m", "adaptask", "train", *words(), "--output", folder),
+            *("-m", "adaptask", "train", *words, "--output", folder),
             n_processes=1,
             options=(*options, "--rdzv-id", "7"),
         )

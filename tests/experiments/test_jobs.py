@@ -22,25 +22,6 @@ from adaptask.report.records import RunRecord
 from adaptask.training.checkpoints import load_checkpoint
 
 
-class Notes:
-    """A display that remembers."""
-
-    def __init__(self):
-        self.events, self.steps, self.warnings = [], {}, []
-
-    def begin_job(self, job):
-        self.events.append(("begin", job.name))
-
-    def advance_job(self, job, step, metrics):
-        self.steps[job.name] = step
-
-    def end_job(self, job, failure):
-        self.events.append(("end", job.name, failure))
-
-    def warn(self, text):
-        self.warnings.append(text)
-
-
 @pytest.fixture
 def three_jobs(tiny_config, tmp_path):
     """Three runs; the second cannot be made."""
@@ -53,8 +34,7 @@ def three_jobs(tiny_config, tmp_path):
 
 
 @pytest.mark.parametrize("sharing", [Sharing(1), Sharing(2), Sharing(2, together=True)])
-def test_what_fails_does_not_stop_the_rest(three_jobs, sharing):
-    notes = Notes()
+def test_what_fails_does_not_stop_the_rest(three_jobs, sharing, notes):
     failures = run_jobs(three_jobs, notes, sharing)
     assert failures.keys() == {"bad"}
     assert "n_way must be between 2 and 12" in failures["bad"]
@@ -76,7 +56,7 @@ def test_what_fails_does_not_stop_the_rest(three_jobs, sharing):
     ],
 )
 def test_together_they_come_to_the_same_as_one_after_the_other(
-    tiny_config, tmp_path, device, monkeypatch
+    tiny_config, tmp_path, device, monkeypatch, take_notes
 ):
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     machine = replace(tiny_config.machine, device=device, deterministic=device == "cuda")
@@ -86,7 +66,7 @@ def test_together_they_come_to_the_same_as_one_after_the_other(
         jobs = [
             Job(str(i), replace(tiny_config, seed=i), tmp_path / folder / str(i)) for i in range(6)
         ]
-        assert run_jobs(jobs, Notes(), sharing) == {}
+        assert run_jobs(jobs, take_notes(), sharing) == {}
         states = [load_checkpoint(job.path / "last.pt")["trainer"] for job in jobs]
         tests = [json.loads((job.path / "test.json").read_bytes()) for job in jobs]
         return states, tests
@@ -105,17 +85,18 @@ def test_together_they_come_to_the_same_as_one_after_the_other(
             torch.testing.assert_close(left, right, rtol=0, atol=0)
 
 
-def test_what_fills_a_gpu_comes_after_what_is_made_together(tiny_config, tmp_path):
+def test_what_fills_a_gpu_comes_after_what_is_made_together(tiny_config, tmp_path, notes):
     maml = replace(tiny_config, model=replace(tiny_config.model, learner="maml"))
     configs = {"large": maml, "first": tiny_config, "second": replace(tiny_config, seed=1)}
     jobs = [Job(name, config, tmp_path / name) for name, config in configs.items()]
-    notes = Notes()
     assert run_jobs(jobs, notes, Sharing(2, together=True)) == {}
     assert [event[1] for event in notes.events][-2:] == ["large", "large"]
     assert all(RunRecord(job.path).is_finished for job in jobs)
 
 
-def test_a_failure_is_left_in_the_folder_until_the_run_succeeds(tiny_config, tmp_path, monkeypatch):
+def test_a_failure_is_left_in_the_folder_until_the_run_succeeds(
+    tiny_config, tmp_path, monkeypatch, take_notes
+):
     job = Job("job", tiny_config, tmp_path / "run")
 
     def fail(*args, **kwargs):
@@ -123,34 +104,34 @@ def test_a_failure_is_left_in_the_folder_until_the_run_succeeds(tiny_config, tmp
 
     with monkeypatch.context() as patch:
         patch.setattr("adaptask.experiments.running.save_portrait", fail)
-        assert run_jobs([job], Notes()) == {"job": "ZeroDivisionError: by chance"}
+        assert run_jobs([job], take_notes()) == {"job": "ZeroDivisionError: by chance"}
     assert "Traceback" in RunRecord(job.path).failure
-    assert run_jobs([job], Notes()) == {}
+    assert run_jobs([job], take_notes()) == {}
     assert RunRecord(job.path).failure is None
     assert not (job.path / FAILURE).exists()
 
 
-def test_a_run_that_goes_on_keeps_its_precision(tiny_config, tmp_path):
+def test_a_run_that_goes_on_keeps_its_precision(tiny_config, tmp_path, take_notes):
     half = replace(tiny_config.machine, precision="bfloat16")
     job = Job("job", replace(tiny_config, machine=half), tmp_path / "run")
-    assert run_jobs([job], Notes()) == {}
+    assert run_jobs([job], take_notes()) == {}
     # Left to a CPU it would be float32.
-    assert run_jobs([replace(job, config=replace(tiny_config, steps=14))], Notes()) == {}
+    assert run_jobs([replace(job, config=replace(tiny_config, steps=14))], take_notes()) == {}
     assert load_config(job.path / "config.toml").machine.precision == "bfloat16"
     assert load_checkpoint(job.path / "last.pt")["trainer"]["step"] == 14
 
 
-def test_finished_runs_are_left_alone(tiny_config, tmp_path):
+def test_finished_runs_are_left_alone(tiny_config, tmp_path, take_notes):
     job = Job("job", tiny_config, tmp_path / "run")
-    assert run_jobs([job], Notes()) == {}
+    assert run_jobs([job], take_notes()) == {}
     before = {path: path.stat().st_mtime_ns for path in job.path.rglob("*")}
-    notes = Notes()
+    notes = take_notes()
     assert run_jobs([job], notes) == {}
     assert {path: path.stat().st_mtime_ns for path in job.path.rglob("*")} == before
     assert notes.steps == {}
 
 
-def test_a_process_that_dies_fails_its_run_alone(three_jobs, monkeypatch):
+def test_a_process_that_dies_fails_its_run_alone(three_jobs, monkeypatch, take_notes):
     first, _, last = three_jobs
     pools = []
     hire = jobs_module._Pool._hire
@@ -164,17 +145,17 @@ def test_a_process_that_dies_fails_its_run_alone(three_jobs, monkeypatch):
             os.kill(process.pid, signal.SIGKILL)
 
     monkeypatch.setattr(jobs_module._Pool, "_hire", kill_the_first)
-    failures = run_jobs([first, last], Notes(), Sharing(2))
+    failures = run_jobs([first, last], take_notes(), Sharing(2))
     assert failures.keys() == {"first"}
     assert "killed by signal 9" in failures["first"]
     assert RunRecord(last.path).is_finished
-    assert run_jobs([first, last], Notes(), Sharing(1)) == {}
+    assert run_jobs([first, last], take_notes(), Sharing(1)) == {}
     assert RunRecord(first.path).is_finished
 
 
 @pytest.mark.parametrize("sharing", [Sharing(1), Sharing(2, together=True)])
-def test_a_display_that_fails_is_no_success(three_jobs, monkeypatch, sharing):
-    jobs, notes = [three_jobs[0], three_jobs[2]], Notes()
+def test_a_display_that_fails_is_no_success(three_jobs, monkeypatch, sharing, take_notes):
+    jobs, notes = [three_jobs[0], three_jobs[2]], take_notes()
 
     def fail(job, failure):
         raise BrokenPipeError("nobody reads")
@@ -215,7 +196,7 @@ SCRIPT = """
         ("together", signal.SIGTERM),
     ],
 )
-def test_its_runs_end_with_it(tiny_config, tmp_path, how, number):
+def test_its_runs_end_with_it(tiny_config, tmp_path, how, number, take_notes):
     from adaptask.experiments.config_file import dump_config
 
     (tmp_path / "config.toml").write_text(dump_config(tiny_config))
@@ -248,7 +229,7 @@ def test_its_runs_end_with_it(tiny_config, tmp_path, how, number):
     while True:  # the locks of the runs come free when nobody trains there
         try:
             failures = run_jobs(
-                [Job("0", replace(tiny_config, steps=5), tmp_path / "run-0")], Notes()
+                [Job("0", replace(tiny_config, steps=5), tmp_path / "run-0")], take_notes()
             )
         except AdaptaskError:
             failures = {"0": "held"}

@@ -44,17 +44,6 @@ def ending(folder):
     }
 
 
-def same(left, right):
-    """Compare to the last bit."""
-    if isinstance(left, torch.Tensor):
-        return torch.equal(left, right)
-    if isinstance(left, dict):
-        return left.keys() == right.keys() and all(same(left[k], right[k]) for k in left)
-    if isinstance(left, list | tuple):
-        return len(left) == len(right) and all(map(same, left, right))
-    return left == right
-
-
 def arguments(tiny_run, folder):
     if (folder / "config.toml").exists():
         return ["train", "--resume", str(folder), "--quiet"]
@@ -76,7 +65,7 @@ quiet_forks = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning
     ],
 )
 def test_a_run_killed_again_and_again_ends_as_one_left_alone(
-    tiny_run, tmp_path, kills, flags, seed
+    tiny_run, tmp_path, kills, flags, seed, same
 ):
     tiny_run = [*tiny_run, *flags.split()]
     alone, folder = tmp_path / "alone", tmp_path / "killed"
@@ -98,7 +87,7 @@ def more_steps(folder, n_steps):
 
 @quiet_forks
 def test_a_finished_run_that_is_killed_when_it_gets_more_steps_makes_them(
-    tiny_run, tiny_config, tmp_path, kills
+    tiny_run, tiny_config, tmp_path, kills, same
 ):
     alone, folder = tmp_path / "alone", tmp_path / "killed"
     for path in (alone, folder):
@@ -124,7 +113,7 @@ def test_a_finished_run_that_is_killed_when_it_gets_more_steps_makes_them(
     assert same(ending(alone)["last"]["learner"], ending(folder)["last"]["learner"])
 
 
-def test_the_command_itself_survives_a_kill_and_an_interruption(tiny_run, tmp_path):
+def test_the_command_itself_survives_a_kill_and_an_interruption(tiny_run, tmp_path, same):
     command = [sys.executable, "-m", "adaptask"]
     assert main(arguments(tiny_run, tmp_path / "alone")) == 0
     folder = tmp_path / "killed"

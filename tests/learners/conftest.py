@@ -69,3 +69,24 @@ def feature_episodes():
         )
 
     return make
+
+
+def episodes_of_seed(n_tasks=3, n_way=3, n_shot=2, n_query=3, image_shape=(2, 8, 8), seed=0):
+    random = torch.Generator().manual_seed(seed)
+
+    def images(n):
+        return torch.randn(n_tasks, n, *image_shape, generator=random, dtype=torch.float64)
+
+    return Episodes(
+        class_ids=torch.arange(n_way).repeat(n_tasks, 1),
+        support_images=images(n_way * n_shot),
+        support_labels=torch.arange(n_way).repeat_interleave(n_shot).repeat(n_tasks, 1),
+        query_images=images(n_way * n_query),
+        query_labels=torch.arange(n_way).repeat_interleave(n_query).repeat(n_tasks, 1),
+    )
+
+
+@pytest.fixture(scope="session")
+def make_episodes():
+    """Makes episodes in float64 that depend on a seed alone, classes always the same."""
+    return episodes_of_seed

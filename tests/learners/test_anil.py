@@ -1,30 +1,22 @@
 """ANIL's written-out inner loop equals gradient descent on the head."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
 from adaptask.backbones import build_backbone
 from adaptask.errors import ArgumentError
-from adaptask.interfaces import Episodes
 from adaptask.learners import build_learner
 
 N_WAY = 3
 
 
-def make_episodes(n_tasks=2, n_shot=2, n_query=3, n_way=N_WAY):
-    random = torch.Generator().manual_seed(0)
-
-    def images(n):
-        return torch.randn(n_tasks, n, 1, 16, 16, generator=random, dtype=torch.float64)
-
-    return Episodes(
-        class_ids=torch.arange(n_way).repeat(n_tasks, 1),
-        support_images=images(n_way * n_shot),
-        support_labels=torch.arange(n_way).repeat_interleave(n_shot).repeat(n_tasks, 1),
-        query_images=images(n_way * n_query),
-        query_labels=torch.arange(n_way).repeat_interleave(n_query).repeat(n_tasks, 1),
-    )
+@pytest.fixture
+def make_episodes(make_episodes):
+    """Makes episodes of two tasks, of images without colour."""
+    return partial(make_episodes, n_tasks=2, image_shape=(1, 16, 16))
 
 
 def build(**settings):
@@ -55,7 +47,7 @@ def by_autograd(learner, episodes):
 
 @pytest.mark.parametrize("learn_inner_lr", [False, True])
 @pytest.mark.parametrize("first_order", [False, True])
-def test_the_gradient_equals_autograds(first_order, learn_inner_lr):
+def test_the_gradient_equals_autograds(first_order, learn_inner_lr, make_episodes):
     learner = build(
         inner_steps=3, inner_lr=0.3, first_order=first_order, learn_inner_lr=learn_inner_lr
     )
@@ -68,7 +60,7 @@ def test_the_gradient_equals_autograds(first_order, learn_inner_lr):
         torch.testing.assert_close(left, right, atol=1e-6, rtol=1e-5)
 
 
-def test_the_features_stay_as_they_are():
+def test_the_features_stay_as_they_are(make_episodes):
     """Without its inner steps it is a linear classifier, and these change the head alone."""
     episodes, learner = make_episodes(), build(inner_steps=0, evaluation_steps=2)
     images = torch.cat((episodes.support_images, episodes.query_images), dim=1)
@@ -84,6 +76,6 @@ def test_the_features_stay_as_they_are():
     assert not torch.allclose(adapted, plain)
 
 
-def test_another_way_is_refused():
+def test_another_way_is_refused(make_episodes):
     with pytest.raises(ArgumentError, match="built for tasks of 3 classes"):
         build()(make_episodes(n_way=4))

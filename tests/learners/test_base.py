@@ -87,3 +87,19 @@ def test_in_mixed_precision_features_are_compared_in_single(name, episodes):
     features = seen[0].double()
     expected = learner._classify(features[:, :6].unflatten(1, (3, 2)), features[:, 6:])
     torch.testing.assert_close(logits.double(), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "missing"),
+    [
+        ("protonet", {"scale_by_dimension": True}, "n_features"),
+        ("matchingnet", {"full_context": True}, "n_features"),
+        ("relationnet", {}, "feature_shape, feature_maps"),
+        ("anil", {"n_way": 3}, "n_features"),
+        ("maml", {"n_way": 3}, "n_features, image_shape"),
+        ("reptile", {"n_way": 3}, "n_features, image_shape"),
+    ],
+)
+def test_a_backbone_that_lacks_what_a_learner_reads_of_it_is_refused(name, settings, missing):
+    with pytest.raises(ArgumentError, match=f"Flatten has no {missing}"):
+        build_learner(name, backbone=torch.nn.Flatten(), **settings)

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import runpy
 import warnings
 from pathlib import Path
 
@@ -14,7 +15,9 @@ from scipy.optimize import minimize
 from adaptask.learners import crammer_singer
 from adaptask.learners.crammer_singer import TOLERANCE, solve_crammer_singer
 
-REFERENCES = json.loads((Path(__file__).parent / "references/crammer_singer.json").read_text())
+FOLDER = Path(__file__).parent / "references"
+REFERENCES = json.loads((FOLDER / "crammer_singer.json").read_text())
+features_of = runpy.run_path(str(FOLDER / "make_crammer_singer.py"))["features"]
 
 
 def went_astray(program):
@@ -100,20 +103,11 @@ def clustered(n_way, n_shot, *, n_tasks=3, n_features=64, seed=0):
     return features.clamp(min=0).flatten(1, 2)
 
 
-def reference_features(n_way, n_shot, size, n_query=3, n_features=64):
-    """As references/make_crammer_singer.py has them."""
-    random = np.random.RandomState(n_shot)
-    centres = random.standard_normal((n_way, 1, n_features))
-    noise = random.standard_normal((n_way, n_shot, n_features))
-    support = np.maximum(0.5 * centres + noise, 0).reshape(-1, n_features)
-    query = np.maximum(random.standard_normal((n_query, n_features)), 0)
-    return size * torch.from_numpy(support)[None], size * torch.from_numpy(query)[None]
-
-
 @pytest.mark.parametrize("solver", ["cvxpy", "scikit-learn"])
 @pytest.mark.parametrize("case", REFERENCES, ids=lambda c: f"{c['n_shot']}-{c['size']}")
 def test_logits_are_those_of_other_solvers(case, solver, method):
-    support, query = reference_features(case["n_way"], case["n_shot"], case["size"])
+    features = features_of(case["n_way"], case["n_shot"], case["size"])
+    support, query = (torch.from_numpy(part)[None] for part in features)
     alpha, error = solve_crammer_singer(gram(support), n_way=case["n_way"], penalty=case["penalty"])
     logits = query @ (alpha @ support).transpose(1, 2)
     expected = torch.tensor(case["logits"][solver], dtype=torch.float64)[None]
@@ -326,7 +320,8 @@ def test_logits_by_kernels_are_those_of_other_solvers(launches, case, monkeypatc
     if INTERPRETED and (case["n_shot"], case["size"]) != (1, 1.0):
         pytest.skip("interpreted, this takes minutes")
     by_kernels(launches, monkeypatch)
-    support, query = reference_features(case["n_way"], case["n_shot"], case["size"])
+    features = features_of(case["n_way"], case["n_shot"], case["size"])
+    support, query = (torch.from_numpy(part)[None] for part in features)
     alpha, _ = solve_crammer_singer(gram(support), n_way=case["n_way"], penalty=case["penalty"])
     logits = query @ (alpha @ support).transpose(1, 2)
     for expected in case["logits"].values():

@@ -1,8 +1,5 @@
 """On a GPU: the same laws, no waiting for the device, and a step that fits into one graph."""
 
-import contextlib
-import warnings
-
 import pytest
 import torch
 
@@ -42,18 +39,6 @@ def exact_arithmetic():
         yield
 
 
-@contextlib.contextmanager
-def no_synchronisation():
-    torch.cuda.synchronize()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it calls itself a prototype
-        torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-
-
 def subject_of(name, settings, backbone, backbone_settings):
     def build(seed):
         features = build_backbone(backbone, image_shape=(1, 16, 16), **backbone_settings)
@@ -71,7 +56,7 @@ def test_every_learner_obeys_every_law_on_a_gpu(case, law):
 
 @pytest.mark.parametrize("mixed", [False, True], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_step_never_waits_for_the_device(case, mixed):
+def test_a_step_never_waits_for_the_device(case, mixed, no_synchronisation):
     subject = subject_of(*case)
     learner, episodes = subject.learner(0, training=True), subject.episodes(0)
     autocast = torch.autocast("cuda", dtype=torch.bfloat16, enabled=mixed)

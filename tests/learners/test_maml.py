@@ -13,7 +13,6 @@ from torch.nn.functional import cross_entropy
 
 from adaptask.backbones import build_backbone
 from adaptask.errors import ArgumentError
-from adaptask.interfaces import Episodes
 from adaptask.learners import build_learner
 
 N_WAY = 3
@@ -29,21 +28,6 @@ class Flat(nn.Module):
 
     def forward(self, images):
         return images.flatten(-3)
-
-
-def make_episodes(n_tasks=3, n_shot=2, n_query=3, image_shape=(2, 8, 8), seed=0):
-    random = torch.Generator().manual_seed(seed)
-
-    def images(n):
-        return torch.randn(n_tasks, n, *image_shape, generator=random, dtype=torch.float64)
-
-    return Episodes(
-        class_ids=torch.arange(N_WAY).repeat(n_tasks, 1),
-        support_images=images(N_WAY * n_shot),
-        support_labels=torch.arange(N_WAY).repeat_interleave(n_shot).repeat(n_tasks, 1),
-        query_images=images(N_WAY * n_query),
-        query_labels=torch.arange(N_WAY).repeat_interleave(n_query).repeat(n_tasks, 1),
-    )
 
 
 def in_float32(episodes):
@@ -109,7 +93,9 @@ def looped_loss(learner, episodes, *, first_order=False):
 @pytest.mark.parametrize("learn_inner_lr", [False, True])
 @pytest.mark.parametrize("inner_steps", [1, 3])
 @pytest.mark.parametrize("backbone", ["conv4", "flat"])
-def test_the_second_order_gradient_equals_finite_differences(backbone, inner_steps, learn_inner_lr):
+def test_the_second_order_gradient_equals_finite_differences(
+    backbone, inner_steps, learn_inner_lr, make_episodes
+):
     learner = build(backbone, inner_steps=inner_steps, inner_lr=0.1, learn_inner_lr=learn_inner_lr)
     episodes = make_episodes()
     gradients = gradient_of(learner, episodes)
@@ -129,7 +115,7 @@ def test_the_second_order_gradient_equals_finite_differences(backbone, inner_ste
 
 
 @pytest.mark.parametrize("first_order", [False, True])
-def test_both_orders_equal_the_closed_form_for_softmax_regression(first_order):
+def test_both_orders_equal_the_closed_form_for_softmax_regression(first_order, make_episodes):
     """One step of softmax regression: its gradient and Hessian are in every textbook."""
     rate = 0.2
     learner = build(
@@ -180,7 +166,7 @@ CASES = [
 
 @pytest.mark.parametrize("settings", CASES, ids=str)
 @pytest.mark.parametrize("norm", ["batch", "task", "none"])
-def test_all_tasks_at_once_equal_the_loop_over_tasks(settings, norm):
+def test_all_tasks_at_once_equal_the_loop_over_tasks(settings, norm, make_episodes):
     learner, episodes = build(norm=norm, **settings), make_episodes()
     got = gradient_of(learner, episodes)
     loss = looped_loss(learner, episodes, first_order=learner.first_order)
@@ -191,7 +177,7 @@ def test_all_tasks_at_once_equal_the_loop_over_tasks(settings, norm):
         assert (left - right).abs().max() < 1e-9
 
 
-def test_a_residual_backbone_adapts_too():
+def test_a_residual_backbone_adapts_too(make_episodes):
     learner = build("resnet12", inner_steps=2, inner_lr=0.1).eval()  # without dropout
     episodes = make_episodes(image_shape=(2, 16, 16))
     expected = torch.autograd.grad(looped_loss(learner, episodes), list(learner.parameters()))
@@ -199,7 +185,7 @@ def test_a_residual_backbone_adapts_too():
         assert (left - right).abs().max() < 1e-9
 
 
-def test_differentiating_the_logits_gives_the_same_gradient():
+def test_differentiating_the_logits_gives_the_same_gradient(make_episodes):
     learner, episodes = build(inner_steps=2, inner_lr=0.1, task_chunk=2), make_episodes()
     expected = gradient_of(learner, episodes)
     loss = learner.loss(learner(episodes), episodes.query_labels)
@@ -210,7 +196,7 @@ def test_differentiating_the_logits_gives_the_same_gradient():
         assert (left - right).abs().max() < 1e-12
 
 
-def test_without_inner_steps_it_is_the_plain_network():
+def test_without_inner_steps_it_is_the_plain_network(make_episodes):
     learner, episodes = build(inner_steps=0), make_episodes()
     plain = torch.stack([learner.head(learner.backbone(x)) for x in episodes.query_images])
     torch.testing.assert_close(learner(episodes), plain, atol=1e-12, rtol=0)
@@ -222,7 +208,7 @@ def test_without_inner_steps_it_is_the_plain_network():
         assert (left - right).abs().max() < 1e-12
 
 
-def test_training_and_evaluation_have_steps_of_their_own():
+def test_training_and_evaluation_have_steps_of_their_own(make_episodes):
     episodes = make_episodes()
     learner = build(inner_steps=1, evaluation_steps=4, inner_lr=0.1)
     longer = build(inner_steps=4, inner_lr=0.1)
@@ -230,7 +216,7 @@ def test_training_and_evaluation_have_steps_of_their_own():
     assert not torch.allclose(learner.train()(episodes), longer(episodes))
 
 
-def test_without_transduction_a_query_does_not_know_the_others():
+def test_without_transduction_a_query_does_not_know_the_others(make_episodes):
     episodes = make_episodes()
     fewer = replace(
         episodes,
@@ -243,7 +229,7 @@ def test_without_transduction_a_query_does_not_know_the_others():
         assert same != transductive
 
 
-def test_frozen_parameters_neither_adapt_nor_learn():
+def test_frozen_parameters_neither_adapt_nor_learn(make_episodes):
     learner, episodes = build(inner_steps=2, inner_lr=0.5), make_episodes()
     before = learner(episodes)
     for parameter in learner.backbone.parameters():
@@ -263,14 +249,14 @@ def test_frozen_parameters_neither_adapt_nor_learn():
     assert not torch.allclose(before, learner(episodes))
 
 
-def test_a_learner_that_is_frozen_altogether_says_that_it_cannot_adapt():
+def test_a_learner_that_is_frozen_altogether_says_that_it_cannot_adapt(make_episodes):
     learner = build().requires_grad_(False)
     with pytest.raises(ArgumentError, match="nothing can adapt"):
         learner.eval()(make_episodes())
 
 
 @pytest.mark.parametrize("name", ["maml", "reptile"])
-def test_inference_mode_adapts_all_the_same(name):
+def test_inference_mode_adapts_all_the_same(name, make_episodes):
     learner = build(name=name).eval()
     with torch.no_grad():
         expected = learner(make_episodes())
@@ -280,7 +266,7 @@ def test_inference_mode_adapts_all_the_same(name):
 
 
 @pytest.mark.parametrize("name", ["maml", "reptile"])
-def test_mixed_precision_trains_in_the_same_direction(name):
+def test_mixed_precision_trains_in_the_same_direction(name, make_episodes):
     learner, episodes = build(name=name).float(), in_float32(make_episodes())
     directions = []
     for mixed in (False, True):
@@ -293,7 +279,7 @@ def test_mixed_precision_trains_in_the_same_direction(name):
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads Linux's memory counter")
-def test_memory_stays_flat_over_a_thousand_steps():
+def test_memory_stays_flat_over_a_thousand_steps(make_episodes):
     learner = build(inner_steps=1).float()
     optimizer = torch.optim.Adam(learner.parameters(), lr=1e-3)
     episodes = in_float32(make_episodes(n_tasks=1))
@@ -306,7 +292,7 @@ def test_memory_stays_flat_over_a_thousand_steps():
     assert max(pages[-100:]) <= 1.02 * max(pages[:100])
 
 
-def test_task_chunk_bounds_memory():
+def test_task_chunk_bounds_memory(make_episodes):
     """What autograd keeps for the second derivative is that of one chunk, not of all tasks."""
     episodes = make_episodes(n_tasks=8)
 
@@ -352,7 +338,7 @@ def test_bad_settings_are_refused(settings, message):
         build_learner("maml", **{"backbone": backbone, "n_way": 3, **settings})
 
 
-def test_episodes_that_do_not_fit_are_refused_before_anything_happens():
+def test_episodes_that_do_not_fit_are_refused_before_anything_happens(make_episodes):
     learner, episodes = build(), make_episodes()
     other_way = replace(
         episodes,

@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+from functools import partial
 
 import pytest
 import torch
@@ -23,19 +24,10 @@ PARTS = (
 OFF = dict.fromkeys(PARTS, False)
 
 
-def make_episodes(n_tasks=2, n_shot=2, n_query=3, seed=0):
-    random = torch.Generator().manual_seed(seed)
-
-    def images(n):
-        return torch.randn(n_tasks, n, 1, 8, 8, generator=random, dtype=torch.float64)
-
-    return Episodes(
-        class_ids=torch.arange(N_WAY).repeat(n_tasks, 1),
-        support_images=images(N_WAY * n_shot),
-        support_labels=torch.arange(N_WAY).repeat_interleave(n_shot).repeat(n_tasks, 1),
-        query_images=images(N_WAY * n_query),
-        query_labels=torch.arange(N_WAY).repeat_interleave(n_query).repeat(n_tasks, 1),
-    )
+@pytest.fixture
+def make_episodes(make_episodes):
+    """Makes episodes of two tasks, of images without colour."""
+    return partial(make_episodes, n_tasks=2, image_shape=(1, 8, 8))
 
 
 def build(name="maml++", **settings):
@@ -59,7 +51,7 @@ def loss_after(learner, episodes, n_steps):
         return float(shorter.loss(shorter(episodes), episodes.query_labels))
 
 
-def test_with_every_part_off_it_is_maml():
+def test_with_every_part_off_it_is_maml(make_episodes):
     episodes, maml, plus = make_episodes(), build("maml"), build(**OFF)
     plus.begin_step(1, 10)
     assert plus.state_dict().keys() == maml.state_dict().keys()
@@ -70,7 +62,7 @@ def test_with_every_part_off_it_is_maml():
 
 
 @pytest.mark.parametrize("part", [p for p in PARTS if p != "per_step_statistics"])
-def test_each_part_changes_training(part):
+def test_each_part_changes_training(part, make_episodes):
     episodes, maml = make_episodes(), build("maml")
     plus = build(**OFF | {part: True})
     plus.begin_step(0, 100)
@@ -86,7 +78,7 @@ def test_each_part_changes_training(part):
 
 
 @pytest.mark.parametrize("step", [0, 3, 7, 15, 99])
-def test_the_weights_of_the_losses_sum_to_one_and_move_to_the_last(step):
+def test_the_weights_of_the_losses_sum_to_one_and_move_to_the_last(step, make_episodes):
     learner, episodes = build(**OFF | {"multi_step_loss": True}), make_episodes()
     learner.begin_step(step, 100)
     done = min(1, step / 15)
@@ -100,14 +92,14 @@ def test_the_weights_of_the_losses_sum_to_one_and_move_to_the_last(step):
     assert learner.training_step(episodes).loss.item() == pytest.approx(expected, abs=1e-7)
 
 
-def test_the_logits_that_feed_the_sampler_are_those_after_the_last_update():
+def test_the_logits_that_feed_the_sampler_are_those_after_the_last_update(make_episodes):
     episodes = make_episodes()
     learner = build(**OFF | {"multi_step_loss": True})
     learner.begin_step(0, 100)
     assert torch.equal(learner.training_step(episodes).query_logits, learner(episodes).detach())
 
 
-def test_the_order_of_derivatives_rises_when_its_share_of_training_is_over():
+def test_the_order_of_derivatives_rises_when_its_share_of_training_is_over(make_episodes):
     episodes = make_episodes()
     learner = build(**OFF | {"anneal_order": True, "first_order_share": 0.3})
     orders = {True: build("maml", first_order=True), False: build("maml")}
@@ -127,7 +119,7 @@ def test_whoever_does_not_count_steps_gets_the_last_objective():
     assert learner.phase == (False, False)
 
 
-def test_a_step_size_belongs_to_one_tensor_and_one_step():
+def test_a_step_size_belongs_to_one_tensor_and_one_step(make_episodes):
     episodes = make_episodes()
     learner = build(**OFF | {"per_layer_rates": True})
     with torch.no_grad():
@@ -141,7 +133,7 @@ def test_a_step_size_belongs_to_one_tensor_and_one_step():
         assert moved == [True, name != "head.weight", True]
 
 
-def test_more_steps_in_evaluation_go_on_with_what_the_last_has():
+def test_more_steps_in_evaluation_go_on_with_what_the_last_has(make_episodes):
     episodes = make_episodes()
     learner = build(evaluation_steps=5).eval()
     longer = build(inner_steps=5).eval()
@@ -158,7 +150,7 @@ def test_more_steps_in_evaluation_go_on_with_what_the_last_has():
     torch.testing.assert_close(learner(episodes), longer(episodes))
 
 
-def test_every_step_has_a_normalisation_of_its_own():
+def test_every_step_has_a_normalisation_of_its_own(make_episodes):
     episodes = make_episodes()
     learner = build(**OFF | {"per_step_norm": True}).eval()
     assert {len(rows) for rows in learner.step_norms.values()} == {N_STEPS + 1}
@@ -171,7 +163,7 @@ def test_every_step_has_a_normalisation_of_its_own():
 
 
 @pytest.mark.parametrize("step", [0, 60])
-def test_the_gradient_of_all_parts_together_equals_finite_differences(step):
+def test_the_gradient_of_all_parts_together_equals_finite_differences(step, make_episodes):
     learner, episodes = build(first_order_share=0.0), make_episodes()
     learner.begin_step(step, 100)
     gradients = gradient_of(learner, episodes)
@@ -192,7 +184,7 @@ def test_the_gradient_of_all_parts_together_equals_finite_differences(step):
         assert got == pytest.approx(expected, rel=1e-5, abs=1e-6)
 
 
-def test_running_statistics_are_kept_for_every_step_and_used_in_evaluation():
+def test_running_statistics_are_kept_for_every_step_and_used_in_evaluation(make_episodes):
     episodes = make_episodes()
     learner = build(**OFF | {"per_step_statistics": True}, inner_steps=1)
     learner.training_step(episodes)
@@ -218,7 +210,7 @@ def test_running_statistics_are_kept_for_every_step_and_used_in_evaluation():
     assert not torch.allclose(learner(episodes), before)
 
 
-def test_running_statistics_that_have_settled_equal_those_of_the_images():
+def test_running_statistics_that_have_settled_equal_those_of_the_images(make_episodes):
     """After many steps on the same episodes, evaluation normalises as training does."""
     episodes = make_episodes(n_tasks=1)
     learner = build(**OFF | {"per_step_statistics": True}, inner_steps=0)
@@ -238,7 +230,7 @@ def test_bad_settings_are_refused():
         build_learner("maml++", backbone=backbone, n_way=3, per_step_statistics=True)
 
 
-def test_running_statistics_do_not_depend_on_chunks():
+def test_running_statistics_do_not_depend_on_chunks(make_episodes):
     statistics = []
     for task_chunk in (None, 1, 2):
         learner, episodes = build(per_step_statistics=True, task_chunk=task_chunk), make_episodes()

@@ -1,6 +1,7 @@
 """Reptile moves towards where each task's training ends, and nowhere else."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -9,26 +10,16 @@ from torch.nn.functional import cross_entropy
 
 from adaptask.backbones import build_backbone
 from adaptask.errors import ArgumentError
-from adaptask.interfaces import Episodes
 from adaptask.learners import build_learner
 
 N_WAY, N_SHOT = 3, 4
 ALL = {"batch_size": N_WAY * N_SHOT, "anneal": False}
 
 
-def make_episodes(n_tasks=2, n_query=2, seed=0):
-    random = torch.Generator().manual_seed(seed)
-
-    def images(n):
-        return torch.randn(n_tasks, n, 1, 8, 8, generator=random, dtype=torch.float64)
-
-    return Episodes(
-        class_ids=torch.arange(N_WAY).repeat(n_tasks, 1),
-        support_images=images(N_WAY * N_SHOT),
-        support_labels=torch.arange(N_WAY).repeat_interleave(N_SHOT).repeat(n_tasks, 1),
-        query_images=images(N_WAY * n_query),
-        query_labels=torch.arange(N_WAY).repeat_interleave(n_query).repeat(n_tasks, 1),
-    )
+@pytest.fixture
+def make_episodes(make_episodes):
+    """Makes episodes of two tasks, of images without colour."""
+    return partial(make_episodes, n_tasks=2, n_shot=N_SHOT, n_query=2, image_shape=(1, 8, 8))
 
 
 def build(**settings):
@@ -58,7 +49,7 @@ def trained_alone(learner, episodes, task, optimizer):
     return {name: weight.detach() for name, weight in weights.items()}
 
 
-def test_one_inner_step_of_sgd_moves_along_the_plain_gradient():
+def test_one_inner_step_of_sgd_moves_along_the_plain_gradient(make_episodes):
     learner = build(inner_steps=1, inner_optimizer="sgd", inner_lr=0.1, **ALL)
     episodes = make_episodes()
     losses = []
@@ -70,7 +61,7 @@ def test_one_inner_step_of_sgd_moves_along_the_plain_gradient():
 
 
 @pytest.mark.parametrize("kind", ["adam", "sgd"])
-def test_the_inner_loop_equals_torchs_optimisers(kind):
+def test_the_inner_loop_equals_torchs_optimisers(kind, make_episodes):
     learner = build(inner_steps=4, inner_optimizer=kind, inner_lr=0.01, **ALL)
     episodes = make_episodes()
     optimizers = {
@@ -84,7 +75,7 @@ def test_the_inner_loop_equals_torchs_optimisers(kind):
         assert (gradient - expected).abs().max() < 1e-9, name
 
 
-def test_sgd_with_a_learning_rate_of_one_ends_where_the_task_does():
+def test_sgd_with_a_learning_rate_of_one_ends_where_the_task_does(make_episodes):
     learner, episodes = build(inner_steps=3, **ALL), make_episodes(n_tasks=1)
     end = {n: w[0].detach() for n, w in learner._adapt(episodes, differentiable=False).items()}
     optimizer = torch.optim.SGD(learner.parameters(), lr=1.0)
@@ -94,7 +85,7 @@ def test_sgd_with_a_learning_rate_of_one_ends_where_the_task_does():
         torch.testing.assert_close(parameter.detach(), end[name], atol=1e-12, rtol=0)
 
 
-def test_the_step_size_falls_linearly():
+def test_the_step_size_falls_linearly(make_episodes):
     settings = {"inner_steps": 2, "batch_size": N_WAY * N_SHOT}
     learner, constant = build(**settings), build(**settings, anneal=False)
     episodes = make_episodes()
@@ -107,14 +98,14 @@ def test_the_step_size_falls_linearly():
             assert torch.equal(gradient_of(constant, episodes)[name], expected[name])
 
 
-def test_chunks_change_nothing():
+def test_chunks_change_nothing(make_episodes):
     episodes = make_episodes(n_tasks=3)
     whole = gradient_of(build(inner_steps=2, **ALL), episodes)
     for name, gradient in gradient_of(build(inner_steps=2, task_chunk=2, **ALL), episodes).items():
         torch.testing.assert_close(gradient, whole[name], atol=1e-9, rtol=0)
 
 
-def test_held_out_images_take_no_part_in_training():
+def test_held_out_images_take_no_part_in_training(make_episodes):
     learner, episodes = build(inner_steps=2, **ALL), make_episodes()
     other = replace(episodes, query_images=make_episodes(seed=1).query_images)
     first, second = gradient_of(learner, episodes), gradient_of(learner, other)
@@ -125,7 +116,7 @@ def test_held_out_images_take_no_part_in_training():
     assert outcomes[0].loss.item() == pytest.approx(loss.item())
 
 
-def test_mini_batches_go_through_all_images_before_they_begin_anew():
+def test_mini_batches_go_through_all_images_before_they_begin_anew(make_episodes):
     learner, episodes = build(inner_steps=5, batch_size=5), make_episodes(n_tasks=4)
     batches = torch.stack(learner._batches(episodes), dim=1)
     assert batches.shape == (4, 5, 5)
@@ -138,7 +129,7 @@ def test_mini_batches_go_through_all_images_before_they_begin_anew():
     assert not torch.equal(again, batches)
 
 
-def test_in_evaluation_every_class_has_its_turn_and_nothing_is_random():
+def test_in_evaluation_every_class_has_its_turn_and_nothing_is_random(make_episodes):
     settings = {"evaluation_steps": 5, "evaluation_batch_size": N_WAY}
     learner, episodes = build(**settings).eval(), make_episodes()
     batches = learner._batches(episodes)
@@ -147,7 +138,7 @@ def test_in_evaluation_every_class_has_its_turn_and_nothing_is_random():
     assert torch.equal(learner(episodes), learner(episodes))
 
 
-def test_without_transduction_a_query_is_classified_beside_the_support_set_alone():
+def test_without_transduction_a_query_is_classified_beside_the_support_set_alone(make_episodes):
     episodes = make_episodes()
     learner = build(evaluation_steps=2, transductive=False).eval()
     weights = learner._adapt(episodes, differentiable=False)

@@ -1,9 +1,7 @@
 """On a GPU: the same laws, the same numbers, and no waiting for the device."""
 
-import contextlib
 import copy
 import io
-import warnings
 
 import pytest
 import torch
@@ -28,25 +26,13 @@ def build(name, seed=0, *, n=9, k=3, **settings):
     return build_sampler(name, seed=seed, **sizes, **settings)
 
 
-@contextlib.contextmanager
-def no_synchronisation():
-    torch.cuda.synchronize()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it calls itself a prototype
-        torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-
-
 @pytest.mark.parametrize("law", SAMPLER_LAWS, ids=lambda law: law.__name__)
 @pytest.mark.parametrize(("name", "settings"), CASES, ids=str)
 def test_every_sampler_obeys_every_law_on_a_gpu(name, settings, law):
     law(lambda seed: build(name, seed, device="cuda", **settings))
 
 
-def test_the_debug_mode_would_catch_a_synchronisation():
+def test_the_debug_mode_would_catch_a_synchronisation(no_synchronisation):
     value = torch.ones(3, device="cuda")
     with no_synchronisation(), pytest.raises(RuntimeError, match="synchroniz"):
         value.sum().item()
@@ -54,7 +40,9 @@ def test_the_debug_mode_would_catch_a_synchronisation():
 
 @pytest.mark.parametrize(("name", "settings"), CASES, ids=str)
 @pytest.mark.parametrize("n_tasks", [1, 8])
-def test_drawing_and_learning_never_wait_for_the_device(tools, name, settings, n_tasks):
+def test_drawing_and_learning_never_wait_for_the_device(
+    tools, name, settings, n_tasks, no_synchronisation
+):
     sampler = build(name, n=30, k=4, device="cuda", **settings)
     if name == "instance":
         probabilities = torch.full((n_tasks, 3), 1 / 3, device="cuda")

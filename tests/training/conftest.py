@@ -1,3 +1,5 @@
+import copy
+
 import pytest
 import torch
 
@@ -29,3 +31,15 @@ def build_trainer(tiny):
         )
 
     return build
+
+
+@pytest.fixture(scope="session")
+def outcome():
+    """Returns everything a run ends with, but for the time it took."""
+
+    def read(trainer):
+        state = trainer.state_dict()
+        state.pop("seconds")
+        return copy.deepcopy(state)
+
+    return read

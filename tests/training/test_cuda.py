@@ -2,7 +2,6 @@
 
 import copy
 import time
-import warnings
 
 import pytest
 import torch
@@ -41,7 +40,7 @@ def build(tiny, *, learner=None, sampler="gcp", backbone="conv4", **settings):
 
 @pytest.mark.parametrize("sampler", ["uniform", "c", "cp", "gcp"])
 @pytest.mark.parametrize("backbone", ["conv4", "resnet12"])
-def test_nothing_in_a_step_waits_for_the_device(tiny, sampler, backbone):
+def test_nothing_in_a_step_waits_for_the_device(tiny, sampler, backbone, no_synchronisation):
     trainer = build(
         tiny,
         sampler=sampler,
@@ -54,14 +53,9 @@ def test_nothing_in_a_step_waits_for_the_device(tiny, sampler, backbone):
     )
     for _ in range(3):
         trainer._advance(100)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it calls itself a prototype
-        torch.cuda.set_sync_debug_mode("error")
-    try:
+    with no_synchronisation():
         for _ in range(3):
             trainer._advance(100)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 def test_a_run_goes_on_exactly_in_deterministic_mode(tiny, monkeypatch):

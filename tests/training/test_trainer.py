@@ -1,7 +1,5 @@
-"""The loop: what it keeps, that it goes on exactly, and how it stops."""
+"""The loop: what it keeps, what it refuses, and how it stops."""
 
-import copy
-import inspect
 import json
 import math
 import os
@@ -14,43 +12,14 @@ import pytest
 import torch
 from torch import nn
 
-from adaptask.backbones import build_backbone
 from adaptask.errors import ArgumentError, StateError, TrainingError
 from adaptask.interfaces import Outcome
-from adaptask.learners import LEARNERS, build_learner
 from adaptask.report.records import read_metrics, read_snapshots
-from adaptask.samplers import SAMPLERS, kl_from_uniform
-from adaptask.training import Every, Trainer, build_optimizer, cosine
+from adaptask.samplers import kl_from_uniform
+from adaptask.training import Every, Trainer, cosine
 from adaptask.training.trainer import Trainer as TrainerClass
 
-TASK_SAMPLERS = [name for name in SAMPLERS if name != "instance"]
 OFTEN = Every(log=2, validate=3, checkpoint=4, snapshot=5)
-
-
-def same(left, right):
-    """Compare states to the last bit."""
-    if isinstance(left, torch.Tensor):
-        return torch.equal(left, right)
-    if isinstance(left, dict):
-        return left.keys() == right.keys() and all(same(left[k], right[k]) for k in left)
-    if isinstance(left, list | tuple):
-        return len(left) == len(right) and all(map(same, left, right))
-    return left == right
-
-
-def advance(trainer, n_made, n_steps):
-    """Make some steps of a run as if it were killed after them."""
-    with trainer.folder.locked():
-        trainer.folder.create(trainer.source.device)
-        for _ in range(n_made):
-            trainer._advance(n_steps)
-
-
-def outcome(trainer):
-    """Everything a run ends with, but for the time it took."""
-    state = trainer.state_dict()
-    state.pop("seconds")
-    return copy.deepcopy(state)
 
 
 def test_it_learns(build_trainer, tmp_path):
@@ -63,47 +32,7 @@ def test_it_learns(build_trainer, tmp_path):
     assert last["loss"] < 0.7 * first["loss"]
 
 
-@pytest.mark.parametrize("sampler", TASK_SAMPLERS)
-@pytest.mark.parametrize("stop", [1, 5, 8])
-def test_a_run_that_is_resumed_ends_as_one_that_was_not(build_trainer, sampler, stop):
-    whole = build_trainer(sampler=sampler)
-    whole.fit(10)
-    first = build_trainer(sampler=sampler)
-    first.fit(stop)
-    state = copy.deepcopy(first.state_dict())
-    second = build_trainer(sampler=sampler, seed=5)  # other weights, tasks and images
-    second.load_state_dict(state)
-    second.fit(10)
-    ends = [outcome(whole), outcome(second)]
-    for end in ends:
-        end.pop("best")  # a run validates where it ends, here after `stop` steps too
-    assert same(*ends)
-
-
-@pytest.mark.parametrize("name", LEARNERS)
-def test_every_learner_goes_on_exactly(build_trainer, name):
-    def build(seed):
-        torch.manual_seed(seed)
-        n_pooled = 2 if name == "relationnet" else 4
-        backbone = build_backbone("conv4", image_shape=(1, 16, 16), filters=4, n_pooled=n_pooled)
-        takes_way = "n_way" in inspect.signature(LEARNERS[name]).parameters
-        learner = build_learner(name, backbone=backbone, **({"n_way": 3} if takes_way else {}))
-        return build_trainer(learner=learner, seed=seed, n_tasks=2, validate=False)
-
-    whole, first, second = build(0), build(0), build(1)
-    torch.manual_seed(5)
-    whole.fit(6)
-    torch.manual_seed(5)
-    for _ in range(2):
-        first._advance(6)
-    state = copy.deepcopy(first.state_dict())
-    torch.manual_seed(99)
-    second.load_state_dict(state)
-    second.fit(6)
-    assert same(outcome(whole), outcome(second))
-
-
-def test_validation_leaves_training_alone(build_trainer):
+def test_validation_leaves_training_alone(build_trainer, same, outcome):
     with_validation = build_trainer(every=OFTEN)
     with_validation.fit(9)
     without = build_trainer(validate=False)
@@ -148,7 +77,7 @@ def test_the_folder_holds_what_happened(build_trainer, tmp_path):
     }
 
 
-def test_the_best_weights_are_those_of_their_step(build_trainer, tmp_path):
+def test_the_best_weights_are_those_of_their_step(build_trainer, tmp_path, same):
     trainer = build_trainer(every=OFTEN, folder=tmp_path / "run", keep_best=2)
     trainer.fit(12)
     kept = trainer.folder.load_best()
@@ -158,57 +87,6 @@ def test_the_best_weights_are_those_of_their_step(build_trainer, tmp_path):
         again = build_trainer(every=OFTEN)
         again.fit(checkpoint.step)
         assert same(dict(again.learner.state_dict()), dict(checkpoint.learner))
-
-
-def test_resuming_from_the_folder_goes_on_exactly(build_trainer, tmp_path):
-    whole = build_trainer(every=OFTEN, folder=tmp_path / "whole")
-    whole.fit(13)
-    # A run that ends without a last checkpoint, as when it is killed after step 7.
-    killed = build_trainer(every=OFTEN, folder=tmp_path / "killed")
-    advance(killed, 7, 13)
-    again = build_trainer(every=OFTEN, folder=tmp_path / "killed", seed=4)
-    again.resume()
-    assert again.step == 4
-    again.fit(13)
-    assert same(outcome(whole), outcome(again))
-    for name in ("metrics.jsonl", "snapshots"):
-        assert (tmp_path / "killed" / name).exists()
-    ours, theirs = (
-        [{k: v for k, v in r.items() if k != "seconds"} for r in read_metrics(p / "metrics.jsonl")]
-        for p in (tmp_path / "whole", tmp_path / "killed")
-    )
-    assert ours == theirs
-    best = [trainer.folder.load_best()[0] for trainer in (whole, again)]
-    assert best[0].step == best[1].step
-    assert same(dict(best[0].learner), dict(best[1].learner))
-
-
-def test_a_run_killed_before_its_first_checkpoint_starts_over(build_trainer, tmp_path):
-    killed = build_trainer(every=OFTEN, folder=tmp_path / "run")
-    advance(killed, 3, 10)
-    again = build_trainer(every=OFTEN, folder=tmp_path / "run")
-    again.resume()
-    assert again.step == 0
-    again.fit(10)
-    whole = build_trainer(every=OFTEN)
-    whole.fit(10)
-    assert same(outcome(whole), outcome(again))
-    steps = [r["step"] for r in read_metrics(tmp_path / "run" / "metrics.jsonl")]
-    assert steps.count(2) == 1
-
-
-def test_the_learning_rate_follows_the_schedule_and_survives_resuming(build_trainer):
-    trainer = build_trainer(schedule=cosine)
-    rates = []
-    for _ in range(4):
-        trainer._advance(8)
-        rates.append(trainer.optimizer.param_groups[0]["lr"])
-    again = build_trainer(schedule=cosine)
-    again.load_state_dict(trainer.state_dict())
-    for _ in range(4):
-        again._advance(8)
-        rates.append(again.optimizer.param_groups[0]["lr"])
-    assert rates == pytest.approx([1e-3 * cosine(i, 8) for i in range(8)])
 
 
 class SendsSignal(nn.Module):
@@ -232,7 +110,9 @@ class SendsSignal(nn.Module):
     [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)],
     ids=["SIGINT", "SIGTERM"],
 )
-def test_a_signal_stops_after_the_step_with_a_checkpoint(build_trainer, tmp_path, number, expected):
+def test_a_signal_stops_after_the_step_with_a_checkpoint(
+    build_trainer, tmp_path, number, expected, same, outcome
+):
     handler = signal.getsignal(number)
     trainer = build_trainer(learner=SendsSignal(number), folder=tmp_path / "run")
     with pytest.raises(expected) as raised:
@@ -273,28 +153,6 @@ def test_a_loss_that_is_no_number_names_step_classes_and_the_last_checkpoint(
     without = build_trainer(learner=NaNFrom(0))
     with pytest.raises(TrainingError, match="no checkpoint yet"):
         without.fit(12)
-
-
-@pytest.mark.parametrize("optimiser", ["adam", "sgd"])
-def test_a_run_may_go_on_in_another_memory_layout(build_trainer, optimiser):
-    first, second = build_trainer(), build_trainer()
-    for trainer in (first, second):
-        optimizer = build_optimizer(optimiser, trainer.learner.parameters())
-        trainer.optimizer = trainer._train_step.optimizer = optimizer
-    first.fit(3)
-    second.learner.to(memory_format=torch.channels_last)
-    second.load_state_dict(first.state_dict())
-    relaid = 0
-    for before, after in zip(first.learner.parameters(), second.learner.parameters(), strict=True):
-        assert torch.equal(before, after)
-        for name, moment in first.optimizer.state[before].items():
-            if moment.shape == before.shape:
-                loaded = second.optimizer.state[after][name]
-                assert torch.equal(loaded, moment)
-                # Fused kernels go through weights and moments in the order in which they lie.
-                assert loaded.stride() == after.stride()
-                relaid += loaded.stride() != moment.stride()
-    assert relaid >= 3
 
 
 class Overflows(SendsSignal):
@@ -368,21 +226,6 @@ def test_two_processes_cannot_train_in_one_folder(build_trainer, tmp_path):
     trainer.fit(4)  # a dead process holds nothing
 
 
-def test_records_that_were_lost_are_reported(build_trainer, tmp_path):
-    build_trainer(every=OFTEN, folder=tmp_path / "run").fit(8)
-    (tmp_path / "run" / "metrics.jsonl").unlink()
-    display = Listens()
-    build_trainer(every=OFTEN, folder=tmp_path / "run", display=display).resume()
-    assert "bytes of records" in display.messages[0]
-
-
-def test_a_run_that_does_not_exist_is_resumed_from_the_start(build_trainer, tmp_path):
-    trainer = build_trainer(folder=tmp_path / "new")
-    trainer.resume()
-    trainer.fit(2)
-    assert (tmp_path / "new" / "last.pt").exists()
-
-
 class Unsavable(SendsSignal):
     def get_extra_state(self):
         return {"thing": object()}
@@ -429,7 +272,9 @@ def test_parts_that_lack_something_are_refused(build_trainer):
         Trainer(WrongShape(0), parts.sampler, parts.source).fit(1)
 
 
-def test_a_state_of_another_architecture_is_refused_and_changes_nothing(build_trainer):
+def test_a_state_of_another_architecture_is_refused_and_changes_nothing(
+    build_trainer, same, outcome
+):
     other = build_trainer(learner=SendsSignal(0))
     trainer = build_trainer()
     trainer.fit(3)
@@ -442,55 +287,6 @@ def test_a_state_of_another_architecture_is_refused_and_changes_nothing(build_tr
     fewer_ways = build_trainer(n_way=2)
     with pytest.raises(StateError):
         build_trainer(sampler="uniform").load_state_dict(fewer_ways.state_dict())
-
-
-class Listens:
-    def __init__(self):
-        self.messages = []
-
-    def warn(self, text):
-        self.messages.append(text)
-
-    def begin(self, *_):
-        pass
-
-    advance = end = message = begin
-
-
-def test_a_damaged_last_checkpoint_is_reported_and_the_previous_one_is_used(
-    build_trainer, tmp_path
-):
-    build_trainer(every=OFTEN, folder=tmp_path / "run").fit(10)
-    last = tmp_path / "run" / "last.pt"
-    content = bytearray(last.read_bytes())
-    content[len(content) // 2] ^= 1
-    last.write_bytes(content)
-    display = Listens()
-    again = build_trainer(every=OFTEN, folder=tmp_path / "run", display=display)
-    again.resume()
-    assert again.step == 8
-    assert "last.pt" in display.messages[0]
-    assert "previous.pt" in display.messages[0]
-    again.fit(10)
-    whole = build_trainer(every=OFTEN)
-    whole.fit(10)
-    assert same(outcome(whole), outcome(again))
-
-
-def test_the_best_weights_are_those_of_the_run_and_not_of_the_file(build_trainer, tmp_path):
-    # Killed after the validation of step 9, the file is ahead of the checkpoint of step 8.
-    killed = build_trainer(every=OFTEN, folder=tmp_path / "run")
-    advance(killed, 8, 20)
-    at_eight = killed.best.checkpoints
-    for content in (b"nothing", None):
-        if content is None:
-            (tmp_path / "run" / "best.pt").unlink()
-        else:
-            (tmp_path / "run" / "best.pt").write_bytes(content)
-        again = build_trainer(every=OFTEN, folder=tmp_path / "run")
-        again.resume()
-        assert [c.step for c in again.best.checkpoints] == [c.step for c in at_eight]
-        assert [c.step for c in again.folder.load_best()] == [c.step for c in at_eight]
 
 
 def test_a_folder_that_is_taken_is_refused(build_trainer, tmp_path):

@@ -36,7 +36,7 @@ class Backbone(nn.Module, ABC):
         super().__init__()
         try:
             channels, height, width = image_shape
-        except (TypeError, ValueError):
+        except Exception:  # whatever the value's own code raises
             raise ArgumentError(
                 f"image_shape must be (channels, height, width); got {shown(image_shape)}."
             ) from None

@@ -5,24 +5,32 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn.functional import max_pool2d, relu
 
-from adaptask.arguments import check_integer
+from adaptask.arguments import check_choice, check_flag, check_integer
 from adaptask.backbones.base import Backbone, ImageShape, halve
-from adaptask.backbones.normalisation import build_norm, normalise
+from adaptask.backbones.normalisation import NORMS, build_norm, normalise
 
 _N_BLOCKS = 4
 
 
 class ConvBlock(nn.Module):
-    """3 x 3 convolution, normalisation, ReLU and, if asked for, 2 x 2 max-pooling."""
+    """3 x 3 convolution, normalisation, ReLU and, if asked for, 2 x 2 max-pooling.
+
+    Raises:
+        ArgumentError: If an argument cannot be used.
+    """
 
     def __init__(
         self, n_in: int, n_out: int, *, norm: str = "batch", pool: bool = True, padding: int = 1
     ) -> None:
         super().__init__()
+        n_in = check_integer("n_in", n_in, low=1)
+        n_out = check_integer("n_out", n_out, low=1)
+        padding = check_integer("padding", padding, low=0)
+        norm = check_choice("norm", norm, NORMS)
         # A norm takes off whatever a bias adds; its gradient would be rounding.
         self.convolution = nn.Conv2d(n_in, n_out, 3, padding=padding, bias=norm == "none")
         self.norm = build_norm(norm, n_out)
-        self.pool = pool
+        self.pool = check_flag("pool", pool)
 
     def forward(self, maps: Tensor, n_tasks: int = 1) -> Tensor:
         """Map `(tasks * images) x channels x height x width` to the next such maps."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
-from adaptask.arguments import check_choice
+from adaptask.arguments import check_choice, check_integer, check_number
 
 NORMS = ("batch", "task", "none")
 """`batch`: statistics of all images of a step, running ones in evaluation. `task`: statistics of
@@ -21,11 +23,15 @@ class TaskNorm(nn.Module):
 
     Written out in elementary operations: the second derivative of torch's own batch
     normalisation is off by up to 1e-3 under `grad(vmap(grad))`.
+
+    Raises:
+        ArgumentError: If an argument cannot be used.
     """
 
     def __init__(self, n_channels: int, *, eps: float = 1e-5) -> None:
         super().__init__()
-        self.eps = eps
+        n_channels = check_integer("n_channels", n_channels, low=1)
+        self.eps = check_number("eps", eps, low=0, high=math.inf)
         self.weight = nn.Parameter(torch.ones(n_channels))
         self.bias = nn.Parameter(torch.zeros(n_channels))
 

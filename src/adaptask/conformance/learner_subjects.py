@@ -10,7 +10,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from adaptask.arguments import check_integer, check_number, check_seed, shown
+from adaptask.conformance.requirements import check_factory
+from adaptask.errors import ArgumentError
 from adaptask.interfaces import Episodes, Outcome
+from adaptask.randomness import find_device
+
+_N_NAMES = 64
 
 LearnerFactory = Callable[[int], Any]
 """Builds a fresh learner; torch's random stream has been seeded with the number it is given."""
@@ -18,7 +24,11 @@ LearnerFactory = Callable[[int], Any]
 
 @dataclass(frozen=True)
 class LearnerSubject:
-    """How to build the learner under test, and which episodes it takes."""
+    """How to build the learner under test, and which episodes it takes.
+
+    Raises:
+        ArgumentError: If a value cannot be used.
+    """
 
     build: LearnerFactory
     image_shape: tuple[int, int, int] = (1, 16, 16)
@@ -28,6 +38,22 @@ class LearnerSubject:
     """By how much a probability may differ in mixed precision."""
     device: torch.device | str = "cpu"
     """Where the learner is put to the test."""
+
+    def __post_init__(self) -> None:
+        check_factory(self.build)
+        try:
+            sizes = tuple(self.image_shape)
+        except Exception:  # whatever the value's own code raises
+            sizes = ()
+        if len(sizes) != 3:
+            shape = shown(self.image_shape)
+            raise ArgumentError(f"image_shape must be (channels, height, width); got {shape}.")
+        for size in sizes:
+            check_integer("image_shape", size, low=1)
+        # The laws try tasks of one class more.
+        check_integer("n_way", self.n_way, low=2, high=_N_NAMES - 1, meaning="what the laws know")
+        check_number("bfloat16_tolerance", self.bfloat16_tolerance, low=0, high=1)
+        find_device(self.device)
 
     def learner(self, seed: int, *, training: bool, dtype: torch.dtype = torch.float32) -> Any:
         """Return a fresh learner, ready to train or to evaluate."""
@@ -52,9 +78,20 @@ class LearnerSubject:
         n_query: int = 3,
         dtype: torch.dtype = torch.float32,
     ) -> Episodes:
-        """Return episodes whose classes can be told apart: a pattern each, and noise."""
-        n_way = n_way or self.n_way
-        random = torch.Generator().manual_seed(seed)
+        """Return episodes whose classes can be told apart: a pattern each, and noise.
+
+        Raises:
+            ArgumentError: If an argument cannot be used.
+        """
+        n_way = self.n_way if n_way is None else n_way
+        n_way = check_integer("n_way", n_way, low=1, high=_N_NAMES)
+        n_tasks = check_integer("n_tasks", n_tasks, low=1)
+        n_shot, n_query = (check_integer("n_shot and n_query", n, low=1) for n in (n_shot, n_query))
+        if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+            raise ArgumentError(
+                f"dtype must be a floating-point type of torch; got {shown(dtype)}."
+            )
+        random = torch.Generator().manual_seed(check_seed("seed", seed))
 
         def normal(*shape: int) -> Tensor:
             return torch.randn(*shape, *self.image_shape, generator=random, dtype=torch.float64)
@@ -63,7 +100,7 @@ class LearnerSubject:
         support = (patterns + 0.5 * normal(n_tasks, n_way, n_shot)).flatten(1, 2).to(dtype)
         query = (patterns + 0.5 * normal(n_tasks, n_way, n_query)).flatten(1, 2).to(dtype)
         positions = torch.arange(n_way)
-        names = [torch.randperm(64, generator=random)[:n_way] for _ in range(n_tasks)]
+        names = [torch.randperm(_N_NAMES, generator=random)[:n_way] for _ in range(n_tasks)]
         return Episodes(
             class_ids=torch.stack(names).to(self.device),
             support_images=support.to(self.device),

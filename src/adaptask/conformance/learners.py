@@ -25,7 +25,7 @@ from adaptask.conformance.learner_subjects import (
     with_other_queries,
     with_other_support,
 )
-from adaptask.conformance.requirements import equal, require
+from adaptask.conformance.requirements import equal, first_of, require
 from adaptask.errors import AdaptaskError
 from adaptask.interfaces import Episodes
 
@@ -54,10 +54,11 @@ def check_learner(
     The order of classes is checked unless the learner has an attribute `order_free` that is False.
 
     Raises:
+        ArgumentError: If an argument cannot be used.
         AssertionError: If a law is broken.
     """
     subject = LearnerSubject(build, image_shape, n_way, bfloat16_tolerance, device)
-    learner = build(0)
+    learner = first_of(build)
     require(isinstance(learner, nn.Module), "a learner is a torch.nn.Module", type(learner))
     for law in LEARNER_LAWS:
         try:

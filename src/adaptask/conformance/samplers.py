@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from adaptask.conformance.requirements import equal, require
+from adaptask.conformance.requirements import check_factory, equal, first_of, require
 from adaptask.conformance.subjects import Subject, describe
 from adaptask.errors import AdaptaskError
 
@@ -35,9 +35,11 @@ def check_sampler(build: SamplerFactory) -> None:
     Laws about probabilities are skipped where `log_prob` refuses with an `AdaptaskError`.
 
     Raises:
+        ArgumentError: If an argument cannot be used.
         AssertionError: If a law is broken.
     """
-    sampler = build(0)
+    check_factory(build)
+    sampler = first_of(build)
     require(isinstance(sampler, nn.Module), "a sampler is a torch.nn.Module", type(sampler))
     require(not list(sampler.parameters()), "a sampler has buffers and no parameters")
     describe(sampler)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adaptask.arguments import check_integer, check_seed
+from adaptask.arguments import check_integer, check_seed, shown
 from adaptask.data.augmentation import (
     Augmentation,
     DrawnAugmentation,
@@ -22,7 +22,7 @@ from adaptask.data.cutting import cut_by_kernel
 from adaptask.data.device_copies import copy_to
 from adaptask.data.images import ImageSet
 from adaptask.data.normalisation import scale_and_shift
-from adaptask.data.plans import EpisodePlan, plan_episodes, take_episodes
+from adaptask.data.plans import EpisodePlan, check_range, plan_episodes, take_episodes
 from adaptask.data.source_checks import (
     Storage,
     check_values,
@@ -138,10 +138,11 @@ class EpisodeSource:
             ArgumentError: If an argument has the wrong type, shape, device or range.
             DataError: If the smallest class has fewer than `n_shot + n_query` images.
         """
-        if not can_share(self._augment):
-            return take_tasks(self.draw(class_ids, n_shot=n_shot, n_query=n_query), start, stop)
         self.check_counts(n_shot, n_query)
         self._check_class_ids(class_ids)
+        check_range(start, stop, len(class_ids))
+        if not can_share(self._augment):
+            return take_tasks(self.draw(class_ids, n_shot=n_shot, n_query=n_query), start, stop)
         chosen = self._choose(class_ids.to(self._images.device), n_shot + n_query)
         n_tasks, n_way = class_ids.shape
         n_support = n_tasks * n_way * n_shot
@@ -253,12 +254,16 @@ class EpisodeSource:
             StateError: If it is damaged; the source is then as it was.
         """
         here = self.state_dict()
+        if not isinstance(state_dict, Mapping):
+            raise StateError(f"the episode source's state is damaged: it is {shown(state_dict)}.")
         for key, expected in here.items():
             found = state_dict.get(key)
             if type(found) is not type(expected) or (
                 isinstance(found, Tensor) and (found.dtype != torch.uint8 or found.ndim != 1)
             ):
-                raise StateError(f"the episode source's state is damaged: {key!r} is {found!r}.")
+                raise StateError(
+                    f"the episode source's state is damaged: {key!r} is {shown(found)}."
+                )
         places = ("device", "storage")
         if any(state_dict[key] != here[key] for key in places):
             self._follow(state_dict)

@@ -19,7 +19,23 @@ def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, 
 
     Args:
         images: `images x channels x height x width` uint8.
+
+    Raises:
+        ArgumentError: If they are not, or there are none.
     """
+    if (
+        not isinstance(images, Tensor)
+        or images.dtype != torch.uint8
+        or images.ndim != 4
+        or images.numel() == 0
+        or images.layout is not torch.strided
+        or images.device.type == "meta"
+    ):
+        came = tuple(images.shape) if isinstance(images, Tensor) else shown(images)
+        raise ArgumentError(
+            "images must be a dense uint8 tensor, images x channels x height x width, with one "
+            f"image or more; got {getattr(images, 'dtype', type(images).__name__)}, {came}."
+        )
     values = torch.arange(256, dtype=torch.float64) / 255
     means, deviations = [], []
     for channel in range(images.shape[1]):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from adaptask.arguments import check_integer, shown
 from adaptask.data.subsets import ordered_subsets
 from adaptask.errors import ArgumentError
 
@@ -72,11 +73,8 @@ def take_episodes(
     Raises:
         ArgumentError: If there are no such episodes, or the plan is of another split.
     """
-    if not 0 <= start < stop <= len(plan):
-        raise ArgumentError(
-            f"start and stop must fulfil 0 <= start < stop <= {len(plan)}, the number of episodes "
-            f"in the plan; got {start} and {stop}."
-        )
+    _check_plan(plan)
+    check_range(start, stop, len(plan))
     class_ids, image_ids = plan.class_ids[start:stop], plan.image_ids[start:stop]
     n_classes = len(class_starts) - 1
     fits = bool(((class_ids >= 0) & (class_ids < n_classes)).all())
@@ -89,3 +87,41 @@ def take_episodes(
             "for another one. Make it with plan() of the source that cuts it."
         )
     return class_ids, image_ids
+
+
+def check_range(start: int, stop: int, n_episodes: int) -> None:
+    """Check that there are episodes `start` to `stop - 1`.
+
+    Raises:
+        ArgumentError: If there are none.
+    """
+    if type(start) is not int or type(stop) is not int or not 0 <= start < stop <= n_episodes:
+        raise ArgumentError(
+            f"start and stop must fulfil 0 <= start < stop <= {n_episodes}, the number of "
+            f"episodes; got {shown(start)} and {shown(stop)}."
+        )
+
+
+def _check_plan(plan: EpisodePlan) -> None:
+    """Check the form of a plan; whether it is one of a split is seen there."""
+    fits = (
+        isinstance(plan, EpisodePlan)
+        and _is_integers(plan.class_ids, 2)
+        and _is_integers(plan.image_ids, 3)
+        and plan.image_ids.shape[:2] == plan.class_ids.shape
+    )
+    if not fits:
+        raise ArgumentError(
+            f"the plan must be an EpisodePlan, as plan() of a source makes it; got {shown(plan)}."
+        )
+    check_integer("n_shot of the plan", plan.n_shot, low=1, high=plan.image_ids.shape[-1] - 1)
+
+
+def _is_integers(value: object, n_dimensions: int) -> bool:
+    return (
+        isinstance(value, Tensor)
+        and value.dtype == torch.int64
+        and value.layout is torch.strided
+        and value.device.type == "cpu"
+        and value.ndim == n_dimensions
+    )

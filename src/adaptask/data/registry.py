@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from adaptask.arguments import check_choice, shown
 from adaptask.data import glyphs
 from adaptask.data.atomic_folder import restore_folder, restore_folders
 from adaptask.data.cache import (
@@ -201,8 +202,7 @@ def load(name: str, split: str) -> ImageSet:
         ArgumentError: There is no dataset of that name, or no such split.
         DataError: The dataset has not been prepared, or its cache is damaged.
     """
-    if split not in SPLITS:
-        raise ArgumentError(f"split must be 'train', 'val' or 'test'; got '{split}'.")
+    check_choice("split", split, SPLITS)
     return _read(name, lambda folder: read_cache(folder, split))
 
 
@@ -226,12 +226,12 @@ def _read(name: str, read: Callable[[Path], _Content]) -> _Content:
 
 def default_augmentation(name: str) -> str:
     """Return the augmentation that is usual for the training images of a dataset."""
-    return DATASETS.get(name, FOLDER).augmentation
+    return DATASETS.get(_checked(name), FOLDER).augmentation
 
 
 def dataset_folder(name: str) -> Path:
     """Return the folder of a dataset's cache, made first where the dataset is generated."""
-    folder = cache_root() / name
+    folder = cache_root() / _checked(name)
     entry = DATASETS.get(name)
     if isinstance(entry, Generated):
         made = partial(is_cache_of, folder, entry.source)
@@ -248,6 +248,13 @@ def dataset_folder(name: str) -> Path:
         f"the dataset '{name}' has not been prepared in {cache_root()}. "
         f"Run: adaptask data prepare {name} --source PATH.{where}"
     )
+
+
+def _checked(name: str) -> str:
+    """Return a name if it is a text that can be part of a path."""
+    if not isinstance(name, str) or "\0" in name:
+        raise ArgumentError(f"the name of a dataset must be a text; got {shown(name)}.")
+    return name
 
 
 def names() -> list[str]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader, Dataset
 
+from adaptask.arguments import shown
 from adaptask.errors import ArgumentError
 from adaptask.integrations.torch import EpisodeBatch, EpisodeBatchSampler
 
@@ -45,6 +46,10 @@ class EpisodeDataModule(LightningDataModule):
         key: Where in an item of the dataset the image is, see `EpisodeBatchSampler.wrap`.
         validation: The DataLoader for validation, if there is one.
         **options: Of the DataLoader, such as `num_workers` and `pin_memory`.
+
+    Raises:
+        ArgumentError: If an argument cannot be used.
+        DataError: If the dataset has another number of items than there are labels.
     """
 
     def __init__(
@@ -57,6 +62,7 @@ class EpisodeDataModule(LightningDataModule):
         **options: Any,
     ) -> None:
         super().__init__()
+        _check_episodes(episodes)
         self.episodes, self.options = episodes, options
         self.dataset = episodes.wrap(dataset, key)
         if validation is not None:
@@ -77,9 +83,17 @@ class EpisodeFeedback(Callback):
         episodes: What the training batches come from.
         logits: The key under which `training_step` returns the query logits, `tasks x queries x
             way`, or `queries x way` where a batch is one task.
+
+    Raises:
+        ArgumentError: If an argument cannot be used.
     """
 
     def __init__(self, episodes: EpisodeBatchSampler, *, logits: str = "logits") -> None:
+        _check_episodes(episodes)
+        if not isinstance(logits, str):
+            raise ArgumentError(
+                f"logits must be the key of the logits, a text; got {shown(logits)}."
+            )
         self.episodes, self.logits = episodes, logits
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -130,3 +144,8 @@ class EpisodeFeedback(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
         self.episodes.load_state_dict(state_dict)
+
+
+def _check_episodes(episodes: object) -> None:
+    if not isinstance(episodes, EpisodeBatchSampler):
+        raise ArgumentError(f"episodes must be an EpisodeBatchSampler; got {shown(episodes)}.")

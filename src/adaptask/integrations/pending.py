@@ -15,8 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from adaptask.arguments import shown
 from adaptask.errors import ArgumentError, StateError
 from adaptask.interfaces import TaskSampler
+
+_FLOATS = (torch.float32, torch.float64)
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,23 @@ class DrawnBatch:
     labels: Tensor | None = None
     """`tasks x queries`, likewise."""
 
+    def is_whole(self, n_tasks: int, n_way: int) -> bool:
+        """Tell whether everything has its form, as it may not have in a state from elsewhere."""
+        if type(self.number) is not int:
+            return False
+        if not _has_form(self.class_ids, torch.int64, (n_tasks, n_way)):
+            return False
+        if [type(answer) for answer in self.answered] != [bool] * n_tasks:
+            return False
+        if self.probabilities is None or self.labels is None:
+            return self.probabilities is self.labels and not any(self.answered)
+        if not isinstance(self.labels, Tensor) or self.labels.ndim != 2:
+            return False
+        shape = (n_tasks, self.labels.shape[1])
+        return _has_form(self.labels, torch.int64, shape) and any(
+            _has_form(self.probabilities, dtype, (*shape, n_way)) for dtype in _FLOATS
+        )
+
     def keep_all(self, probabilities: Tensor, labels: Tensor) -> None:
         """Keep the feedback on all tasks, which saves copies."""
         self.probabilities, self.labels = probabilities, labels
@@ -68,6 +88,16 @@ class DrawnBatch:
         self.probabilities, self.labels = self.probabilities.clone(), self.labels.clone()
         self.probabilities[task], self.labels[task] = probabilities, labels
         self.answered[task] = True
+
+
+def _has_form(value: object, dtype: torch.dtype, shape: tuple[int, ...]) -> bool:
+    return (
+        isinstance(value, Tensor)
+        and value.dtype == dtype
+        and value.shape == shape
+        and value.layout is torch.strided
+        and value.device.type != "meta"
+    )
 
 
 class PendingTasks:
@@ -159,7 +189,7 @@ class PendingTasks:
         number, task = divmod(task_id, self.tasks_per_batch)
         if not 0 <= number < self.n_batches:
             raise ArgumentError(
-                f"task {task_id} has not been drawn; task ids go from 0 to "
+                f"task {shown(task_id)} has not been drawn; task ids go from 0 to "
                 f"{self.n_batches * self.tasks_per_batch - 1} so far. Pass the task ids of a batch "
                 "as they came with it."
             )
@@ -221,19 +251,21 @@ class PendingTasks:
                 for saved in state["batches"]
             ]
             numbers = [batch.number for batch in batches]
-            shapes = {tuple(batch.class_ids.shape) for batch in batches}
+            expected = list(range(n_batches - len(numbers), n_batches))
             sampler_state = state["sampler"]
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except Exception as error:  # whatever a state from elsewhere brings about
             raise StateError(f"the state of the tasks is damaged: {error!r}.") from error
         shape = (self.tasks_per_batch, self.sampler.n_way)
-        if shapes - {shape} or numbers != list(range(n_batches - len(numbers), n_batches)):
+        if not all(batch.is_whole(*shape) for batch in batches) or numbers != expected:
             raise StateError(
                 f"the state of the tasks is damaged: there must be batches {shape} up to number "
-                f"{n_batches - 1}; got {shapes} numbered {numbers}."
+                f"{n_batches - 1}; got those numbered {shown(numbers)}."
             )
         try:
             self.sampler.load_state_dict(sampler_state)
-        except (RuntimeError, TypeError) as error:  # what torch raises of a state that is none
+        except StateError:
+            raise
+        except Exception as error:  # torch refuses in many ways what is no state
             raise StateError(f"the state holds none of the sampler: {error}") from error
         self._batches, self.n_batches, self.last_answered = deque(batches), n_batches, last_answered
         self._n_applied, self._n_missed, self._largest_delay = applied, missed, delay

@@ -28,6 +28,8 @@ from adaptask.integrations.pending import DrawnBatch, FeedbackReport, PendingTas
 from adaptask.interfaces import TaskSampler
 from adaptask.randomness import derive_seed
 
+_NO_STATE = "this is no state of an EpisodeBatchSampler, or it is damaged."
+
 __all__ = ["EpisodeBatch", "EpisodeBatchSampler", "EpisodeDataset", "FeedbackReport", "TaskIndices"]
 
 
@@ -154,9 +156,12 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
             key: Where in an item the image is, a position or a name; None if it is the item.
 
         Raises:
+            ArgumentError: If it is no map-style dataset, or the key neither position nor name.
             DataError: If the dataset has another number of items than there are labels.
         """
-        n_items, n_labels = len(dataset), len(self._index.images)  # type: ignore[arg-type]
+        if isinstance(key, bool) or not isinstance(key, int | str | None):
+            raise ArgumentError(f"key must be an integer, a string or None; got {shown(key)}.")
+        n_items, n_labels = _count_items(dataset), len(self._index.images)
         if n_items != n_labels:
             raise DataError(
                 f"the dataset has {n_items} items, but {n_labels} labels were given. Pass the "
@@ -199,9 +204,11 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
         Raises:
             ArgumentError: If no such task waits for feedback.
         """
-        wanted = classes.tolist() if isinstance(classes, Tensor) else list(classes)
-        known = set(wanted) <= set(self.classes)
-        class_ids = [self.classes.index(label) for label in wanted] if known else []
+        try:
+            wanted = classes.tolist() if isinstance(classes, Tensor) else list(classes)
+            class_ids = [self.classes.index(label) for label in wanted]
+        except Exception:  # no list at all, or one with labels that are not there
+            wanted, class_ids = [shown(classes)], []
         task_id = self._pending.find(class_ids)
         if task_id is None:
             raise ArgumentError(
@@ -237,15 +244,18 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
             StateError: If it is no such state, or of other labels or settings; everything is then
                 as it was.
         """
+        settings = state_dict.get("settings") if isinstance(state_dict, Mapping) else None
+        if not isinstance(settings, Mapping):
+            raise StateError(_NO_STATE)
         for name, expected in self._settings().items():
-            found = state_dict.get("settings", {}).get(name)
-            if found != expected:
+            found = settings.get(name)
+            if type(found) is not type(expected) or found != expected:
                 raise StateError(
-                    f"the state was saved with {name} {found!r}, this has {expected!r}. Build the "
-                    f"EpisodeBatchSampler with the same {name}."
+                    f"the state was saved with {name} {shown(found)}, this has {expected!r}. Build "
+                    f"the EpisodeBatchSampler with the same {name}."
                 )
         if not isinstance(state_dict.get("epoch_start"), int) or "pending" not in state_dict:
-            raise StateError("this is no state of an EpisodeBatchSampler, or it is damaged.")
+            raise StateError(_NO_STATE)
         self._pending.load_state_dict(state_dict["pending"])
         self._epoch_start = state_dict["epoch_start"]
         self._resumed = self._n_done() < len(self)
@@ -285,10 +295,18 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
         if labels is None:
             return self._labels.expand(n_tasks, -1)
         n_queries = len(self._labels)
-        if labels.shape not in ((n_tasks, n_queries), (n_queries,)) or labels.dtype != torch.int64:
+        if (
+            not isinstance(labels, Tensor)
+            or labels.shape not in ((n_tasks, n_queries), (n_queries,))
+            or labels.dtype != torch.int64
+            or labels.layout is not torch.strided
+        ):
+            came = shown(labels)
+            if isinstance(labels, Tensor):
+                came = f"{labels.dtype} of shape {tuple(labels.shape)}, {labels.layout}"
             raise ArgumentError(
-                f"labels must be int64, tasks x queries, {(n_tasks, n_queries)}, or queries; got "
-                f"{labels.dtype} of shape {tuple(labels.shape)}."
+                f"labels must be a dense int64 tensor, tasks x queries, {(n_tasks, n_queries)}, or "
+                f"queries; got {came}."
             )
         rows = labels.cpu().expand(n_tasks, -1).clone()
         if any(set(row) != set(range(self.n_way)) for row in rows.tolist()):
@@ -313,13 +331,23 @@ def _as_ids(task_ids: int | Sequence[int] | Tensor) -> list[int]:
         ids = torch.as_tensor(task_ids)
     except Exception:  # torch refuses in many ways what is no list of numbers
         ids = torch.empty(0)
-    if ids.ndim > 1 or ids.is_floating_point() or ids.numel() == 0:
+    is_whole = not (ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool)
+    if ids.ndim > 1 or not is_whole or ids.numel() == 0:
         raise ArgumentError(
             f"task_ids must be one task id, or some in a row, as they came with a batch; got "
             f"{shown(task_ids)}."
         )
     flat: list[int] = ids.flatten().tolist()
     return flat
+
+
+def _count_items(dataset: object) -> int:
+    try:
+        return len(dataset)  # type: ignore[arg-type]
+    except Exception:  # whatever the dataset's own code raises
+        raise ArgumentError(
+            f"the dataset must be a map-style dataset, which has a length; got {shown(dataset)}."
+        ) from None
 
 
 def _check_sampler(sampler: object, n_labels: int) -> None:

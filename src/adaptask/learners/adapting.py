@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from adaptask.arguments import check_flag, check_integer, shown
+from adaptask.arguments import check_flag, check_integer
 from adaptask.backbones import Backbone, Conv4, TaskNorm
 from adaptask.errors import ArgumentError
 from adaptask.interfaces import Episodes
-from adaptask.learners.base import Learner
+from adaptask.learners.base import Learner, check_backbone
 from adaptask.learners.embedding import check_shapes
 from adaptask.learners.task_layers import convolution_block
 
@@ -62,11 +62,7 @@ class AdaptingLearner(Learner):
         task_chunk: int | None = None,
     ) -> None:
         super().__init__()
-        if not isinstance(backbone, nn.Module):
-            raise ArgumentError(
-                "backbone must be a torch.nn.Module, such as build_backbone returns; "
-                f"got {shown(backbone)}."
-            )
+        check_backbone(backbone, "n_features", "image_shape")
         self.n_way = check_integer("n_way", n_way, low=2)
         self.transductive = check_flag("transductive", transductive)
         self.task_chunk = None

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from adaptask.arguments import check_flag, check_integer, check_number
 from adaptask.backbones import Backbone
 from adaptask.errors import ArgumentError
+from adaptask.learners.base import check_backbone
 from adaptask.learners.embedding import EmbeddingLearner
 
 
@@ -50,6 +51,7 @@ class ANIL(EmbeddingLearner):
         learn_inner_lr: bool = False,
     ) -> None:
         super().__init__(backbone=backbone)
+        check_backbone(backbone, "n_features")
         self.n_way = check_integer("n_way", n_way, low=2)
         self.inner_steps = check_integer("inner_steps", inner_steps, low=0)
         if evaluation_steps is None:

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from adaptask.arguments import check_members, shown
+from adaptask.errors import ArgumentError
 from adaptask.interfaces import Episodes, Outcome
 
 
@@ -58,3 +60,17 @@ class Learner(nn.Module, ABC):
 
     def begin_step(self, step: int, n_steps: int) -> None:
         """Take in that step `step` of `n_steps`, counted from 0, is about to begin."""
+
+
+def check_backbone(backbone: object, *members: str) -> None:
+    """Check that a backbone is a module, and has what a learner reads of it.
+
+    Raises:
+        ArgumentError: If it is none, or has not.
+    """
+    if not isinstance(backbone, nn.Module):
+        raise ArgumentError(
+            "backbone must be a torch.nn.Module, such as build_backbone returns; "
+            f"got {shown(backbone)}."
+        )
+    check_members("backbone", backbone, *members)

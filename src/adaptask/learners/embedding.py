@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from adaptask.arguments import check_number, shown
+from adaptask.arguments import check_number
 from adaptask.backbones import Backbone
 from adaptask.errors import ArgumentError
 from adaptask.interfaces import Episodes
-from adaptask.learners.base import Learner
+from adaptask.learners.base import Learner, check_backbone
 
 
 class EmbeddingLearner(Learner):
@@ -37,11 +37,7 @@ class EmbeddingLearner(Learner):
     def __init__(self, *, backbone: Backbone, label_smoothing: float = 0.0) -> None:
         super().__init__()
         self.label_smoothing = check_number("label_smoothing", label_smoothing, low=0, high=0.5)
-        if not isinstance(backbone, nn.Module):
-            raise ArgumentError(
-                "backbone must be a torch.nn.Module, such as build_backbone returns; "
-                f"got {shown(backbone)}."
-            )
+        check_backbone(backbone)
         self.backbone = backbone
 
     @abstractmethod
@@ -81,10 +77,15 @@ def check_shapes(episodes: Episodes) -> tuple[int, int]:
     Raises:
         ArgumentError: If the shapes do not belong together.
     """
-    ids, support, query = (
-        tuple(part.shape)
-        for part in (episodes.class_ids, episodes.support_images, episodes.query_images)
-    )
+    names = ("class_ids", "support_images", "query_images")
+    parts: list[Any] = [getattr(episodes, name, None) for name in names]
+    if not all(isinstance(part, Tensor) for part in parts):
+        kinds = ", ".join(type(part).__name__ for part in parts)
+        raise ArgumentError(
+            f"Episodes need the tensors {', '.join(names)}; got {kinds} of "
+            f"{type(episodes).__name__}."
+        )
+    ids, support, query = (tuple(part.shape) for part in parts)
     fits = (
         (len(ids), len(support), len(query)) == (2, 5, 5)
         and ids[0] == support[0] == query[0]

@@ -8,6 +8,7 @@ from torch.nn.functional import linear, normalize
 
 from adaptask.arguments import check_flag, check_integer, check_number
 from adaptask.backbones import Backbone
+from adaptask.learners.base import check_backbone
 from adaptask.learners.embedding import EmbeddingLearner
 
 
@@ -42,7 +43,10 @@ class MatchingNet(EmbeddingLearner):
         self.attention_scale = check_number("attention_scale", attention_scale, low=1e-3, high=1e4)
         n_reads = check_integer("n_reads", n_reads, low=1)
         self.order_free = not check_flag("full_context", full_context)
-        self.context = FullContext(backbone.n_features, n_reads=n_reads) if full_context else None
+        self.context: FullContext | None = None
+        if full_context:
+            check_backbone(backbone, "n_features")
+            self.context = FullContext(backbone.n_features, n_reads=n_reads)
 
     def _classify(self, support: Tensor, query: Tensor) -> Tensor:
         n_way, n_shot = support.shape[1:3]

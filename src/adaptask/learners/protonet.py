@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from adaptask.arguments import check_flag, check_number
 from adaptask.backbones import Backbone
+from adaptask.learners.base import check_backbone
 from adaptask.learners.embedding import EmbeddingLearner
 
 
@@ -51,6 +52,8 @@ class ProtoNet(EmbeddingLearner):
         else:
             self.register_buffer("log_temperature", log_temperature)
         self.scale_by_dimension = check_flag("scale_by_dimension", scale_by_dimension)
+        if self.scale_by_dimension:
+            check_backbone(backbone, "n_features")
 
     def _classify(self, support: Tensor, query: Tensor) -> Tensor:
         distances = squared_distances(query, support.mean(2))

@@ -11,6 +11,7 @@ from torch.nn.functional import conv2d, logsigmoid, mse_loss, relu
 from adaptask.arguments import check_choice, check_integer
 from adaptask.backbones import Backbone, ConvBlock
 from adaptask.errors import ArgumentError
+from adaptask.learners.base import check_backbone
 from adaptask.learners.embedding import EmbeddingLearner
 
 LOSSES = ("mse", "cross-entropy")
@@ -54,6 +55,7 @@ class RelationNet(EmbeddingLearner):
         norm: str = "batch",
     ) -> None:
         super().__init__(backbone=backbone)
+        check_backbone(backbone, "feature_shape", "feature_maps")
         self.loss_name = check_choice("loss", loss, LOSSES)
         self.shots = check_choice("shots", shots, SHOTS)
         hidden = check_integer("hidden", hidden, low=1)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from adaptask import theory
-from adaptask.arguments import check_choice, check_integer
+from adaptask.arguments import check_choice, check_integer, shown_count
 from adaptask.errors import ArgumentError
 from adaptask.samplers.arrays import Array, as_tensor
 from adaptask.samplers.greedy_class_pair import greedy_draw
@@ -249,9 +249,10 @@ class ClassPairSampler(PairPotentialSampler):
         n_sets = math.comb(self.n_classes, self.n_way)
         if n_sets > theory.LARGEST_ENUMERATION:
             raise ArgumentError(
-                f"The normalising constant of Eq. 4 is a sum over {n_sets:.3g} category sets; it "
-                f"is computed up to {theory.LARGEST_ENUMERATION:,}. theory.cp_log_score gives the "
-                "log-probability up to a constant, estimate_log_partition() that constant."
+                f"The normalising constant of Eq. 4 is a sum over {shown_count(n_sets)} "
+                f"category sets; it is computed up to {theory.LARGEST_ENUMERATION:,}. "
+                "theory.cp_log_score gives the log-probability up to a constant, "
+                "estimate_log_partition() that constant."
             )
         sets = theory.category_sets(self.n_classes, self.n_way).to(self.device)
         log_partition = theory.cp_log_score(self.log_potentials, sets).logsumexp(0)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from adaptask import theory
-from adaptask.arguments import check_integer
+from adaptask.arguments import check_flag, check_integer
 from adaptask.errors import ArgumentError
 from adaptask.samplers.base import Sampler
 from adaptask.samplers.greedy_class_pair import GreedyClassPairSampler
@@ -54,7 +54,7 @@ def importance_weight(sampler: Sampler, class_ids: Tensor, *, ordered: bool = Fa
         ArgumentError: If the probability cannot be computed.
     """
     _require_task_sampler(sampler)
-    if not ordered:
+    if not check_flag("ordered", ordered):
         log_uniform = -math.log(math.comb(sampler.n_classes, sampler.n_way))
         return (log_uniform - sampler.log_prob(class_ids)).exp()
     if not isinstance(sampler, GreedyClassPairSampler) or sampler.exploration > 0:

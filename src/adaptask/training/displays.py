@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol, TextIO
 
+from adaptask.arguments import check_flag, check_members
+
 if TYPE_CHECKING:
     from rich.progress import Progress
 
@@ -267,9 +269,13 @@ def choose_display(*, quiet: bool = False, stream: TextIO | None = None) -> Disp
     Args:
         quiet: Whether to show only what goes wrong.
         stream: Where to; by default standard error.
+
+    Raises:
+        ArgumentError: If an argument cannot be used.
     """
-    stream = stream or sys.stderr
-    if quiet:
+    stream = sys.stderr if stream is None else stream
+    check_members("stream", stream, "write", "flush", "isatty")
+    if check_flag("quiet", quiet):
         return Quiet(stream)
     if stream.isatty() and os.environ.get("TERM") != "dumb":
         try:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from adaptask.arguments import check_choice, check_integer, check_members, check_seed
+from adaptask.arguments import check_choice, check_integer, check_members, check_seed, shown
 from adaptask.data import EpisodeSource
 from adaptask.errors import ArgumentError, TrainingError
 from adaptask.exclusion import PROCESS_STATE
@@ -102,6 +102,10 @@ class Evaluator:
         group: Group = ALONE,
     ) -> None:
         check_members("source", source, "plan", "cut", "device", "image_set")
+        if not isinstance(group, Group):
+            raise ArgumentError(
+                f"group must be a Group, such as joined() gives; got {shown(group)}."
+            )
         self.source = source
         self.group = group
         self.seed = check_seed("seed", seed)

@@ -53,7 +53,13 @@ def build_optimizer(
     momentum = check_number("momentum", momentum, low=0, high=1)
     if momentum == 1:
         raise ArgumentError("momentum must be below 1, or steps never stop growing; got 1.")
-    parameters = list(parameters) if isinstance(parameters, Iterable) else []
+    try:
+        parameters = list(parameters)
+    except Exception:  # whatever the value's own code raises
+        raise ArgumentError(
+            f"parameters must be tensors, such as learner.parameters() gives; got "
+            f"{shown(parameters)}."
+        ) from None
     if not all(isinstance(parameter, Tensor) for parameter in parameters):
         raise ArgumentError("parameters must be tensors, such as learner.parameters() gives.")
     if not parameters:

@@ -9,6 +9,7 @@ from torch import nn, optim
 
 from adaptask.arguments import check_members, shown
 from adaptask.errors import ArgumentError
+from adaptask.training.group import Group
 from adaptask.training.run_folder import RunFolder
 
 
@@ -32,6 +33,7 @@ def check_parts(parts: Mapping[str, object]) -> None:
             raise ArgumentError(f"{name} must be callable; got {shown(parts[name])}.")
     if parts["display"] is not None:
         check_members("display", parts["display"], "begin", "advance", "message", "warn", "end")
+    _check_kind("group", parts["group"], Group)
     _check_kind("loggers", parts["loggers"], list, tuple)
     for logger in parts["loggers"]:  # type: ignore[attr-defined]
         check_members("logger", logger, "log", "close")

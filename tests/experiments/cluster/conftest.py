@@ -28,30 +28,6 @@ def longer(tiny_config):
     return replace(tiny_config, steps=80, every=replace(tiny_config.every, checkpoint=5))
 
 
-class Notes:
-    """A display that remembers."""
-
-    def __init__(self):
-        self.events, self.steps, self.warnings = [], {}, []
-
-    def begin_job(self, job):
-        self.events.append(("begin", job.name))
-
-    def advance_job(self, job, step, metrics):
-        self.steps[job.name] = step
-
-    def end_job(self, job, failure):
-        self.events.append(("end", job.name, failure))
-
-    def warn(self, text):
-        self.warnings.append(text)
-
-
-@pytest.fixture
-def notes():
-    return Notes()
-
-
 @pytest.fixture
 def workers(monkeypatch):
     """The process of each run, by its name, the latest attempt last."""

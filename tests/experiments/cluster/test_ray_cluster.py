@@ -66,20 +66,31 @@ def study(config, folder, options, **others):
 
 @pytest.fixture
 def killed(monkeypatch, workers):
-    """Kills the worker of each of some runs once, when a checkpoint is where it should be."""
-    due, processes = {}, []
-    relay = talk.Talk.relay
+    """Kills the worker of each of some runs once, when a checkpoint is where it should be.
 
-    def kill(listener, jobs):
-        relay(listener, jobs)
-        for name, checkpoint in list(due.items()):
-            if name in workers and checkpoint.exists():
-                process = workers[name][-1]
-                os.kill(process, signal.SIGKILL)
-                processes.append(process)
-                del due[name]
+    Such a run asks after each validation whether to go on, so that it waits while it is killed.
+    """
+    due, processes, asking = {}, [], set()
+    submit, take = ray_cluster.RayCluster._submit, talk.Talk._take
 
-    monkeypatch.setattr(talk.Talk, "relay", kill)
+    def let_it_ask(cluster, job, *, is_judged):
+        asking.update({job.name} & due.keys())
+        return submit(cluster, job, is_judged=is_judged or job.name in due)
+
+    def kill(listener, job, kind, rest):
+        take(listener, job, kind, rest)
+        if kind != "judge" or job.name not in asking:
+            return
+        if job.name in due and due[job.name].exists():
+            del due[job.name]
+            processes.append(workers[job.name][-1])
+            os.kill(processes[-1], signal.SIGKILL)
+        else:
+            listener._desk.answer.remote(job.name, rest[0], False)
+
+    monkeypatch.setattr(ray_cluster.RayCluster, "_submit", let_it_ask)
+    monkeypatch.setattr(talk.Talk, "_take", kill)
+    monkeypatch.setattr(ray_cluster, "_SECONDS_BETWEEN_LOOKS", 0.01)
     return due, processes
 
 

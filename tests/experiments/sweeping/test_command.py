@@ -8,7 +8,6 @@ import sys
 import time
 from dataclasses import replace
 
-import optuna
 import pytest
 import torch
 import tyro
@@ -99,29 +98,6 @@ class Curves:
         write_test(path, [self.test(config)] * 2)
 
 
-def trials_of(folder):
-    """What Optuna knows: state, value and reports by name, in order."""
-    storage = optuna.storages.JournalStorage(
-        optuna.storages.journal.JournalFileBackend(str(folder / "journal.log"))
-    )
-    study = optuna.load_study(study_name="sweep", storage=storage)
-    return [
-        (t.user_attrs["name"], t.state.name, t.value, t.intermediate_values, t.params)
-        for t in study.trials
-    ]
-
-
-def outcome(folder):
-    """Everything a sweep ends with, but for times."""
-    runs = {}
-    for path in sorted(folder.glob("runs/*/seed-*")):
-        record = RunRecord(path)
-        metrics = [{k: v for k, v in r.items() if k != "seconds"} for r in record.metrics]
-        test = None if record.test is None else record.test.accuracies.tolist()
-        runs[str(path.relative_to(folder))] = metrics, test, record.pruned, record.failure
-    return runs, trials_of(folder), read_study(folder)
-
-
 def forked(act):
     """Act in a child process; return its id."""
     child = os.fork()
@@ -136,7 +112,7 @@ def forked(act):
     return child
 
 
-def test_a_grid_is_trained_and_reported(tiny, tmp_path, capsys):
+def test_a_grid_is_trained_and_reported(tiny, tmp_path, capsys, trials_of):
     flags = {"sampler.alpha": ("1", "2"), "sampler.tau": ("0.5",)}
     folder, base = tmp_path / "sweep", replace(TINY, steps=8)
     assert sweep(base, flags=flags, output=folder, quiet=True, run=train_tiny, seeds=2) == 0
@@ -184,7 +160,7 @@ def test_the_choice_is_by_validation_and_never_by_test(tmp_path, capsys):
     assert "2 trials are equally good in validation; the first of them was taken." in printed
 
 
-def test_accuracies_are_means_over_seeds(tmp_path):
+def test_accuracies_are_means_over_seeds(tmp_path, trials_of):
     run = Curves(lambda config, step: 0.5 + 0.1 * config.seed + 0.001 * step)
     base = replace(TINY, steps=20, seed=3)
     sweep(base, flags={"sampler.alpha": ("2",)}, seeds=2, output=tmp_path, quiet=True, run=run)
@@ -195,7 +171,7 @@ def test_accuracies_are_means_over_seeds(tmp_path):
     assert run.calls == [(2.0, 3), (2.0, 4)]
 
 
-def test_a_bad_trial_is_given_up_early_and_stays_so(tmp_path, capsys):
+def test_a_bad_trial_is_given_up_early_and_stays_so(tmp_path, capsys, trials_of):
     def curve(config, step):
         good = config.sampler.alpha != 0.1
         return (0.3 + 0.004 * step) if good else 0.2 + 0.0001 * step
@@ -222,7 +198,7 @@ def test_a_bad_trial_is_given_up_early_and_stays_so(tmp_path, capsys):
     assert capsys.readouterr().out == printed.out
 
 
-def test_without_pruning_every_trial_is_trained_to_its_end(tmp_path):
+def test_without_pruning_every_trial_is_trained_to_its_end(tmp_path, trials_of):
     run = Curves(lambda config, step: 0.9 if config.sampler.alpha != 0.1 else 0.1)
     flags = {"sampler.alpha": ("1", "2", "3", "4", "5", "0.1")}
     sweep(TINY, flags=flags, output=tmp_path, quiet=True, run=run, prune=False)
@@ -231,7 +207,7 @@ def test_without_pruning_every_trial_is_trained_to_its_end(tmp_path):
 
 @pytest.mark.parametrize("error", [TrainingError("the loss is no number"), RuntimeError("boom")])
 def test_a_failing_trial_is_reported_tried_again_and_does_not_stop_the_rest(
-    tmp_path, capsys, error
+    tmp_path, capsys, error, trials_of
 ):
     fails = True
 
@@ -265,7 +241,7 @@ def test_missing_data_stops_the_sweep(tmp_path):
         sweep(TINY, flags=ALPHA, output=tmp_path, quiet=True, run=run)
 
 
-def test_a_diverging_run_fails_for_itself(tiny, tmp_path):
+def test_a_diverging_run_fails_for_itself(tiny, tmp_path, trials_of):
     base = replace(TINY, optimiser=replace(TINY.optimiser, name="sgd"))
     flags = {"optimiser.lr": ("0.01", "1e30")}
     assert sweep(base, flags=flags, output=tmp_path, quiet=True, run=train_tiny) == 1
@@ -275,7 +251,7 @@ def test_a_diverging_run_fails_for_itself(tiny, tmp_path):
 
 @forks
 @quiet_forks
-def test_a_sweep_killed_again_and_again_ends_as_one_left_alone(tiny, tmp_path):
+def test_a_sweep_killed_again_and_again_ends_as_one_left_alone(tiny, tmp_path, trials_of, outcome):
     def act(folder):
         return lambda: sweep(
             TINY,
@@ -315,7 +291,7 @@ def test_a_sweep_killed_again_and_again_ends_as_one_left_alone(tiny, tmp_path):
 
 @forks
 @quiet_forks
-def test_several_processes_share_a_sweep(tmp_path):
+def test_several_processes_share_a_sweep(tmp_path, trials_of):
     done = tmp_path / "done.txt"
 
     def curve(config, step):
@@ -367,7 +343,7 @@ def test_a_lock_that_a_killed_process_held_blocks_nobody(tmp_path):
     os.close(write)
 
 
-def test_a_torn_line_of_the_journal_is_cut_off(tmp_path):
+def test_a_torn_line_of_the_journal_is_cut_off(tmp_path, trials_of):
     flags = {"sampler.alpha": ("1", "2")}
     sweep(TINY, flags=flags, output=tmp_path, quiet=True, run=Curves(lambda *_: 0.5))
     before = trials_of(tmp_path)
@@ -381,7 +357,7 @@ def test_a_torn_line_of_the_journal_is_cut_off(tmp_path):
         assert [name for name, *_ in trials_of(tmp_path)] == ["alpha=1", "alpha=2", "alpha=3"]
 
 
-def test_the_journal_can_be_lost_without_losing_a_trial(tmp_path):
+def test_the_journal_can_be_lost_without_losing_a_trial(tmp_path, trials_of):
     flags = {"sampler.alpha": ("1", "2", "3", "4", "5", "0.1")}
 
     def curve(config, step):
@@ -404,7 +380,7 @@ def test_the_journal_can_be_lost_without_losing_a_trial(tmp_path):
 
 @forks
 @quiet_forks
-def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tiny, tmp_path):
+def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tiny, tmp_path, trials_of):
     said = tmp_path / "said.txt"
 
     def act():
