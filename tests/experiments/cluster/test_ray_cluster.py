@@ -161,6 +161,14 @@ def test_what_fails_does_not_stop_the_rest(tiny_config, tmp_path, notes):
     assert run_jobs([jobs[0], jobs[2]], notes) == {}, "they are finished, here as well"
 
 
+def test_where_ray_fails_no_worker_is_blamed():
+    from ray.exceptions import LocalRayletDiedError, OutOfMemoryError
+
+    said = ray_cluster._death(LocalRayletDiedError(), 3)
+    assert said.startswith("Ray itself failed (LocalRayletDiedError). Start the same command")
+    assert "its worker died (OutOfMemoryError)" in ray_cluster._death(OutOfMemoryError("much"), 3)
+
+
 def test_a_run_whose_worker_dies_too_often_fails_and_can_go_on(longer, tmp_path, killed, notes):
     url = f"file://{tmp_path}/storage"
     job = Job("run", longer, tmp_path / "study" / "run")

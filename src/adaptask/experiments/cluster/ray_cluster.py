@@ -234,10 +234,18 @@ def _death(error: Exception, retries: int) -> str:
 
     if isinstance(error, ray.exceptions.RayTaskError):
         return str(error).strip().splitlines()[-1]
-    return (
-        f"its worker died ({type(error).__name__}), out of memory perhaps, and {retries} retries "
-        "are used up. Start the same command again to go on."
+    name, again = type(error).__name__, "Start the same command again to go on."
+    deaths = (
+        ray.exceptions.WorkerCrashedError,
+        ray.exceptions.OutOfMemoryError,
+        ray.exceptions.NodeDiedError,
     )
+    if isinstance(error, deaths):
+        return (
+            f"its worker died ({name}), out of memory perhaps, and {retries} retries are used up. "
+            f"{again}"
+        )
+    return f"Ray itself failed ({name}). {again}"
 
 
 def _leave(failure: str, path: Path) -> None:
