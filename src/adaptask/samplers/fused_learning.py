@@ -66,11 +66,12 @@ def _checked_pairs(
     all_asked = tl.sum(((counts > 0) & is_way).to(tl.int32), 0) == n_way
     labels_fit = known == n_queries
     is_fine = ids_fit & labels_fit & all_asked & probabilities_fit
-    tl.atomic_add(refusals, 1 - is_fine.to(tl.int64))
-    tl.atomic_add(refusals + 1, 1 - ids_fit.to(tl.int64))
-    tl.atomic_add(refusals + 2, 1 - labels_fit.to(tl.int64))
-    tl.atomic_add(refusals + 3, 1 - all_asked.to(tl.int64))
-    tl.atomic_add(refusals + 4, 1 - probabilities_fit.to(tl.int64))
+    # Nothing waits for the counters, and where all is fine nothing is added.
+    tl.atomic_add(refusals, 1, mask=is_fine == 0, sem="relaxed")
+    tl.atomic_add(refusals + 1, 1, mask=ids_fit == 0, sem="relaxed")
+    tl.atomic_add(refusals + 2, 1, mask=labels_fit == 0, sem="relaxed")
+    tl.atomic_add(refusals + 3, 1, mask=all_asked == 0, sem="relaxed")
+    tl.atomic_add(refusals + 4, 1, mask=probabilities_fit == 0, sem="relaxed")
     mean = confusion / tl.maximum(counts, 1.0)[:, None]
     return (mean + tl.trans(mean)) * share, is_fine
 
@@ -277,10 +278,9 @@ def condense(
     Returns:
         p of Eq. 6, `tasks x way x way` float32, and which tasks are fine, `tasks` int32.
     """
-    n_tasks, n_way = class_ids.shape
-    n_queries, device = probabilities.shape[1], class_ids.device
-    confusion = torch.empty(n_tasks, n_way, n_way, device=device)
-    accepted = torch.empty(n_tasks, dtype=torch.int32, device=device)
+    (n_tasks, n_way), n_queries = class_ids.shape, probabilities.shape[1]
+    confusion = class_ids.new_empty((n_tasks, n_way, n_way), dtype=torch.float32)
+    accepted = class_ids.new_empty(n_tasks, dtype=torch.int32)
     ways, queries = triton.next_power_of_2(n_way), triton.next_power_of_2(n_queries)
     _condense[(n_tasks,)](
         class_ids.contiguous(),
