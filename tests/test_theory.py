@@ -110,6 +110,10 @@ def test_kl_and_total_variation_on_known_distributions():
     assert theory.kl_from_uniform(half) == pytest.approx(math.log(2))
     assert theory.total_variation(fair, certain) == pytest.approx(0.75)
     assert math.isnan(theory.kl_from_uniform(torch.tensor([math.nan, 0.0])))
+    coarse = torch.tensor([math.log(0.5), math.log(0.5)]).to(torch.float8_e4m3fn)
+    exact = 2 * float(coarse[0].double().exp() * coarse[0].double())
+    assert theory.kl_from_uniform(coarse) == pytest.approx(max(0, math.log(2) + exact))
+    assert theory.total_variation(coarse, coarse) == 0
     with pytest.raises(ArgumentError, match="same outcomes"):
         theory.total_variation(fair, half[:1])
 

@@ -234,9 +234,10 @@ def gcp_log_prob_estimate(
 def kl_from_uniform(log_probs: Tensor) -> float:
     """Return KL(Q || uniform) of an enumerated distribution, in nats."""
     _check_log_probs("log_probs", log_probs)
+    log_probs = log_probs.detach().double()
     present = log_probs != -torch.inf
     entropy = -(log_probs.exp() * log_probs)[present].sum()
-    divergence = math.log(len(log_probs)) - float(entropy.detach())
+    divergence = math.log(len(log_probs)) - float(entropy)
     return divergence if math.isnan(divergence) else max(0.0, divergence)
 
 
@@ -247,7 +248,8 @@ def total_variation(log_probs: Tensor, other_log_probs: Tensor) -> float:
     if log_probs.shape != other_log_probs.shape:
         shapes = f"{tuple(log_probs.shape)} and {tuple(other_log_probs.shape)}"
         raise ArgumentError(f"Both distributions must be over the same outcomes; got {shapes}.")
-    difference = log_probs.detach().exp() - other_log_probs.detach().exp()
+    log_probs, other_log_probs = log_probs.detach().double(), other_log_probs.detach().double()
+    difference = log_probs.exp() - other_log_probs.exp()
     return float(difference.abs().sum() / 2)
 
 

@@ -53,6 +53,13 @@ def test_images_that_differ_are_copied_anew(folder):
         assert copy_to(image_set, DEVICE).shape == image_set.images.shape
 
 
+def test_images_loaded_in_inference_mode_are_copied(folder):
+    with torch.inference_mode():
+        image_set = read_cache(folder, "train")
+    assert not has_copy(image_set, DEVICE)
+    assert copy_to(image_set, DEVICE).shape == image_set.images.shape
+
+
 def test_where_the_images_are_nothing_is_copied(folder):
     image_set = read_cache(folder, "train")
     assert has_copy(image_set, torch.device("cpu"))

@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import replace
 from itertools import permutations
 
+import numpy as np
 import pytest
 import torch
 from scipy.stats import chisquare
@@ -98,7 +99,7 @@ def test_the_size_of_the_batches_changes_no_bit(size):
     source = EpisodeSource(make_set(COUNTS), normalisation=((0.3,), (0.7,)))
     plan = source.plan(**WISH)
     whole = source.cut(plan, 0, 40)
-    parts = [source.cut(plan, i, min(i + size, 40)) for i in range(0, 40, size)]
+    parts = [source.cut(plan, np.int64(i), min(i + size, 40)) for i in range(0, 40, size)]
     for name in ("class_ids", "support_images", "support_labels", "query_images", "query_labels"):
         assert torch.equal(torch.cat([getattr(p, name) for p in parts]), getattr(whole, name))
 

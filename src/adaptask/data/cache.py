@@ -195,8 +195,6 @@ def read_cache(folder: Path, split: str) -> ImageSet:
     """
     import torch
 
-    from adaptask.data.device_copies import identify
-
     meta = read_meta(folder)
     if split not in meta["splits"]:
         raise DataError(f"{folder} has no split '{split}'; it has {_listed(meta['splits'])}.")
@@ -205,7 +203,7 @@ def read_cache(folder: Path, split: str) -> ImageSet:
     path = folder / f"{split}.npy"
     shape = (starts[-1], *meta["image_shape"])
     try:
-        file = identify(path)
+        status = path.stat()
         pixels = np.load(path, mmap_mode="c", allow_pickle=False)
     except Exception as error:  # whatever a file with wrong bytes in it brings about
         raise _damaged(path, f"it cannot be mapped ({error})") from error
@@ -218,7 +216,8 @@ def read_cache(folder: Path, split: str) -> ImageSet:
         class_names=tuple(entry["class_names"]),
         class_starts=torch.tensor(starts, dtype=torch.int64),
     )
-    object.__setattr__(image_set, "file", file)
+    file = (str(path), status.st_ino, status.st_mtime_ns, status.st_size)
+    object.__setattr__(image_set, "file", file)  # frozen, and no argument: see there
     return image_set
 
 

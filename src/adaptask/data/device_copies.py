@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import threading
 from weakref import WeakValueDictionary
 
 import torch
@@ -11,19 +11,22 @@ from torch import Tensor
 from adaptask.data.images import ImageSet
 
 _copies: WeakValueDictionary[tuple[object, torch.device], Tensor] = WeakValueDictionary()
+_copying = threading.Lock()
 
 
 def copy_to(image_set: ImageSet, device: torch.device) -> Tensor:
     """Return the images on a device; all who ask for those of one file get the same tensor.
 
-    Runs that share a GPU would else each hold all images. Nobody may write into the copy.
+    Runs that share a GPU would else each hold all images. Nobody may write into the copy. Images
+    that were changed by torch are copied by themselves; changes through NumPy go unnoticed.
     """
     images, key = image_set.images, _key(image_set, device)
     if key is None:
         return images.to(device)
-    copy = _copies.get(key)
-    if copy is None:
-        copy = _copies[key] = images.to(device)
+    with _copying:
+        copy = _copies.get(key)
+        if copy is None:
+            copy = _copies[key] = images.to(device)
     return copy
 
 
@@ -32,15 +35,9 @@ def has_copy(image_set: ImageSet, device: torch.device) -> bool:
     return image_set.images.device == device or _key(image_set, device) in _copies
 
 
-def identify(path: Path) -> tuple[object, ...]:
-    """Return what tells a file, and what is in it, from others."""
-    status = path.stat()
-    return str(path), status.st_ino, status.st_mtime_ns, status.st_size
-
-
 def _key(image_set: ImageSet, device: torch.device) -> tuple[object, torch.device] | None:
     images, file = image_set.images, image_set.file
     # Images that were written to are no longer those of the file.
-    if images.device == device or file is None or images._version:
+    if images.device == device or file is None or images.is_inference() or images._version:
         return None
     return file, device

@@ -27,7 +27,8 @@ class ImageSet:
     class_starts: Tensor
     """`classes + 1` int64; the last entry is the number of images."""
     file: tuple[object, ...] | None = field(default=None, init=False, repr=False, compare=False)
-    """Tells the file of which the images are a map; a set made from another has none."""
+    """Tells the file of which the images are a map, and its version. It is no argument, so that a
+    set made from another by `dataclasses.replace` has none."""
 
     @property
     def n_classes(self) -> int:

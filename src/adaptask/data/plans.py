@@ -95,7 +95,13 @@ def check_range(start: int, stop: int, n_episodes: int) -> None:
     Raises:
         ArgumentError: If there are none.
     """
-    if type(start) is not int or type(stop) is not int or not 0 <= start < stop <= n_episodes:
+    try:
+        check_integer("start", start, low=0, high=n_episodes)
+        check_integer("stop", stop, low=0, high=n_episodes)
+        fits = start < stop
+    except ArgumentError:
+        fits = False
+    if not fits:
         raise ArgumentError(
             f"start and stop must fulfil 0 <= start < stop <= {n_episodes}, the number of "
             f"episodes; got {shown(start)} and {shown(stop)}."

@@ -96,8 +96,8 @@ def closer_look(learner: str, dataset: str, shots: int) -> RunConfig:
 
     Two things are ours. They validate on 100 episodes after every epoch, so that the best of 600
     is the luckiest; here on 200 after every fifth. Their augmentation is made for images of 84
-    pixels: of 32 pixels it leaves so little that random sampling stays below what the paper
-    reports for it; such images are padded, cropped and flipped.
+    pixels and leaves little of 32; such images are padded, cropped and flipped, as is usual for
+    CIFAR (best by validation: `docs/reproduction.md`).
     """
     epoch = 100
     small = dataset in ("cifar-fs", "fc100")

@@ -56,11 +56,14 @@ class DrawnBatch:
     labels: Tensor | None = None
     """`tasks x queries`, likewise."""
 
-    def is_whole(self, n_tasks: int, n_way: int) -> bool:
+    def is_whole(self, n_tasks: int, n_way: int, n_classes: int | None) -> bool:
         """Tell whether everything has its form, as it may not have in a state from elsewhere."""
         if type(self.number) is not int:
             return False
         if not _has_form(self.class_ids, torch.int64, (n_tasks, n_way)):
+            return False
+        ids = self.class_ids
+        if n_classes is not None and not bool(((ids >= 0) & (ids < n_classes)).all()):
             return False
         if [type(answer) for answer in self.answered] != [bool] * n_tasks:
             return False
@@ -256,10 +259,13 @@ class PendingTasks:
         except Exception as error:  # whatever a state from elsewhere brings about
             raise StateError(f"the state of the tasks is damaged: {error!r}.") from error
         shape = (self.tasks_per_batch, self.sampler.n_way)
-        if not all(batch.is_whole(*shape) for batch in batches) or numbers != expected:
+        n_classes: int | None = getattr(self.sampler, "n_classes", None)
+        are_whole = all(batch.is_whole(*shape, n_classes) for batch in batches)
+        if not are_whole or numbers != expected or not -1 <= last_answered < n_batches:
             raise StateError(
                 f"the state of the tasks is damaged: there must be batches {shape} up to number "
-                f"{n_batches - 1}; got those numbered {shown(numbers)}."
+                f"{n_batches - 1}; got those numbered {shown(numbers)}, the last with feedback "
+                f"{last_answered}."
             )
         try:
             self.sampler.load_state_dict(sampler_state)

@@ -254,10 +254,17 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
                     f"the state was saved with {name} {shown(found)}, this has {expected!r}. Build "
                     f"the EpisodeBatchSampler with the same {name}."
                 )
-        if not isinstance(state_dict.get("epoch_start"), int) or "pending" not in state_dict:
+        epoch_start, pending = state_dict.get("epoch_start"), state_dict.get("pending")
+        if type(epoch_start) is not int or not isinstance(pending, Mapping):
             raise StateError(_NO_STATE)
-        self._pending.load_state_dict(state_dict["pending"])
-        self._epoch_start = state_dict["epoch_start"]
+        n_batches = pending.get("n_batches")
+        if type(n_batches) is not int or not 0 <= epoch_start <= n_batches:
+            raise StateError(
+                f"the state is damaged: its epoch begins at batch {epoch_start} of "
+                f"{shown(n_batches)}."
+            )
+        self._pending.load_state_dict(pending)
+        self._epoch_start = epoch_start
         self._resumed = self._n_done() < len(self)
 
     def _settings(self) -> dict[str, Any]:
