@@ -50,7 +50,9 @@ class SharedBatchNorm(_BatchNorm):
         assert self.running_var is not None
         assert self.num_batches_tracked is not None
         self.num_batches_tracked += 1
-        share = 1 / self.num_batches_tracked if self.momentum is None else self.momentum
+        share: Tensor | float | None = self.momentum
+        if share is None:
+            share = 1 / self.num_batches_tracked.to(mean.dtype)  # torch 2.6 casts no weight
         self.running_mean.lerp_(mean, share)
         self.running_var.lerp_(variance * (n_values / max(n_values - 1, 1)), share)
 
