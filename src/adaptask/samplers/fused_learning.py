@@ -331,61 +331,25 @@ def learn(
         tau: Memory.
         strategy: One of `STRATEGIES`.
     """
-    (n_tasks, n_way), n_queries = class_ids.shape, probabilities.shape[1]
-    class_ids, n_classes = class_ids.contiguous(), len(log_potentials)
+    (n_tasks, n_way), n_classes = class_ids.shape, len(log_potentials)
     ways, width = triton.next_power_of_2(n_way), triton.next_power_of_2(n_classes)
-    rule = (alpha, tau, STRATEGIES.index(strategy))
+    ids, rule = class_ids.contiguous(), (alpha, tau, STRATEGIES.index(strategy))
     if n_tasks == 1 and ways * width <= _MOST_NUMBERS:
+        n_queries = probabilities.shape[1]
         queries = triton.next_power_of_2(n_queries)
-        _learn_one[(1,)](
-            log_potentials,
-            log_row_weights,
-            refusals,
-            class_ids,
-            probabilities.detach().contiguous(),
-            labels.contiguous(),
-            n_queries,
-            n_way,
-            n_classes,
-            tolerance,
-            share,
-            *rule,
-            ways=ways,
-            queries=queries,
-            width=width,
-            num_warps=n_warps(ways * max(queries, width)),
-        )
+        feedback = (ids, probabilities.detach().contiguous(), labels.contiguous())
+        numbers = (n_queries, n_way, n_classes, tolerance, share, *rule)
+        blocks = {"ways": ways, "queries": queries, "width": width}
+        blocks["num_warps"] = n_warps(ways * max(queries, width))
+        _learn_one[(1,)](log_potentials, log_row_weights, refusals, *feedback, *numbers, **blocks)
         return
-    confusion, accepted = condense(
-        refusals,
-        class_ids,
-        probabilities,
-        labels,
-        n_classes=n_classes,
-        share=share,
-        tolerance=tolerance,
-    )
-    _learn[(n_tasks,)](
-        log_potentials,
-        class_ids,
-        confusion,
-        accepted,
-        n_tasks,
-        n_way,
-        n_classes,
-        *rule,
-        ways=ways,
-        num_warps=n_warps(ways * ways),
-    )
+    checks = {"share": share, "tolerance": tolerance}
+    p, accepted = condense(refusals, ids, probabilities, labels, n_classes=n_classes, **checks)
+    sizes, warps = (n_tasks, n_way, n_classes), n_warps(ways * ways)
+    _learn[(n_tasks,)](log_potentials, ids, p, accepted, *sizes, *rule, ways=ways, num_warps=warps)
+    rows = (log_potentials, log_row_weights)
     _refresh[(n_tasks * n_way,)](
-        log_potentials,
-        log_row_weights,
-        class_ids,
-        accepted,
-        n_way,
-        n_classes,
-        width=width,
-        num_warps=n_warps(width),
+        *rows, ids, accepted, n_way, n_classes, width=width, num_warps=n_warps(width)
     )
 
 
