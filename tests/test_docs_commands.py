@@ -10,6 +10,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from torch.distributed.run import get_args_parser
 from tyro.extras import SubcommandApp
 
 from adaptask import cli
@@ -35,9 +36,17 @@ def commands(page):
     text = page.read_text()
     blocks = "".join(block for language, block in fences(page) if language in ([], ["sh"]))
     lines = blocks.replace("\\\n", " ").splitlines()
-    inline = re.findall(r"`(adaptask [^`\n]*--[^`\n]*)`", FENCE.sub("", text))
-    found = [line for line in [*lines, *inline] if line.startswith("adaptask ")]
-    return [shlex.split(line, comments=True)[1:] for line in found]
+    inline = re.findall(r"`((?:adaptask|torchrun) [^`\n]*--[^`\n]*)`", FENCE.sub("", text))
+    return [words for line in [*lines, *inline] if (words := words_of(line)) is not None]
+
+
+def words_of(line):
+    """What a line gives to adaptask, if it is one that starts it, by itself or by torchrun."""
+    if line.startswith("adaptask "):
+        return shlex.split(line, comments=True)[1:]
+    if not (line.startswith("torchrun ") and " -m adaptask " in line):
+        return None
+    return get_args_parser().parse_args(shlex.split(line, comments=True)[1:]).training_script_args
 
 
 def configs(page):
@@ -122,6 +131,9 @@ def run_planned(tmp_path, monkeypatch):
 
 def test_commands_are_found_on_the_pages():
     assert {words[0] for _, words in COMMANDS} >= {"train", "compare", "sweep", "reproduce", "data"}
+    by_torchrun = [" ".join(words) for page, words in COMMANDS if page.name == "distributed.md"]
+    assert "train --dataset cifar-fs --n-tasks 8 --output runs/wide" in by_torchrun
+    assert "train --resume runs/wide" in by_torchrun  # which stands in the text
 
 
 @pytest.mark.parametrize(("page", "words"), COMMANDS, ids=label)
@@ -146,19 +158,25 @@ def test_the_check_of_commands_finds_mistakes(words, run_planned, capsys):
     assert run_planned(words) != 0
 
 
+def test_the_check_of_commands_finds_mistakes_in_the_words_for_torchrun(capsys):
+    with pytest.raises(SystemExit):
+        words_of("torchrun --no-such-flag 4 -m adaptask train")
+
+
 @pytest.fixture(scope="module")
 def known_flags():
-    """Every flag of every command, from its help."""
+    """Every flag of every command and of torchrun, from its help."""
     names = [[name] for name in cli.app._subcommands if name != "data"]
     names += [["data", name] for name in ("list", "prepare", "check", "sheet")]
-    return set().union(*(flags_of(words) for words in names))
+    shown = [get_args_parser().format_help(), *map(help_of, names)]
+    return set(re.findall(r"--[a-z][\w.-]*\w", "".join(shown)))
 
 
-def flags_of(words):
+def help_of(words):
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown), pytest.raises(SystemExit):
         cli.main([*words, "--help"])
-    return set(re.findall(r"--[a-z][\w.-]*\w", shown.getvalue()))
+    return shown.getvalue()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=label)

@@ -75,12 +75,12 @@ from pathlib import Path
 from adaptask.cli import main
 from adaptask.training.trainer import Trainer
 
-number, at_step, note, *arguments = sys.argv[1:]
+rank, number, at_step, note, *arguments = sys.argv[1:]
 advance = Trainer._advance
 
 def advance_or_die(trainer, n_steps):
-    is_first_time = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
-    if os.environ["RANK"] == "1" and is_first_time and trainer.step == int(at_step):
+    is_first_time = not Path(note).exists()
+    if os.environ["RANK"] == rank and is_first_time and trainer.step == int(at_step):
         Path(note).write_text(str(os.getpid()))
         os.kill(os.getpid(), int(number))
     advance(trainer, n_steps)
@@ -98,7 +98,7 @@ def signalled(torchrun, words, tmp_path):
         script, folder, note = (tmp_path / name for name in ("script.py", "run", "pid"))
         script.write_text(SIGNALS_ITSELF)
         run = ("train", *words, "--output", folder)
-        launcher = torchrun(script, int(number), at_step, note, *run, options=options)
+        launcher = torchrun(script, 1, int(number), at_step, note, *run, options=options)
         said = launcher.communicate(timeout=SECONDS)[1]
         return folder, launcher.returncode, said, int(note.read_text())
 
@@ -236,16 +236,18 @@ def n_lines(folder):
 
 
 @pytest.mark.parametrize(
-    ("variables", "goes_on"),
+    ("variables", "n_starts_before", "goes_on"),
     [
-        ({"TORCHELASTIC_RUN_ID": "mine"}, True),
-        ({"TORCHELASTIC_RUN_ID": "another"}, False),
-        ({"TORCHELASTIC_RUN_ID": "none"}, False),  # as torchrun says without --rdzv-id
-        ({"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "1"}, True),
-        ({}, False),
+        ({"TORCHELASTIC_RUN_ID": "mine"}, 0, True),
+        ({"TORCHELASTIC_RUN_ID": "another"}, 0, False),
+        ({"TORCHELASTIC_RUN_ID": "none"}, 0, False),  # as torchrun says without --rdzv-id
+        ({"TORCHELASTIC_RUN_ID": "none"}, 1, True),
+        ({}, 0, False),
     ],
 )
-def test_what_a_job_of_torchrun_began_it_goes_on_with(monkeypatch, tmp_path, variables, goes_on):
+def test_what_a_job_of_torchrun_began_it_goes_on_with(
+    monkeypatch, tmp_path, variables, n_starts_before, goes_on
+):
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT"):
         monkeypatch.setenv(name, "0")
     monkeypatch.setenv("MASTER_ADDR", "localhost")
@@ -258,10 +260,10 @@ def test_what_a_job_of_torchrun_began_it_goes_on_with(monkeypatch, tmp_path, var
         monkeypatch.setenv(name, value)
     folder = RunFolder(tmp_path / "mine")
     folder.launch = launch_id()
-    assert _was_restarted(folder) is goes_on
+    assert _was_restarted(folder, n_starts_before) is goes_on
     free = RunFolder(tmp_path / "free")
     free.launch = launch_id()
-    assert not _was_restarted(free)
+    assert not _was_restarted(free, n_starts_before)
 
 
 def test_an_error_of_the_first_process_before_training_ends_all(words, torchrun, tmp_path):
@@ -325,3 +327,32 @@ def test_two_machines_that_share_no_folder_make_the_run_of_two_processes(
     whole, _ = finished
     assert same(state(folder), state(whole))
     assert records(folder) == records(whole)
+
+
+def test_two_machines_go_on_after_a_kill_on_one_and_it_costs_one_restart(
+    finished, torchrun, words, meeting, tmp_path, same
+):
+    # torchrun counts a restart on the machine of the process that died, and none on the first.
+    script, folder, note = (tmp_path / name for name in ("script.py", "run", "pid"))
+    script.write_text(SIGNALS_ITSELF)
+    options = ("--nnodes", "2", "--max-restarts", "1", "--rdzv-backend", "c10d")
+    options += ("--rdzv-endpoint", f"localhost:{meeting.port}", "--rdzv-conf", "is_host=0")
+    kill = (script, 1, int(signal.SIGKILL), 6, note)
+    machines = [
+        torchrun(*kill, "train", *words, "--output", folder, n_processes=1, options=options)
+        for _ in range(2)
+    ]
+    try:
+        said = [machine.communicate(timeout=SECONDS / 2)[1] for machine in machines]
+    finally:
+        for machine in machines:
+            machine.terminate()
+            machine.communicate()
+    assert [machine.returncode for machine in machines] == [0, 0], said
+    everything = "".join(said)
+    assert everything.count("adaptask: ") == 1
+    assert f"process {note.read_text()}) died without a word" in everything
+    assert everything.count("going on from step 4 of") == 1
+    whole, _ = finished
+    assert records(folder) == records(whole)
+    assert same(state(folder), state(whole))

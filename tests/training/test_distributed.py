@@ -3,17 +3,22 @@
 import os
 import runpy
 import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
+from torch.distributed import HashStore
 
 from adaptask.errors import ArgumentError, TrainingError
 from adaptask.interfaces import Outcome
 from adaptask.learners import LEARNERS
+from adaptask.training import joining
 from adaptask.training.distributed import DistributedGroup
 from adaptask.training.group import ALONE, Group
-from adaptask.training.joining import joined, n_restarts, refuse_launch
+from adaptask.training.joining import _agree_on_name, joined, n_restarts, refuse_launch
 from adaptask.training.metrics import DivergenceWatch
 from adaptask.training.random_state import random_state, set_random_state_of
 from adaptask.training.shared_norm import SharedBatchNorm, share_statistics
@@ -275,6 +280,37 @@ def test_a_damaged_environment_is_named(monkeypatch):
     launched(monkeypatch, RANK="first")
     with pytest.raises(ArgumentError, match=r"RANK, .* as torchrun sets them"), joined():
         pass
+
+
+def names_agreed_on(store, size):
+    """The names that processes come to, of which the first one is early."""
+
+    def join(rank):
+        time.sleep(0.1 * rank)
+        return _agree_on_name(store, rank, size)
+
+    with ThreadPoolExecutor(size) as processes:
+        return list(processes.map(join, range(size)))
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_processes_agree_on_a_name_that_those_before_them_did_not_have(size):
+    store = HashStore()  # which outlives them, as that of torchrun does
+    attempts = [names_agreed_on(store, size) for _ in range(3)]
+    assert [len(set(names)) for names in attempts] == [1, 1, 1]
+    assert len({names[0] for names in attempts}) == 3
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_processes_agree_though_one_before_them_died_while_it_joined(monkeypatch, rank):
+    store = HashStore()
+    store.set_timeout(timedelta(seconds=0.1))
+    with monkeypatch.context() as context:
+        context.setattr(joining, "_TIMEOUT", timedelta(seconds=0.1))
+        with pytest.raises(RuntimeError, match="not all of them came" if rank == 0 else None):
+            _agree_on_name(store, rank, 2)
+    store.set_timeout(timedelta(seconds=10))
+    assert len(set(names_agreed_on(store, 2))) == 1
 
 
 class TwoInOneProcess(DistributedGroup):

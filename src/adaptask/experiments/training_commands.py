@@ -54,13 +54,15 @@ def train(
     for name in log:
         check_installed(name)
     with joined() as group:
+        # Of the machines, torchrun counts a restart only where a process died.
+        n_starts_before = max(group.gather(n_restarts()))
         with group.together():
             device = choose_device(config.machine.device, group)
             config = settled(config, device, n_processes=group.size)
             folder = RunFolder(output or default_output(config), dump_config(config))
             folder.launch = launch_id()
             if group.is_first:
-                resume = resume or _was_restarted(folder)
+                resume = resume or _was_restarted(folder, n_starts_before)
                 if resume:
                     check_same_run(config, folder)
                 else:
@@ -93,9 +95,9 @@ def _train(
         raise
 
 
-def _was_restarted(folder: RunFolder) -> bool:
+def _was_restarted(folder: RunFolder, n_starts_before: int) -> bool:
     """Return whether torchrun has started again what has begun in this folder."""
-    if n_restarts() > 0:
+    if n_starts_before > 0:
         return folder.config.exists() or folder.last_checkpoint() is not None
     # A machine that joins or leaves is no restart to torchrun.
     began = [entry.get("launch") for entry in RunRecord(folder.path).environment]

@@ -11,10 +11,11 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import NoReturn
+from uuid import uuid4
 
 import torch
 from torch import distributed
-from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from adaptask.errors import AdaptaskError, ArgumentError, TrainingError
 from adaptask.training.distributed import DistributedGroup
@@ -26,6 +27,7 @@ _RESTARTS, _JOB = "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_RUN_ID"
 
 # A process that waits for the others waits so long: for the slowest evaluation or file system.
 _TIMEOUT = timedelta(minutes=30)
+_ASK_SECONDS = 0.02
 _OTHERS_SPEAK_SECONDS = 1.0
 _LAST_SECONDS = 3.0
 
@@ -36,7 +38,10 @@ def was_launched(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def n_restarts(environment: Mapping[str, str] = os.environ) -> int:
-    """Return how often torchrun has started these processes again."""
+    """Return how often torchrun has started the processes of this machine again.
+
+    It counts where a process died, and not on the machines that only start anew because of that.
+    """
     return int(environment.get(_RESTARTS, 0)) if was_launched(environment) else 0
 
 
@@ -99,11 +104,10 @@ def _join(environment: Mapping[str, str]) -> DistributedGroup:
         ) from error
     has_nccl = torch.cuda.is_available() and distributed.is_nccl_available()
     is_hosted = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    # A store of torchrun outlives the processes, and others start with the same one. A store of the
-    # first process ends with it; machines that joined later count fewer restarts.
-    attempt = f"adaptask/{n_restarts(environment)}" if is_hosted else "adaptask"
     try:
         store = TCPStore(host, port, size, is_master=rank == 0 and not is_hosted, timeout=_TIMEOUT)
+        # A store of torchrun outlives the processes, and has what those before have left in it.
+        attempt = f"adaptask/{_agree_on_name(PrefixStore('adaptask', store), rank, size)}"
         distributed.init_process_group(
             "cpu:gloo,cuda:nccl" if has_nccl else "gloo",
             timeout=_TIMEOUT,
@@ -119,6 +123,31 @@ def _join(environment: Mapping[str, str]) -> DistributedGroup:
         ) from error
     peers = Peers(PrefixStore(attempt, own_store), rank=rank, size=size)
     return DistributedGroup(peers, local_rank=local_rank, local_size=local_size)
+
+
+def _agree_on_name(store: Store, rank: int, size: int) -> str:
+    """Return a name that the processes that join now have in common, and none before had.
+
+    Each of the others asks in words of its own, which the first one answers: so an answer is no
+    older than its question. The first one cannot tell who asked before, and answers them all, until
+    all have said that they heard it.
+    """
+    if rank:
+        question = uuid4().hex
+        store.set(f"question/{rank}", question)
+        name = store.get(f"answer/{question}").decode()
+        store.set(f"heard/{name}/{rank}", "")
+        return name
+    name, others = uuid4().hex, range(1, size)
+    deadline = time.monotonic() + _TIMEOUT.total_seconds()
+    while not all(store.check([f"heard/{name}/{other}"]) for other in others):
+        for asked in (f"question/{other}" for other in others):
+            if store.check([asked]):
+                store.set(f"answer/{store.get(asked).decode()}", name)
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"not all of them came within {_TIMEOUT}")
+        time.sleep(_ASK_SECONDS)
+    return name
 
 
 def _leave_with(group: DistributedGroup, error: BaseException) -> NoReturn:

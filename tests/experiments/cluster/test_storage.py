@@ -4,6 +4,7 @@ import os
 import shutil
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -232,6 +233,7 @@ def test_a_study_is_handed_from_machine_to_machine(tmp_path):
     [
         ("runs/study", "storage must be a URL .*--output"),
         ("memory://study", "is seen by one process alone"),
+        ("simplecache::memory://study", "is seen by one process alone"),
         ("nosuch://study", "cannot be used: .*nosuch"),
     ],
 )
@@ -257,9 +259,9 @@ def test_without_fsspec_it_says_what_to_install(monkeypatch):
 class Buckets(MemoryFileSystem):
     """Object stores as they are: a folder is nothing by itself, and buckets are made by hand."""
 
-    protocol = "s3"
+    protocol = ("s3", "s3a")
     store: ClassVar = {}
-    buckets: ClassVar = {"there"}
+    buckets: ClassVar = set()
 
     def makedirs(self, path, exist_ok=False):
         self.buckets.add(bucket_of(path))
@@ -269,6 +271,9 @@ class Buckets(MemoryFileSystem):
             raise FileNotFoundError("The specified bucket does not exist")
         super().pipe_file(path, value, **kwargs)
 
+    def put_file(self, lpath, rpath, **kwargs):
+        self.pipe_file(rpath, Path(lpath).read_bytes())
+
 
 def bucket_of(path):
     return path.removeprefix("s3://").strip("/").split("/")[0]
@@ -277,18 +282,22 @@ def bucket_of(path):
 @pytest.fixture
 def buckets(monkeypatch):
     monkeypatch.setitem(_registry, "s3", Buckets)
+    monkeypatch.setattr(Buckets, "buckets", {"there"})
     yield
     Buckets.store.clear()
 
 
-def test_the_bucket_of_a_mistyped_url_is_not_made(buckets):
-    with pytest.raises(TrainingError, match=r"could not write s3://their/study: .*not exist"):
-        Storage("s3://their/study").check_writable()
+@pytest.mark.parametrize("url", ["s3://their/study", "simplecache::s3://their/study"])
+def test_the_bucket_of_a_mistyped_url_is_not_made(buckets, url):
+    with pytest.raises(TrainingError, match=f"could not write {url}: .*not exist"):
+        Storage(url).check_writable()
     assert Buckets.buckets == {"there"}
     assert not Buckets.store
 
 
-@pytest.mark.parametrize("url", ["s3://there/study", "file://{}/not/yet/there"])
+@pytest.mark.parametrize(
+    "url", ["s3://there/study", "simplecache::s3://there/study", "file://{}/not/yet/there"]
+)
 def test_a_storage_is_tried_without_leaving_anything(buckets, tmp_path, url):
     storage = Storage(url.format(tmp_path))
     storage.check_writable()
@@ -297,3 +306,17 @@ def test_a_storage_is_tried_without_leaving_anything(buckets, tmp_path, url):
     storage.put(tmp_path / "a", "runs/a")
     storage.check_writable()
     assert storage.sizes() == {"runs/a": 4}
+
+
+def test_two_studies_may_try_a_storage_at_the_same_time(tmp_path, monkeypatch):
+    ours, theirs = (Storage(f"file://{tmp_path}/storage") for _ in range(2))
+    remove = ours._files.rm_file
+
+    def remove_after_them(path):
+        monkeypatch.setattr(ours._files, "rm_file", remove)  # which both have in common
+        theirs.check_writable()
+        remove(path)
+
+    monkeypatch.setattr(ours._files, "rm_file", remove_after_them)
+    ours.check_writable()
+    assert not list((tmp_path / "storage").iterdir())

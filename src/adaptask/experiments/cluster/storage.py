@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
 from adaptask.errors import ArgumentError, TrainingError
 
@@ -44,10 +46,11 @@ class Storage:
             self._files, root = fsspec.core.url_to_fs(self.url)
         except (ImportError, ValueError) as error:
             raise ArgumentError(f"the storage {url} cannot be used: {error}") from error
-        if "memory" in self._files.protocol:
+        protocols = _protocols(self._files)
+        if "memory" in protocols:
             raise ArgumentError(f"the storage {url} is seen by one process alone; choose another.")
         self._root = root.rstrip("/")
-        self._has_folders = url.partition("://")[0] not in _OBJECT_STORES
+        self._has_folders = protocols.isdisjoint(_OBJECT_STORES)
         self._made: set[str] = set()
 
     def check_writable(self) -> None:
@@ -56,7 +59,7 @@ class Storage:
         Raises:
             TrainingError: If they cannot.
         """
-        path = f"{self._root}/{_UNFINISHED}"
+        path = f"{self._root}/{uuid4().hex}{_UNFINISHED}"  # others may try it at the same time
         with self._explained("write"):
             self._make_folder_of(path)
             self._files.pipe_file(path, b"adaptask")
@@ -126,3 +129,10 @@ class Storage:
                 f"could not {what} {self.url}: {type(error).__name__}: {error}. See that it is "
                 "there, and that this machine may use it. What was there before is kept."
             ) from error
+
+
+def _protocols(files: Any) -> set[str]:
+    """Return the names of the file system that keeps the files, below any cache of it."""
+    while hasattr(getattr(files, "fs", None), "protocol"):
+        files = files.fs
+    return {files.protocol} if isinstance(files.protocol, str) else set(files.protocol)
