@@ -8,17 +8,15 @@ study and ended after it; and Ray as it is on a cluster, where it runs already a
 been used before. All times are those of a whole study, processes that start and import torch
 included. Results are compared too: they must be the same to the bit.
 
-Measured on two cores while other programs were at work on them (load 5 to 7), three rounds of 100
-steps a run, seconds a study:
+On two idle cores, three rounds of 100 steps a run, seconds a study:
 
                       median    range          to the own pool, median of rounds
-    own pool            24.4    10.6 to 35.7   1.00
-    Ray, started        25.4    20.1 to 28.7   0.82
-    Ray, running        14.3     7.4 to 17.4   0.49
+    own pool            10.0     9.7 to 10.8   1.00
+    Ray, started        14.3    14.3 to 14.7   1.42
+    Ray, running         7.4     7.3 to 7.7    0.74
 
-The ranges overlap: that load says more than the ways differ, and no ratio should be quoted from
-here before it was measured on an idle machine. What can be seen: Ray costs no multiple of our own
-processes, and a cluster that runs spares the start of processes and the import of torch.
+Starting Ray costs four seconds a study. A cluster that runs spares the start of processes and the
+import of torch.
 """
 
 from __future__ import annotations

@@ -130,6 +130,25 @@ def shown(value: object) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
+def check_image_shape(image_shape: Any) -> tuple[int, int, int]:
+    """Return channels, height and width of images.
+
+    Raises:
+        ArgumentError: If they are not three positive integers.
+    """
+    try:
+        channels, height, width = image_shape
+    except Exception:  # whatever the value's own code raises
+        raise ArgumentError(
+            f"image_shape must be (channels, height, width); got {shown(image_shape)}."
+        ) from None
+    return (
+        check_integer("channels of image_shape", channels, low=1),
+        check_integer("height of image_shape", height, low=1),
+        check_integer("width of image_shape", width, low=1),
+    )
+
+
 def shown_count(count: int) -> str:
     """Return a count as a message shows it: in a few digits, also beyond the range of a float."""
     return f"{count:.3g}" if count < 10**300 else f"10^{math.log10(count):.0f}"

@@ -8,7 +8,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from adaptask.arguments import check_flag, check_integer, shown
+from adaptask.arguments import check_flag, check_image_shape
 from adaptask.errors import ArgumentError
 
 ImageShape = tuple[int, int, int]
@@ -34,17 +34,7 @@ class Backbone(nn.Module, ABC):
 
     def __init__(self, *, image_shape: ImageShape, mean_pool: bool = False) -> None:
         super().__init__()
-        try:
-            channels, height, width = image_shape
-        except Exception:  # whatever the value's own code raises
-            raise ArgumentError(
-                f"image_shape must be (channels, height, width); got {shown(image_shape)}."
-            ) from None
-        self.image_shape: ImageShape = (
-            check_integer("channels of image_shape", channels, low=1),
-            check_integer("height of image_shape", height, low=1),
-            check_integer("width of image_shape", width, low=1),
-        )
+        self.image_shape: ImageShape = check_image_shape(image_shape)
         self.mean_pool = check_flag("mean_pool", mean_pool)
 
     @property

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from adaptask.arguments import check_integer, check_number, check_seed, shown
+from adaptask.arguments import check_image_shape, check_integer, check_number, check_seed, shown
 from adaptask.conformance.requirements import check_factory
 from adaptask.errors import ArgumentError
 from adaptask.interfaces import Episodes, Outcome
@@ -41,15 +41,7 @@ class LearnerSubject:
 
     def __post_init__(self) -> None:
         check_factory(self.build)
-        try:
-            sizes = tuple(self.image_shape)
-        except Exception:  # whatever the value's own code raises
-            sizes = ()
-        if len(sizes) != 3:
-            shape = shown(self.image_shape)
-            raise ArgumentError(f"image_shape must be (channels, height, width); got {shape}.")
-        for size in sizes:
-            check_integer("image_shape", size, low=1)
+        check_image_shape(self.image_shape)
         # The laws try tasks of one class more.
         check_integer("n_way", self.n_way, low=2, high=_N_NAMES - 1, meaning="what the laws know")
         check_number("bfloat16_tolerance", self.bfloat16_tolerance, low=0, high=1)
