@@ -14,7 +14,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from adaptask.errors import AdaptaskError
-from adaptask.experiments import jobs as jobs_module
+from adaptask.experiments import pool as pool_module
 from adaptask.experiments.config_file import load_config
 from adaptask.experiments.jobs import FAILURE, Job, run_jobs
 from adaptask.experiments.sharing import Sharing
@@ -134,7 +134,7 @@ def test_finished_runs_are_left_alone(tiny_config, tmp_path, take_notes):
 def test_a_process_that_dies_fails_its_run_alone(three_jobs, monkeypatch, take_notes):
     first, _, last = three_jobs
     pools = []
-    hire = jobs_module._Pool._hire
+    hire = pool_module.Pool._hire
 
     def kill_the_first(pool):
         hire(pool)
@@ -144,7 +144,7 @@ def test_a_process_that_dies_fails_its_run_alone(three_jobs, monkeypatch, take_n
             assert job.name == "first"
             os.kill(process.pid, signal.SIGKILL)
 
-    monkeypatch.setattr(jobs_module._Pool, "_hire", kill_the_first)
+    monkeypatch.setattr(pool_module.Pool, "_hire", kill_the_first)
     failures = run_jobs([first, last], take_notes(), Sharing(2))
     assert failures.keys() == {"first"}
     assert "killed by signal 9" in failures["first"]
@@ -192,6 +192,7 @@ SCRIPT = """
     [
         ("processes", signal.SIGKILL),
         ("processes", signal.SIGINT),
+        ("processes", signal.SIGTERM),
         ("together", signal.SIGINT),
         ("together", signal.SIGTERM),
     ],

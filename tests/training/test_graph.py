@@ -15,6 +15,7 @@ from adaptask.samplers import build_sampler
 from adaptask.training import Every, Trainer, build_optimizer, cosine
 from adaptask.training.graph import (
     GraphEngine,
+    _capture_stream,
     make_capturable,
     plain_state,
     set_learning_rate,
@@ -110,6 +111,28 @@ def test_the_state_of_an_optimiser_is_saved_as_without_a_graph():
     saved = plain_state(optimizer)["param_groups"][0]
     assert saved == plain | {"lr": 0.05, "initial_lr": 0.5}
     assert isinstance(optimizer.param_groups[0]["lr"], torch.Tensor)
+
+
+@cuda
+def test_what_may_run_at_the_same_time_is_captured_on_streams_of_its_own():
+    streams = [torch.cuda.Stream() for _ in range(12)]
+    first = [_capture_stream(stream) for stream in streams]
+    assert len({stream.cuda_stream for stream in first}) == 12
+    # However many graphs are captured meanwhile.
+    for _ in range(40):
+        assert _capture_stream(streams[0]) == first[0]
+
+
+@cuda
+def test_a_step_that_was_released_is_captured_again(tiny):
+    trainer = build(tiny)
+    trainer.fit(6)
+    assert trainer._engine.is_replaying
+    trainer.release()
+    assert not trainer._engine.is_replaying
+    trainer.fit(12)
+    assert trainer._engine.is_replaying
+    assert trainer.step == 12
 
 
 @cuda

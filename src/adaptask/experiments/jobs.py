@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
 import traceback
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing import get_context
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -24,7 +17,6 @@ from adaptask.experiments.sharing import Sharing, is_small
 if TYPE_CHECKING:
     from adaptask.training.loggers import Logger
 
-_SECONDS_TO_SAVE = 60.0
 _SECONDS_BETWEEN_REPORTS = 0.2
 FAILURE = "failure.txt"
 """Why a run failed, in its folder."""
@@ -115,12 +107,14 @@ def run_jobs(
     if n_at_once == 1:
         return _in_this_process(jobs, display)
     if sharing.together:
-        from adaptask.experiments.together import run_together
+        from adaptask.experiments.supervision import run_supervised
 
         small = [job for job in jobs if is_small(job.config)]
-        failures = run_together(small, display, n_at_once) if small else {}
+        failures = run_supervised(small, display, n_at_once) if small else {}
         return failures | _in_this_process([job for job in jobs if job not in small], display)
-    return _Pool(jobs, display, n_at_once).run()
+    from adaptask.experiments.pool import Pool
+
+    return Pool(jobs, display, n_at_once).run()
 
 
 def _in_this_process(jobs: Iterable[Job], display: JobDisplay) -> dict[str, str]:
@@ -141,120 +135,18 @@ def attempt(job: Job, display: JobDisplay, *, loggers: Sequence[Logger] = ()) ->
     try:
         run(job.config, job.path, display=RunDisplay(job, display), loggers=loggers)
     except AdaptaskError as error:
-        return _failed(job, str(error), str(error))
+        return failed(job, str(error), str(error))
     except Exception as error:  # of one run, whatever it is; the others are not worse for it
         message = f"{type(error).__name__}: {error}"
-        return _failed(job, message, traceback.format_exc())
+        return failed(job, message, traceback.format_exc())
     return None
 
 
-def _failed(job: Job, message: str, details: str) -> str:
+def failed(job: Job, message: str, details: str) -> str:
+    """Leave in the folder of a run why it failed; return the message."""
     try:
         if job.path.is_dir():
             replace_file(job.path / FAILURE, details.encode())
     except AdaptaskError:
         pass  # the message is returned, and a disk that is full is its reason perhaps
     return message
-
-
-class _Pool:
-    """Processes that each make one run after the other.
-
-    They end with this one, however it ends: a run that is cut off goes on from its checkpoint.
-    """
-
-    def __init__(self, jobs: Sequence[Job], display: JobDisplay, n_workers: int) -> None:
-        self._waiting = deque(jobs)
-        self._display = display
-        self._failures: dict[str, str] = {}
-        self._busy: dict[Connection, tuple[BaseProcess, Job]] = {}
-        self._n_workers = n_workers
-
-    def run(self) -> dict[str, str]:
-        try:
-            for _ in range(self._n_workers):
-                self._hire()
-            while self._busy:
-                for connection in wait(list(self._busy)):
-                    self._hear(connection)  # type: ignore[arg-type]
-        except BaseException:
-            self._let_them_save()
-            raise
-        return self._failures
-
-    def _hire(self) -> None:
-        """Start a process, if there is something left to do."""
-        if not self._waiting:
-            return
-        from adaptask.experiments.worker import serve
-
-        context = get_context("spawn")
-        ours, theirs = context.Pipe()
-        process = context.Process(target=serve, args=(theirs,), daemon=True)
-        with _interrupts_ignored():
-            process.start()
-        theirs.close()  # so that the end of the process is the end of the connection
-        self._give(ours, process)
-
-    def _give(self, connection: Connection, process: BaseProcess) -> None:
-        if not self._waiting:
-            connection.close()
-            process.join()
-            return
-        job = self._waiting.popleft()
-        self._busy[connection] = process, job
-        self._display.begin_job(job)
-        connection.send(job)
-
-    def _hear(self, connection: Connection) -> None:
-        process, job = self._busy[connection]
-        try:
-            kind, *rest = connection.recv()
-        except (EOFError, OSError):
-            process.join()
-            self._end(connection, job, _failed(job, *_death(process)))
-            self._hire()
-            return
-        if kind == "advance":
-            self._display.advance_job(job, *rest)
-        elif kind == "warn":
-            self._display.warn(*rest)
-        else:
-            self._end(connection, job, *rest)
-            self._give(connection, process)
-
-    def _end(self, connection: Connection, job: Job, failure: str | None) -> None:
-        del self._busy[connection]
-        if failure is not None:
-            self._failures[job.name] = failure
-        self._display.end_job(job, failure)
-
-    def _let_them_save(self) -> None:
-        """Ask all processes to stop after their step, and wait for them."""
-        deadline = time.monotonic() + _SECONDS_TO_SAVE
-        for process, _ in self._busy.values():
-            process.terminate()
-        for process, _ in self._busy.values():
-            process.join(max(0.0, deadline - time.monotonic()))
-            process.kill()
-
-
-@contextmanager
-def _interrupts_ignored() -> Iterator[None]:
-    """Start processes that Ctrl-C does not reach: they are asked to stop by this one."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
-
-
-def _death(process: BaseProcess) -> tuple[str, str]:
-    code = process.exitcode or 0
-    how = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
-    hint = ", out of memory perhaps" if code == -9 else ""
-    text = f"the process {how}{hint}. Start the same command again to go on."
-    return text, text

@@ -112,6 +112,7 @@ def execute(
                 trainer.loggers += open_loggers(trainer)
         try:
             _fit(trainer, config, folder)
+            trainer.release()
             with holding_what_it_draws_from(trainer.learner), EAGER_WORK.among_others():
                 _test(trainer, tester, folder)
         finally:

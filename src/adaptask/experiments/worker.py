@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Mapping
-from multiprocessing import parent_process
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 
 from adaptask.experiments.jobs import Job, attempt
+from adaptask.experiments.processes import end_with_parent
 
 
 def serve(connection: Connection) -> None:
     """Make the runs that come through the connection; tell through it how they go."""
-    _end_with_parent()
+    end_with_parent()
     try:
         while True:
             job: Job = connection.recv()
             connection.send(("end", attempt(job, _Reports(connection))))
     except (EOFError, OSError, SystemExit):
         return
-
-
-def _end_with_parent() -> None:
-    """End at once when the parent has; what is being written is written whole or not at all."""
-    parent = parent_process()
-    if parent is None:
-        return
-
-    def watch() -> None:
-        wait([parent.sentinel])
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 class _Reports:

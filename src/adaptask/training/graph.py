@@ -19,6 +19,8 @@ ENGINES = ("auto", "graph", "eager")
 # Steps before the capture: libraries choose their kernels, optimisers make their moments.
 _WARM_UP = 3
 
+_CAPTURE_STREAMS: dict[Any, Any] = {}
+
 
 class GraphEngine:
     """Makes training steps, by replaying a graph where that can be done.
@@ -58,7 +60,10 @@ class GraphEngine:
 
     def reset(self) -> None:
         """Forget the graph, after something was put in the place of what it works on."""
-        self._graph, self._n_warm = None, 0
+        if self._graph is not None:
+            with PROCESS_STATE:  # torch keeps a list of graphs, which a capture changes too
+                self._graph = None
+        self._n_warm = 0
 
     def __call__(self, number: int) -> None:
         """Make step number `number`, counted from 0."""
@@ -149,16 +154,27 @@ class GraphEngine:
 
     def _on_side_stream(self, act: Callable[[], None]) -> None:
         """Run on the stream on which the graph is captured later."""
-        device = self.step.source.device
+        current = torch.cuda.current_stream(self.step.source.device)
         if self._stream is None:
-            # Torch hands out the same 32 streams again and again. Those of this priority serve
-            # captures alone, one at a time: nothing that others launch can get into a graph.
-            self._stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
-        current = torch.cuda.current_stream(device)
+            self._stream = _capture_stream(current)
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
             act()
         current.wait_stream(self._stream)
+
+
+def _capture_stream(current: Any) -> Any:
+    """Return the stream on which that is captured which is replayed on another.
+
+    Torch hands out the same 32 streams again and again. Those of this priority serve captures
+    alone, one at a time: nothing that others launch can get into a graph. Graphs captured on one
+    stream share what cuBLAS works in, and must not run at the same time: neither do those that
+    are replayed on one stream.
+    """
+    if current not in _CAPTURE_STREAMS:
+        stream = torch.cuda.Stream(current.device, priority=-1)  # type: ignore[no-untyped-call]
+        _CAPTURE_STREAMS[current] = stream
+    return _CAPTURE_STREAMS[current]
 
 
 def _obstacle(step: TrainingStep) -> str | None:

@@ -286,7 +286,11 @@ class Trainer:
         finally:
             self.display.end(self.step)
             if self.group is not ALONE:
-                self._engine.reset()  # a graph with messages must go before what carries them
+                self.release()  # a graph with messages must go before what carries them
+
+    def release(self) -> None:
+        """Free what a captured step holds on the device; another `fit` captures it again."""
+        self._engine.reset()
 
     def _advance(self, n_steps: int) -> None:
         """Make a step and what is due after it."""
