@@ -11,7 +11,7 @@ from adaptask.experiments.config import RunConfig
 from adaptask.learners import LEARNERS, EmbeddingLearner
 
 _MOST_PROCESSES = 8
-# On an H200: one takes 0.47 ms a step, four 0.25 ms a step and run, eight to sixteen 0.21. Beyond
+# On an H200: one takes 0.47 ms a step, four 0.24 ms a step and run, eight to sixteen 0.20. Beyond
 # eight they fill the gaps while others validate.
 _MOST_TOGETHER = 12
 _MOST_STREAMS = 32
