@@ -11,6 +11,7 @@ from multiprocessing import active_children
 from pathlib import Path
 
 import pytest
+import torch
 
 from adaptask.experiments import supervision
 from adaptask.experiments.jobs import FAILURE, Job, run_jobs
@@ -177,3 +178,24 @@ def test_a_run_that_goes_on_starts_from_its_checkpoint(jobs, take_notes, tiny_co
     of_first = [step for name, step in steps if name == "0"]
     assert of_first.count(0) == 1  # the second time it did not begin at the beginning
     assert not (long[0].path / FAILURE).exists()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_many_short_runs_come_and_go_on_a_gpu(tiny_config, tmp_path, notes, monkeypatch):
+    """Runs begin, are captured, validate, save and end all the time, twelve at once."""
+    monkeypatch.setattr(supervision, "_SECONDS_OF_SILENCE", 90.0)
+    machine = replace(tiny_config.machine, device="cuda")
+    every = replace(tiny_config.every, log=5, validate=20, checkpoint=20, snapshot=20)
+    config = replace(tiny_config, machine=machine, every=every, steps=60)
+    jobs = [
+        Job(
+            f"{learner} {i}",
+            replace(config, seed=i, model=replace(config.model, learner=learner)),
+            tmp_path / f"{learner}-{i}",
+        )
+        for i in range(40)
+        for learner in ("protonet", "matchingnet")
+    ]
+    assert run_jobs(jobs, notes, Sharing(12, together=True)) == {}
+    assert notes.warnings == []
+    assert all(RunRecord(job.path).is_finished for job in jobs)
