@@ -103,3 +103,14 @@ def test_a_run_hands_on_what_it_says(jobs):
         "[run 0]: mind this",
         ("[run 0]", 7, {"val_accuracy": 0.5}),
     ]
+
+
+def test_a_run_that_begins_again_has_one_bar(jobs):
+    display = StudyBars(jobs, Terminal())
+    for step in (60, 40):
+        display.begin_job(jobs[0])
+        display.advance_job(jobs[0], step, {})
+    assert [task.completed for task in display._progress.tasks] == [40, 40]  # of all, and its own
+    display.end_job(jobs[0], None)
+    assert len(display._progress.tasks) == 1
+    display.close()

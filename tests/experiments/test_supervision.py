@@ -144,6 +144,8 @@ def test_processes_that_die_at_once_are_not_started_for_ever(jobs, notes, proces
     failures = run_jobs(jobs, notes, Sharing(3, together=True))
     assert failures.keys() == {"0", "1", "2"}
     assert "ended with status 7" in failures["0"]
+    begun = [event[1] for event in notes.events if event[0] == "begin"]
+    assert begun == ["0", "1", "2"]  # displays are told of no end without a beginning
 
 
 def test_runs_go_on_after_the_device_was_lost(jobs, notes, processes_that, tiny_config):

@@ -122,7 +122,9 @@ class StudyBars:
         self._progress.start()
 
     def begin_job(self, job: Job) -> None:
-        """Draw a bar for it."""
+        """Draw a bar for it, in the place of the one it had, if it begins again."""
+        if job.name in self._bars:
+            self._progress.remove_task(self._bars[job.name])
         self._metrics[job.name] = {}
         self._bars[job.name] = self._progress.add_task(
             job.name, total=job.config.steps, figures="starting"

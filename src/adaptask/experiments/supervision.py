@@ -133,6 +133,8 @@ class _Supervisor:
         self._n_threads = self._most
         said += ", with this run alone in it."
         for position in sorted(self._underway) or list(self._left):
+            if position not in self._underway:
+                self._display.begin_job(self._left[position])
             self._finish(position, failed(self._left[position], said, f"{said}\n\n{where}"))
 
 
