@@ -168,6 +168,18 @@ def test_parameters_and_ordered_dicts_pass(tmp_path):
     assert torch.equal(load_checkpoint(tmp_path / "x.pt")["a"]["b"], torch.ones(2))
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_what_was_on_a_gpu_is_loaded_on_the_cpu(tmp_path):
+    network = nn.BatchNorm1d(3).cuda()
+    state = {"network": network.state_dict(), "list": [nn.Parameter(torch.ones(2).cuda()), (1,)]}
+    save_checkpoint(tmp_path / "a.pt", state)
+    loaded = load_checkpoint(tmp_path / "a.pt")
+    assert loaded["list"][1] == (1,)
+    torch.testing.assert_close(loaded["list"][0], torch.ones(2), rtol=0, atol=0)
+    nn.BatchNorm1d(3).load_state_dict(loaded["network"])
+    assert next(iter(state["network"].values())).is_cuda  # it was not moved
+
+
 @pytest.mark.parametrize("place", ["write", "fsync", "replace"])
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
 def test_a_failing_disk_leaves_the_old_checkpoints_untouched(tmp_path, monkeypatch, place, number):

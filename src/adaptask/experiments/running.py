@@ -94,6 +94,7 @@ def execute(
     with PROCESS_STATE, EAGER_WORK.among_others(), group.together():
         trainer, tester = _build(config, folder, display, group)
     with ExitStack() as held:
+        held.callback(trainer.release)
         with group.together():
             if group.is_first:
                 held.enter_context(folder.locked())
@@ -112,7 +113,6 @@ def execute(
                 trainer.loggers += open_loggers(trainer)
         try:
             _fit(trainer, config, folder)
-            trainer.release()
             with holding_what_it_draws_from(trainer.learner), EAGER_WORK.among_others():
                 _test(trainer, tester, folder)
         finally:

@@ -7,6 +7,7 @@ flipped bits of a small checkpoint it took one in seven for other numbers.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import io
 from collections import OrderedDict
@@ -102,12 +103,27 @@ def load_latest(folder: Path, on_damage: Callable[[str], None]) -> tuple[dict[st
 def _serialise(state: Mapping[str, Any]) -> memoryview:
     check_savable("state", state)
     buffer = io.BytesIO()
-    torch.save({"format": FORMAT, "adaptask": __version__, "state": dict(state)}, buffer)
+    # Tensors would be copied by `save` too, but meanwhile no other thread could do anything.
+    on_host = {key: _on_host(value) for key, value in state.items()}
+    torch.save({"format": FORMAT, "adaptask": __version__, "state": on_host}, buffer)
     seal = _SEAL + hashlib.sha256(buffer.getbuffer()).hexdigest().encode()
     # The archive ends with the length of its comment: so far there is none.
     buffer.seek(-2, io.SEEK_END)
     buffer.write(_SEAL_LENGTH.to_bytes(2, "little") + seal)
     return buffer.getbuffer()
+
+
+def _on_host(value: Any) -> Any:
+    """Return the same with all tensors in host memory."""
+    if isinstance(value, Tensor):
+        return value if value.device.type == "cpu" else value.detach().cpu()
+    if isinstance(value, dict):
+        moved = copy.copy(value)  # a state of modules has attributes
+        moved.update((key, _on_host(item)) for key, item in value.items())
+        return moved
+    if isinstance(value, list | tuple):
+        return type(value)(map(_on_host, value))
+    return value
 
 
 def check_savable(name: str, value: object) -> None:

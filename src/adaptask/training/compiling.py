@@ -52,6 +52,10 @@ def _compiled(outcomes: Outcomes) -> Outcomes:
 
     settings: Any = config
     settings.cache_size_limit = max(settings.cache_size_limit, _MOST_VARIANTS)
+    # Its checks follow what threads do to modules of others, and may follow what is gone (torch
+    # 2.11; 2.12 leaves them out: pull request 181925).
+    if hasattr(settings, "use_recursive_dict_tags_for_guards"):
+        settings.use_recursive_dict_tags_for_guards = False
     # It remarks on what it could do better, which nobody who trains can act on.
     warnings.filterwarnings("ignore", category=UserWarning, module=r"torch\._(dynamo|inductor)")
     # Shapes of a run are fixed: each gets kernels of its own.

@@ -62,6 +62,7 @@ class GraphEngine:
         """Forget the graph, after something was put in the place of what it works on."""
         if self._graph is not None:
             with PROCESS_STATE:  # torch keeps a list of graphs, which a capture changes too
+                self._graph.reset()  # lets other threads go on, which its end alone would not
                 self._graph = None
         self._n_warm = 0
 
