@@ -9,6 +9,7 @@ from torch import nn, optim
 
 from adaptask.arguments import check_members, shown
 from adaptask.errors import ArgumentError
+from adaptask.training.every import Every
 from adaptask.training.group import Group
 from adaptask.training.run_folder import RunFolder
 
@@ -27,6 +28,7 @@ def check_parts(parts: Mapping[str, object]) -> None:
     )
     check_members("source", parts["source"], "device", "draw")
     _check_kind("optimizer", parts["optimizer"], optim.Optimizer, type(None))
+    _check_kind("every", parts["every"], Every)
     _check_kind("folder", parts["folder"], RunFolder, Path, str, type(None))
     for name in ("schedule", "validation"):
         if parts[name] is not None and not callable(parts[name]):

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn, optim
 
-from adaptask.arguments import check_integer, shown
+from adaptask.arguments import check_integer
 from adaptask.errors import ArgumentError, StateError, TrainingError
 from adaptask.exclusion import EAGER_WORK
 from adaptask.interfaces import TaskSampler
@@ -97,13 +97,9 @@ class Trainer:
         group: Group = ALONE,
     ) -> None:
         check_parts(locals())
-        if not isinstance(every, Every):
-            raise ArgumentError(f"every must be an Every; got {shown(every)}.")
         self.learner, self.sampler, self.source = learner, sampler, source
         self.optimizer = optimizer or build_optimizer("adam", learner.parameters())
-        self.schedule = schedule
-        self.validation = validation
-        self.every = every
+        self.schedule, self.validation, self.every = schedule, validation, every
         self.group = group
         folder = RunFolder(folder) if isinstance(folder, Path | str) else folder
         self.folder = folder if group.is_first else None
