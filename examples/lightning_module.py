@@ -50,14 +50,14 @@ def main() -> None:
     sampler = build_sampler("gcp", n_classes=split.n_classes, n_way=5, seed=0)
     episodes = EpisodeBatchSampler(labels, sampler, 1, 10, arguments.tasks)
 
-    data = EpisodeDataModule(dataset, episodes)  # (1)
+    data = EpisodeDataModule(dataset, episodes)  # new
     trainer = Trainer(
         max_epochs=1,
         accelerator="cpu",
         logger=False,
         enable_checkpointing=False,
         callbacks=[EpisodeFeedback(episodes)],
-    )  # (2)
+    )  # new
     trainer.fit(ProtoNet(split.images.shape[1]), datamodule=data)
     print(f"accuracy over the epoch: {trainer.callback_metrics['accuracy']:.2f}, chance 0.20")
     print(f"largest log potential: {sampler.log_potentials.max():.2f}, at the start 0.00")

@@ -29,7 +29,7 @@ def main() -> None:
     dataset = TensorDataset(split.images.float() / 255, labels)
 
     sampler = build_sampler("gcp", n_classes=split.n_classes, n_way=5, seed=0)
-    episodes = EpisodeBatchSampler(labels, sampler, 1, 10, arguments.tasks)  # (1)
+    episodes = EpisodeBatchSampler(labels, sampler, 1, 10, arguments.tasks)  # new
     loader = DataLoader(
         episodes.wrap(dataset), batch_sampler=episodes, num_workers=arguments.workers
     )
@@ -46,7 +46,7 @@ def main() -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        episodes.feedback(batch.task_ids, logits)  # (2)
+        episodes.feedback(batch.task_ids, logits)  # new
         accuracies.append((logits.argmax(-1) == batch.query_labels[0]).float().mean())
 
     print(f"accuracy on the last 50 tasks: {torch.stack(accuracies[-50:]).mean():.2f}, chance 0.20")

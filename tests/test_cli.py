@@ -13,7 +13,8 @@ from adaptask.data.cache import open_cache_writer
 
 def test_version(capsys):
     assert main(["version"]) == 0
-    assert capsys.readouterr().out == f"adaptask {__version__}\n"
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"adaptask {__version__}\n" * 2
 
 
 def test_errors_are_one_line_on_standard_error(capsys):

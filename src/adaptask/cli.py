@@ -338,7 +338,7 @@ def version() -> None:
 
 def _starting_point(arguments: list[str]) -> RunConfig:
     """Return what the flags of `train` start from: a preset, a file over it, or a run to resume."""
-    from adaptask.experiments.config_file import load_config
+    from adaptask.experiments.config_file import load_config, no_run_in
     from adaptask.experiments.presets import preset_config
 
     found: dict[str, str] = {}
@@ -354,7 +354,7 @@ def _starting_point(arguments: list[str]) -> RunConfig:
     if resumed := found.get("--resume"):
         path = Path(resumed) / "config.toml"
         if not path.exists():
-            raise ArgumentError(f"{resumed} holds no run: there is no config.toml in it.")
+            raise no_run_in(Path(resumed))
         return load_config(path)
     base = preset_config(found["--preset"]) if "--preset" in found else RunConfig()
     return load_config(Path(found["--config"]), base) if found.get("--config") else base
@@ -363,6 +363,7 @@ def _starting_point(arguments: list[str]) -> RunConfig:
 def main(args: list[str] | None = None) -> int:
     """Run the command line; return the exit status."""
     arguments = sys.argv[1:] if args is None else args
+    arguments = ["version"] if arguments == ["--version"] else arguments
     try:
         # The parser shows and takes as defaults what the file says.
         if arguments[:1] == ["train"]:

@@ -178,12 +178,12 @@ SCRIPT = """
     from adaptask.experiments.sharing import Sharing
     from adaptask.experiments.study_display import StudyLines
 
-    if __name__ == "__main__":
-        folder = Path(sys.argv[1])
-        config = replace(load_config(folder / "config.toml"), steps=100_000)
-        jobs = [Job(str(i), replace(config, seed=i), folder / f"run-{i}") for i in range(2)]
-        sharing = Sharing(2, together=sys.argv[2] == "together")
-        run_jobs(jobs, StudyLines(jobs, sys.stderr), sharing)
+    # No guard: processes must not run it again.
+    folder = Path(sys.argv[1])
+    config = replace(load_config(folder / "config.toml"), steps=100_000)
+    jobs = [Job(str(i), replace(config, seed=i), folder / f"run-{i}") for i in range(2)]
+    sharing = Sharing(2, together=sys.argv[2] == "together")
+    run_jobs(jobs, StudyLines(jobs, sys.stderr), sharing)
 """
 
 
@@ -193,8 +193,10 @@ SCRIPT = """
         ("processes", signal.SIGKILL),
         ("processes", signal.SIGINT),
         ("processes", signal.SIGTERM),
+        ("processes", signal.SIGHUP),
         ("together", signal.SIGINT),
         ("together", signal.SIGTERM),
+        ("together", signal.SIGHUP),
     ],
 )
 def test_its_runs_end_with_it(tiny_config, tmp_path, how, number, take_notes):
@@ -215,12 +217,12 @@ def test_its_runs_end_with_it(tiny_config, tmp_path, how, number, take_notes):
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    if number is signal.SIGINT:
+    if number in (signal.SIGINT, signal.SIGHUP):
         os.killpg(process.pid, number)  # as a terminal does
     else:
         process.send_signal(number)
     said = process.communicate(timeout=60)[1]
-    if number is signal.SIGTERM:
+    if number in (signal.SIGTERM, signal.SIGHUP):
         assert process.returncode == 128 + number, said
     elif how == "together":
         assert process.returncode != 0

@@ -23,7 +23,7 @@ from adaptask.training.checkpoints import load_checkpoint
 @pytest.fixture
 def jobs(tiny_config, tmp_path):
     """Three runs, long enough to be killed on the way."""
-    tiny_config = replace(tiny_config, steps=60)
+    tiny_config = replace(tiny_config, steps=120)
     folder = tmp_path / "together"
     folder.mkdir()
     return [Job(str(i), replace(tiny_config, seed=i), folder / str(i)) for i in range(3)]
@@ -94,8 +94,23 @@ def test_runs_go_on_after_their_process_was_killed(jobs, notes, results_alone):
     assert results(jobs) == results_alone
     (said,) = notes.warnings
     assert said.startswith("The process of the runs on the GPU was killed by signal 9")
-    assert "They go on from their last checkpoints" in said
+    assert "They go on from their last checkpoints, 1 at a time" in said
     assert sum(event[0] == "end" for event in notes.events) == 3
+
+
+def test_after_those_that_were_underway_all_are_trusted_again(jobs, notes, monkeypatch):
+    started = []
+    start = supervision.start_process
+
+    def note(serve, given, n_threads, stacks):
+        started.append((sorted(given), n_threads))
+        return start(serve, given, n_threads, stacks)
+
+    monkeypatch.setattr(supervision, "start_process", note)
+    killer = act_once(jobs[0].path / "last.pt", lambda: kill_child(signal.SIGKILL))
+    assert run_jobs(jobs, notes, Sharing(2, together=True)) == {}
+    killer.join()
+    assert started == [([0, 1, 2], 2), ([0, 1], 1), ([2], 2)]
 
 
 def test_a_process_that_stands_still_is_ended_and_says_where_it_was(

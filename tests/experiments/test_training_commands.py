@@ -100,7 +100,9 @@ def test_a_finished_run_says_so_and_can_be_given_more_steps(tiny_run, tmp_path, 
 
 def test_what_decides_a_run_cannot_change_while_it_goes_on(finished, capsys):
     assert main(["train", "--resume", str(finished), "--lr", "0.5", "--steps", "20"]) == 1
-    assert "optimiser of the run" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "optimiser.lr of the run" in said
+    assert "it was 0.001, now 0.5." in said
     assert load_config(finished / "config.toml").steps == 12
     assert main(["train", "--resume", str(finished), "--output", "elsewhere"]) == 1
     assert "leave out --output" in capsys.readouterr().err
@@ -184,7 +186,10 @@ def test_a_checkpoint_of_another_architecture_is_refused(tiny_run, tmp_path, fin
     before = (finished / "metrics.jsonl").read_bytes()
     state = load_checkpoint(other / "last.pt")
     ours = load_checkpoint(finished / "last.pt")["config"]
-    for config, message in ((state["config"], "conv4 of the run"), (ours, "another architecture")):
+    for config, message in (
+        (state["config"], "conv4.filters of the run"),
+        (ours, "another architecture"),
+    ):
         save_checkpoint(finished / "last.pt", {**state, "config": config})
         capsys.readouterr()
         assert main(["train", "--resume", str(finished), "--steps", "20"]) == 1
@@ -197,7 +202,7 @@ def test_a_configuration_that_was_edited_by_hand_is_noticed(finished, capsys):
     path = finished / "config.toml"
     path.write_text(path.read_text().replace("lr = 0.001", "lr = 0.1"))
     assert main(["train", "--resume", str(finished), "--steps", "20"]) == 1
-    assert "optimiser of the run" in capsys.readouterr().err
+    assert "optimiser.lr of the run" in capsys.readouterr().err
 
 
 def test_steps_that_were_made_cannot_be_unmade(finished, capsys):
@@ -228,6 +233,9 @@ def test_a_folder_without_a_run_cannot_be_resumed(tiny_run, tmp_path, capsys):
     for folder in (tmp_path, tmp_path / "none"):
         assert main(["train", "--resume", str(folder)]) == 1
         assert f"{folder} holds no run" in capsys.readouterr().err
+    (tmp_path / "study.json").touch()
+    assert main(["train", "--resume", str(tmp_path)]) == 1
+    assert "holds a study, not a run. Give the command that made it" in capsys.readouterr().err
     assert main([*tiny_run, "--output", str(tmp_path / ("x" * 300))]) == 1
     assert "cannot be used as a folder" in capsys.readouterr().err
 

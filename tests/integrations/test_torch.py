@@ -234,6 +234,7 @@ def test_a_damaged_state_is_refused_and_changes_nothing(build, run, spoil):
         (torch.zeros(1, 6, N_WAY, dtype=torch.int64), None, "floating-point"),
         (None, None, "floating-point"),
         (torch.full((6, N_WAY), torch.nan), None, "must be finite"),
+        (torch.randn(6, N_WAY).softmax(-1), None, "are probabilities.*into the softmax"),
         (torch.zeros(6, N_WAY), torch.zeros(6), "int64"),
         (torch.zeros(6, N_WAY), torch.zeros(5, dtype=torch.int64), r"of shape \(5,\)"),
         (torch.zeros(6, N_WAY), torch.tensor([0, 0, 1, 1, 2, 3]), "0 to 2"),

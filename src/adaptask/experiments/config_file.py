@@ -64,6 +64,16 @@ def load_config(path: Path, base: RunConfig | None = None) -> RunConfig:
         raise ArgumentError(f"{path}: {error}") from error
 
 
+def no_run_in(path: Path) -> ArgumentError:
+    """Return the error of a folder without a run's configuration."""
+    if (path / "study.json").exists():
+        return ArgumentError(
+            f"{path} holds a study, not a run. Give the command that made it again to go on with "
+            f"it, or name one of its runs: {path}/runs/*/seed-*."
+        )
+    return ArgumentError(f"{path} holds no run: there is no config.toml in it.")
+
+
 def parse_config(text: str, base: RunConfig | None = None) -> RunConfig:
     """Return the configuration in a TOML text; see `load_config`."""
     try:

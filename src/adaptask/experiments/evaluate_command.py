@@ -11,11 +11,11 @@ from torch import nn
 
 from adaptask.data import EpisodeSource, load, load_statistics
 from adaptask.data.refitting import refit
-from adaptask.errors import ArgumentError, StateError, TrainingError
+from adaptask.errors import StateError, TrainingError
 from adaptask.experiments.arithmetic import half_precision_pays
 from adaptask.experiments.building import build_evaluator, build_model, with_weights
 from adaptask.experiments.config import RunConfig
-from adaptask.experiments.config_file import load_config
+from adaptask.experiments.config_file import load_config, no_run_in
 from adaptask.training.evaluation import Evaluation
 from adaptask.training.joining import refuse_launch
 from adaptask.training.machine import choose_device
@@ -49,7 +49,7 @@ def evaluate_run(
     refuse_launch("evaluate")
     folder = RunFolder(path)
     if not folder.config.exists():
-        raise ArgumentError(f"{path} holds no run: there is no config.toml in it.")
+        raise no_run_in(Path(path))
     config = load_config(folder.config)
     given = {"n_way": n_way, "n_shot": n_shot, "n_query": n_query, "seed": seed}
     count = config.evaluation.n_episodes if n_episodes is None else n_episodes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +12,8 @@ from contextlib import contextmanager
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+
+from adaptask.training.interruption import OF_TERMINAL
 
 _SECONDS_TO_SAVE = 60.0
 
@@ -20,7 +23,7 @@ def start_process(serve: Callable[..., None], *args: object) -> tuple[BaseProces
     context = get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=serve, args=(theirs, *args), daemon=True)
-    with _interrupts_ignored():
+    with _interrupts_ignored(), _without_script():
         process.start()
     theirs.close()  # so that the end of the process is the end of the connection
     return process, ours
@@ -59,12 +62,31 @@ def how_it_ended(process: BaseProcess) -> str:
 
 @contextmanager
 def _interrupts_ignored() -> Iterator[None]:
-    """Start processes that Ctrl-C does not reach: they are asked to stop by this one."""
+    """Start processes that the terminal's signals do not reach: this one asks them to stop."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    handlers = {number: signal.signal(number, signal.SIG_IGN) for number in OF_TERMINAL}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, handler)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _without_script() -> Iterator[None]:
+    """Start processes that do not run the script again by which this one was started.
+
+    They need nothing of it; without a guard in it, it would begin the same study again.
+    """
+    script = vars(sys.modules["__main__"])
+    hidden: dict[str, object] = {
+        name: script.pop(name) for name in ("__file__", "__spec__") if name in script
+    }
+    script["__spec__"] = None
+    try:
+        yield
+    finally:
+        del script["__spec__"]
+        script.update(hidden)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
@@ -174,11 +175,10 @@ def check_same_run(config: RunConfig, folder: RunFolder) -> None:
             f"that, got {config.steps}."
         )
     again = f"start a new run with --config {folder.config} --output FOLDER"
-    for field in fields(config):
-        new, old = getattr(config, field.name), getattr(before, field.name)
-        if new != old and field.name not in MAY_CHANGE:
+    for name, old, new in _changes(before, config):
+        if name.partition(".")[0] not in MAY_CHANGE:
             raise ArgumentError(
-                f"{field.name} of the run in {folder.path} cannot change while it goes on; it was "
+                f"{name} of the run in {folder.path} cannot change while it goes on; it was "
                 f"{old}, now {new}. Only steps, machine and every can: {again}."
             )
     if config.steps != before.steps and depends_on_steps(config):
@@ -186,6 +186,17 @@ def check_same_run(config: RunConfig, folder: RunFolder) -> None:
             f"the run in {folder.path} was planned for {before.steps} steps, on which its "
             f"learning rate or its learner depends from the first one on: {again}."
         )
+
+
+def _changes(before: Any, after: Any, prefix: str = "") -> Iterator[tuple[str, object, object]]:
+    """Yield what differs between two configurations: its name, as options have it, old and new."""
+    for field in fields(after):
+        name = prefix + field.name
+        old, new = getattr(before, field.name), getattr(after, field.name)
+        if is_dataclass(new) and type(old) is type(new):
+            yield from _changes(old, new, f"{name}.")
+        elif old != new:
+            yield name, old, new
 
 
 def _fit(trainer: Trainer, config: RunConfig, folder: RunFolder) -> None:

@@ -54,6 +54,7 @@ class _Supervisor:
         self._most = self._n_threads = n_threads
         self._failures: dict[str, str] = {}
         self._underway: set[int] = set()
+        self._suspects: set[int] = set()
 
     def run(self) -> dict[str, str]:
         with StopSignals() as stop, TemporaryDirectory() as folder:
@@ -64,20 +65,23 @@ class _Supervisor:
         return self._failures
 
     def _watch_a_process(self, stop: StopSignals, stacks: Path) -> None:
-        n_before = len(self._left)
+        given = {i: job for i, job in self._left.items() if i in (self._suspects or self._left)}
         self._underway.clear()
-        process, connection = start_process(serve, self._left, self._n_threads, stacks)
+        process, connection = start_process(serve, given, self._n_threads, stacks)
         try:
             why = self._listen(connection, process, stop)
         except BaseException:
             let_them_save([process])
             raise
+        left = given.keys() & self._left.keys()
         if stop.received is not None:
             let_them_save([process])
-        elif self._left:
+        elif left:
             _end(process)
             where = stacks.read_text(errors="replace") if stacks.exists() else ""
-            self._adapt(why, where, some_ended=len(self._left) < n_before)
+            self._adapt(why, where, left, some_ended=len(left) < len(given))
+        else:
+            self._trust_all()
 
     def _listen(self, connection: Connection, process: BaseProcess, stop: StopSignals) -> str:
         """Hand on what a process tells, as long as it does; return why it does no longer."""
@@ -118,24 +122,33 @@ class _Supervisor:
             self._failures[job.name] = failure
         self._display.end_job(job, failure)
 
-    def _adapt(self, why: str, where: str, *, some_ended: bool) -> None:
-        """Make fewer at a time where nothing came of it, and give up the one that is to blame."""
+    def _trust_all(self) -> None:
+        self._suspects.clear()
+        self._n_threads = self._most
+
+    def _adapt(self, why: str, where: str, left: set[int], *, some_ended: bool) -> None:
+        """Look for the one that is to blame, where none came to its end, and give it up.
+
+        The runs that were underway are made first, fewer at a time; then all others as before.
+        """
         said = f"the process of the runs on the GPU {why}"
-        n_at_once = min(self._n_threads, len(self._left))
+        n_at_once = min(self._n_threads, len(left))
         if some_ended or n_at_once > 1:
-            self._n_threads = n_at_once if some_ended else n_at_once // 2
+            if not some_ended:
+                self._n_threads = n_at_once // 2
+                self._suspects = self._underway & left
             at = _leave(where, [self._left[i] for i in sorted(self._underway)])
             self._display.warn(
                 f"{said[0].upper()}{said[1:]}. They go on from their last checkpoints, "
                 f"{self._n_threads} at a time.{at}"
             )
             return
-        self._n_threads = self._most
         said += ", with this run alone in it."
-        for position in sorted(self._underway) or list(self._left):
+        for position in sorted(self._underway or left):
             if position not in self._underway:
                 self._display.begin_job(self._left[position])
             self._finish(position, failed(self._left[position], said, f"{said}\n\n{where}"))
+        self._trust_all()
 
 
 def _end(process: BaseProcess) -> None:

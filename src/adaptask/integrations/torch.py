@@ -191,6 +191,11 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
         # On an accelerator the sampler looks itself, without waiting.
         if device.type == "cpu" and not math.isfinite(float(probabilities.sum())):
             raise ArgumentError(f"the logits of tasks {ids} must be finite; got NaN or infinity.")
+        if device.type == "cpu" and _are_probabilities(logits):
+            raise ArgumentError(
+                f"the logits of tasks {ids} are probabilities: every row is at least 0 and sums to "
+                "1. Give what goes into the softmax."
+            )
         self._pending.answer(ids, probabilities, self._check_labels(labels, len(ids)))
 
     def find(self, classes: Sequence[int] | Sequence[str] | Tensor) -> int:
@@ -329,6 +334,11 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
             f"n_shot={self.n_shot}, n_query={self.n_query}, n_tasks={self.n_tasks}, "
             f"tasks_per_batch={self.tasks_per_batch}, lag={self.report.lag}, seed={self.seed})"
         )
+
+
+def _are_probabilities(logits: Tensor) -> bool:
+    sums = logits.sum(-1)
+    return bool((logits >= 0).all()) and torch.allclose(sums, torch.ones_like(sums), atol=1e-3)
 
 
 def _as_ids(task_ids: int | Sequence[int] | Tensor) -> list[int]:

@@ -147,7 +147,7 @@ def _explained(summary: StudySummary, headings: Sequence[str], best: set[str]) -
     meanings = {
         _VALIDATION: "best of each run, mean of the seeds; bold: the highest of those that have "
         "finished.",
-        _ACCURACY: f"on test tasks, mean of the seeds ± 95 % interval over them{bold}.",
+        _ACCURACY: f"mean over the seeds; ±: 95 % interval over test tasks, not seeds{bold}.",
         "sd": "standard deviation over the seeds.",
         _difference_heading(summary): "points, paired by seed; 95 % interval by Student's t over "
         f"the seeds{alone}.",

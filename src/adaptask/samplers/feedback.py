@@ -241,7 +241,7 @@ def check_ids(name: str, ids: Tensor, shape: tuple[int | None, ...], device: tor
         ArgumentError: If they do not fit.
     """
     if not isinstance(ids, Tensor) or ids.dtype != torch.int64:
-        came = getattr(ids, "dtype", type(ids).__name__)
+        came = ids.dtype if isinstance(ids, Tensor) else f"a {type(ids).__name__}"
         raise ArgumentError(f"{name} must be an int64 tensor; got {came}.")
     _check_shape(name, ids, shape)
     _check_device(name, ids, device)

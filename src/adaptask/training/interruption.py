@@ -1,4 +1,4 @@
-"""Stopping at the end of a step: Ctrl-C and the request to terminate."""
+"""Stopping at the end of a step: Ctrl-C, a terminal that is gone, the request to terminate."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import signal
 import threading
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
+
+OF_TERMINAL = tuple(getattr(signal, name) for name in ("SIGINT", "SIGHUP") if hasattr(signal, name))
+"""What a terminal sends to everything in it: Ctrl-C, and that it was closed."""
 
 _HANDED_ON: dict[str, signal.Signals] = {}
 
@@ -19,7 +22,7 @@ def stop_other_threads(received: signal.Signals | None) -> None:
 
 
 class StopSignals:
-    """While it is entered, the first SIGINT or SIGTERM only sets `received`; a second acts at once.
+    """While it is entered, the first signal to stop only sets `received`; a second acts at once.
 
     Signals reach the main thread alone; the others receive what `stop_other_threads` hands on.
     """
@@ -37,7 +40,7 @@ class StopSignals:
     def __enter__(self) -> StopSignals:
         """Take over the signals."""
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in (*OF_TERMINAL, signal.SIGTERM):
                 # What the parent process has told to ignore stays ignored; a handler that was not
                 # installed from Python, None, could not be given back.
                 if signal.getsignal(number) not in (signal.SIG_IGN, None):

@@ -113,9 +113,10 @@ class RunFolder:
         if all(file.name == LOCK or file.suffix == ".tmp" for file in files):
             return
         if self.config.exists() or self.last_checkpoint():
+            resume = f"adaptask train --resume {self.path}"
+            how = resume if self.config.exists() else "trainer.resume()"
             raise ArgumentError(
-                f"{self.path} holds a run already. Go on with it: adaptask train --resume "
-                f"{self.path}. Or choose another folder."
+                f"{self.path} holds a run already. Go on with it: {how}. Or choose another folder."
             )
         raise ArgumentError(f"{self.path} exists and is not an empty folder; choose another one.")
 

@@ -132,7 +132,7 @@ class Trainer:
     def fit(self, n_steps: int) -> Checkpoint | None:
         """Train until `n_steps` steps have been made in all; return the best by validation.
 
-        Ctrl-C and SIGTERM act at the end of the step, after a checkpoint.
+        Ctrl-C, SIGTERM and SIGHUP act at the end of the step, after a checkpoint.
 
         Raises:
             ArgumentError: If `n_steps` is no positive integer.
