@@ -169,7 +169,7 @@ class RandomModule(nn.Module):
         mine = {k[len(prefix) :]: v for k, v in state_dict.items() if k.startswith(prefix)}
         if not mine:
             # A model that had no sampler when it was saved: torch refuses it, unless strict=False.
-            missing_keys.append(prefix + "_extra_state")
+            missing_keys += (prefix + name for name in self.state_dict())
             return
         self._check_state(mine)
         super()._load_from_state_dict(

@@ -131,24 +131,34 @@ def test_finished_runs_are_left_alone(tiny_config, tmp_path, take_notes):
     assert notes.steps == {}
 
 
-def test_a_process_that_dies_fails_its_run_alone(three_jobs, monkeypatch, take_notes):
+@pytest.mark.parametrize("n_deaths", [1, 2])
+def test_a_process_that_dies_is_replaced_once(three_jobs, monkeypatch, take_notes, n_deaths):
     first, _, last = three_jobs
-    pools = []
+    notes, killed = take_notes(), []
     hire = pool_module.Pool._hire
 
     def kill_the_first(pool):
         hire(pool)
-        if not pools:
-            pools.append(pool)
-            (process, job) = next(iter(pool._busy.values()))
-            assert job.name == "first"
-            os.kill(process.pid, signal.SIGKILL)
+        for process, job in pool._busy.values():
+            if job.name == "first" and len(killed) < n_deaths and process.pid not in killed:
+                killed.append(process.pid)
+                os.kill(process.pid, signal.SIGKILL)
 
     monkeypatch.setattr(pool_module.Pool, "_hire", kill_the_first)
-    failures = run_jobs([first, last], take_notes(), Sharing(2))
+    failures = run_jobs([first, last], notes, Sharing(2))
+    assert len(killed) == n_deaths
+    (said,) = notes.warnings
+    assert said == (
+        "first: the process was killed by signal 9, out of memory perhaps. It goes on from its "
+        "last checkpoint."
+    )
+    assert RunRecord(last.path).is_finished
+    if n_deaths == 1:
+        assert failures == {}
+        assert RunRecord(first.path).is_finished
+        return
     assert failures.keys() == {"first"}
     assert "killed by signal 9" in failures["first"]
-    assert RunRecord(last.path).is_finished
     assert run_jobs([first, last], take_notes(), Sharing(1)) == {}
     assert RunRecord(first.path).is_finished
 

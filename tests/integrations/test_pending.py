@@ -67,6 +67,7 @@ def test_a_batch_is_learned_from_when_lag_further_ones_are_drawn(data, lag, task
     assert report.largest_delay <= lag
 
 
+@pytest.mark.filterwarnings("ignore:no feedback came")
 def test_tasks_that_are_never_answered_are_let_go():
     pending = PendingTasks(Recorder(), tasks_per_batch=2, lag=3)
     for _ in range(500):

@@ -407,3 +407,25 @@ def test_cuda_batches_are_pinned_and_feedback_comes_from_the_device(
 
 def test_the_settings_are_shown(build):
     assert "n_tasks=12, tasks_per_batch=1, lag=16, seed=0" in repr(build())
+
+
+def test_feedback_that_was_forgotten_is_asked_for_once(build):
+    forgetful = build(lag=0)
+    for _ in range(50):
+        forgetful.draw()
+    with pytest.warns(UserWarning, match="no feedback came on the first 50 tasks"):
+        forgetful.draw()
+    for _ in range(60):
+        forgetful.draw()  # warnings are errors here
+    answered = build(lag=0)
+    for i in range(60):  # one answer is enough: more may be left out on purpose
+        answered.draw()
+        if i == 0:
+            answered.feedback(0, torch.zeros(6, N_WAY))
+
+
+def test_uniform_sampling_needs_no_feedback(build):
+    episodes = build("uniform", lag=0)
+    for _ in range(60):
+        episodes.draw()
+    assert episodes.report.n_missed == 59

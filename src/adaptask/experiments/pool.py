@@ -25,6 +25,7 @@ class Pool:
         self._waiting = deque(jobs)
         self._display = display
         self._failures: dict[str, str] = {}
+        self._taken_up: set[str] = set()
         self._busy: dict[Connection, tuple[BaseProcess, Job]] = {}
         self._n_workers = n_workers
 
@@ -71,8 +72,7 @@ class Pool:
             kind, *rest = connection.recv()
         except (EOFError, OSError):
             process.join()
-            why = f"the process {how_it_ended(process)}. Start the same command again to go on."
-            self._end(connection, job, failed(job, why, why))
+            self._bury(connection, job, how_it_ended(process))
             self._hire()
             return
         if kind == "advance":
@@ -82,6 +82,17 @@ class Pool:
         else:
             self._end(connection, job, *rest)
             self._give(connection, process)
+
+    def _bury(self, connection: Connection, job: Job, how: str) -> None:
+        """Let the run of a process that is gone go on in another, once; it may be to blame."""
+        if job.name in self._taken_up:
+            why = f"the process {how}. Start the same command again to go on."
+            self._end(connection, job, failed(job, why, why))
+            return
+        self._taken_up.add(job.name)
+        del self._busy[connection]
+        self._waiting.appendleft(job)
+        self._display.warn(f"{job.name}: the process {how}. It goes on from its last checkpoint.")
 
     def _end(self, connection: Connection, job: Job, failure: str | None) -> None:
         del self._busy[connection]

@@ -7,6 +7,7 @@ the order of arrival nor how far a loader reads ahead decides anything, and noth
 
 from __future__ import annotations
 
+import warnings
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from adaptask.errors import ArgumentError, StateError
 from adaptask.interfaces import TaskSampler
 
 _FLOATS = (torch.float32, torch.float64)
+# Tasks without feedback, from the first on, by which it was forgotten rather than late.
+_MANY = 50
 
 
 @dataclass(frozen=True)
@@ -122,6 +125,7 @@ class PendingTasks:
         """The latest batch on which feedback has come."""
         self._batches: deque[DrawnBatch] = deque()
         self._n_applied = self._n_missed = self._largest_delay = 0
+        self._has_warned = False
 
     @property
     def report(self) -> FeedbackReport:
@@ -227,6 +231,14 @@ class PendingTasks:
             self._batches.popleft()
             self._n_applied += sum(batch.answered)
             self._n_missed += self.tasks_per_batch - sum(batch.answered)
+        if not self._n_applied and self._n_missed >= _MANY and not self._has_warned:
+            self._has_warned = True
+            if getattr(self.sampler, "learns", True):
+                warnings.warn(
+                    f"no feedback came on the first {self._n_missed} tasks: the sampler learns "
+                    "nothing. Call feedback(task_ids, logits) after every batch.",
+                    stacklevel=2,
+                )
 
     def state_dict(self) -> dict[str, Any]:
         """Return the sampler, the tasks that wait and their feedback."""

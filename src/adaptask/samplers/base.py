@@ -79,6 +79,8 @@ class Sampler(FeedbackModule):
         ArgumentError: If `n_way` lies outside 2 to `n_classes`, or the seed below 0.
     """
 
+    learns = True
+    """Whether feedback changes what it draws."""
     _problems = PROBLEMS
 
     def __init__(

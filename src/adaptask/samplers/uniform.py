@@ -18,6 +18,8 @@ class UniformSampler(Sampler):
     `update` checks what it is given, as in every sampler, and learns nothing from it.
     """
 
+    learns = False
+
     def _draw(self, n_tasks: int) -> Tensor:
         # The largest K of n independent uniform variables are a uniform draw without replacement.
         noise, kernels = self._uniform(n_tasks, self.n_classes, dtype=self.dtype), self._kernels()
