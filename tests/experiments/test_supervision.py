@@ -158,7 +158,7 @@ def test_processes_that_die_at_once_are_not_started_for_ever(jobs, notes, proces
     processes_that("dies_at_once")
     failures = run_jobs(jobs, notes, Sharing(3, together=True))
     assert failures.keys() == {"0", "1", "2"}
-    assert "ended with status 7" in failures["0"]
+    assert "ended with status 7, before any had begun" in failures["0"]
     begun = [event[1] for event in notes.events if event[0] == "begin"]
     assert begun == ["0", "1", "2"]  # displays are told of no end without a beginning
 

@@ -143,7 +143,7 @@ class _Supervisor:
                 f"{self._n_threads} at a time.{at}"
             )
             return
-        said += ", with this run alone in it."
+        said += ", with this run alone in it." if self._underway else ", before any had begun."
         for position in sorted(self._underway or left):
             if position not in self._underway:
                 self._display.begin_job(self._left[position])

@@ -185,9 +185,9 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
                 logits are no finite numbers of that shape; nothing is then kept.
         """
         ids = _as_ids(task_ids)
-        logits = self._check_logits(logits, len(ids))
         device = getattr(self.sampler, "device", torch.device("cpu"))
-        probabilities = logits.to(device).softmax(-1)
+        logits = self._check_logits(logits, len(ids)).to(device)
+        probabilities = logits.softmax(-1)
         # On an accelerator the sampler looks itself, without waiting.
         if device.type == "cpu" and not math.isfinite(float(probabilities.sum())):
             raise ArgumentError(f"the logits of tasks {ids} must be finite; got NaN or infinity.")
