@@ -15,17 +15,17 @@ tasks have 1 shot and 15 queries; one task a batch, one torch thread.
 On two cores of a server CPU with nothing else to do, torch 2.13, --seconds 7, one run:
 
     choosing alone     gcp us   uniform us
-         5-way             467          107
-        20-way             564          273
+         5-way             481          105
+        20-way             580          269
     setting                      uniform ms   gcp / uniform   turns
-    tensor  5-way 0 workers            0.60           1.919      79
-    tensor 20-way 0 workers            2.23           1.381      25
-    tensor  5-way 2 workers            2.86           2.287      14
-    tensor 20-way 2 workers            5.32           1.391      10
-    png     5-way 0 workers           31.02           1.095      13
-    png    20-way 0 workers          120.62           1.037       5
-    png     5-way 2 workers           20.13           1.186      19
-    png    20-way 2 workers           76.59           1.039       5
+    tensor  5-way 0 workers            0.56           1.999      82
+    tensor 20-way 0 workers            1.98           1.394      28
+    tensor  5-way 2 workers            2.62           2.193      18
+    tensor 20-way 2 workers            4.85           1.398      12
+    png     5-way 0 workers           29.68           1.066      14
+    png    20-way 0 workers          118.98           1.058       5
+    png     5-way 2 workers           19.77           1.162      20
+    png    20-way 2 workers           74.79           0.988       5
 
 With two workers on two cores the process of the loop has none for itself. Ratios on few turns
 moved by a tenth between runs.
