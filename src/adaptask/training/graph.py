@@ -19,6 +19,10 @@ ENGINES = ("auto", "graph", "eager")
 # Steps before the capture: libraries choose their kernels, optimisers make their moments.
 _WARM_UP = 3
 
+# Replays by which the host may be ahead of the device. Further ahead it would wait in the driver,
+# which keeps a core busy, and many threads that share a GPU keep each other from it.
+_MOST_AHEAD = 16
+
 _CAPTURE_STREAMS: dict[Any, Any] = {}
 
 
@@ -50,6 +54,7 @@ class GraphEngine:
         if obstacle and engine == "auto" and step.source.device.type == "cuda":
             report(f"Steps are run eagerly, since they cannot be captured: {obstacle}.")
         self._graph: torch.cuda.CUDAGraph | None = None
+        self._pace = _Pace()
         self._stream: Any = None
         self._n_warm, self._phase = 0, None
 
@@ -100,6 +105,7 @@ class GraphEngine:
         prepare = getattr(self.step.sampler, "prepare", None)
         if prepare is not None:
             prepare()
+        self._pace.wait()
         self.step.set_number(number)
         self._graph.replay()
 
@@ -162,6 +168,24 @@ class GraphEngine:
         with torch.cuda.stream(self._stream):
             act()
         current.wait_stream(self._stream)
+
+
+class _Pace:
+    """Keeps the host from being too far ahead of the device; it sleeps meanwhile."""
+
+    def __init__(self) -> None:
+        self._n_launched = 0
+        self._last: torch.cuda.Event | None = None
+
+    def wait(self) -> None:
+        """Wait, if need be, before another replay is launched on the current stream."""
+        if self._n_launched % (_MOST_AHEAD // 2) == 0:
+            event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+            event.record()  # type: ignore[no-untyped-call]
+            if self._last is not None:
+                self._last.synchronize()
+            self._last = event
+        self._n_launched += 1
 
 
 def _capture_stream(current: Any) -> Any:
