@@ -180,8 +180,8 @@ class _Pace:
     def wait(self) -> None:
         """Wait, if need be, before another replay is launched on the current stream."""
         if self._n_launched % (_MOST_AHEAD // 2) == 0:
-            event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-            event.record()  # type: ignore[no-untyped-call]
+            event = torch.cuda.Event(blocking=True)
+            event.record()
             if self._last is not None:
                 self._last.synchronize()
             self._last = event
