@@ -180,7 +180,7 @@ class _Pace:
     def wait(self) -> None:
         """Wait, if need be, before another replay is launched on the current stream."""
         if self._n_launched % (_MOST_AHEAD // 2) == 0:
-            event = torch.cuda.Event(blocking=True)
+            event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
             event.record()
             if self._last is not None:
                 self._last.synchronize()
