@@ -14,8 +14,10 @@ from adaptask.learners import LEARNERS, build_learner
 from adaptask.samplers import build_sampler
 from adaptask.training import Every, Trainer, build_optimizer, cosine
 from adaptask.training.graph import (
+    _MOST_AHEAD,
     GraphEngine,
     _capture_stream,
+    _Pace,
     make_capturable,
     plain_state,
     set_learning_rate,
@@ -121,6 +123,29 @@ def test_what_may_run_at_the_same_time_is_captured_on_streams_of_its_own():
     # However many graphs are captured meanwhile.
     for _ in range(40):
         assert _capture_stream(streams[0]) == first[0]
+
+
+def test_the_host_is_never_far_ahead(monkeypatch):
+    log = []
+
+    class Event:
+        def __init__(self, blocking):
+            assert blocking  # it sleeps, and leaves its core to others
+
+        def record(self):
+            self.after = len(launches)  # replays that are done once this has come to pass
+
+        def synchronize(self):
+            log.append(self.after)
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    pace, launches = _Pace(), []
+    for n in range(200):
+        pace.wait()
+        done = max(log, default=0)
+        launches.append(n)
+        assert len(launches) - done <= _MOST_AHEAD
+    assert 0 < len(log) <= 2 * 200 / _MOST_AHEAD
 
 
 @cuda
