@@ -8,48 +8,49 @@ the engine, as a run makes them, in blocks of steps that end with a synchronisat
 compared takes turns, and the median of the blocks counts. On one H200, torch 2.11:
 
     ProtoNet, Conv-4, 5-way 1-shot, 16 queries, one task a step, gcp
-      eager, float32                               5.016 ms     199 episodes/s   1.0x
-      graph, float32                               0.857 ms    1167 episodes/s   5.9x
-      graph, bfloat16, channels last               0.677 ms    1478 episodes/s   7.4x
-      graph, bfloat16, channels last, compiled     0.468 ms    2137 episodes/s  10.7x
-      the same with uniform                        0.466 ms    2144 episodes/s  10.8x
+      eager, float32                               5.250 ms     190 episodes/s   1.0x
+      graph, float32                               0.868 ms    1152 episodes/s   6.0x
+      graph, bfloat16, channels last               0.687 ms    1456 episodes/s   7.6x
+      graph, bfloat16, channels last, compiled     0.475 ms    2103 episodes/s  11.0x
+      the same with uniform                        0.471 ms    2124 episodes/s  11.1x
     gcp against uniform, one task a step
-       5-way  1-shot conv4       0.458 ms   0.453 ms  0.989 (paper 1.07)
-       5-way  1-shot resnet12    1.913 ms   1.919 ms  1.003 (paper 1.044)
-       5-way  5-shot conv4       0.482 ms   0.484 ms  1.004 (paper 1.073)
-       5-way 10-shot conv4       0.514 ms   0.516 ms  1.003 (paper 1.042)
-       5-way 15-shot conv4       0.546 ms   0.548 ms  1.003 (paper 1.028)
-      10-way  1-shot conv4       0.548 ms   0.552 ms  1.007 (paper 1.098)
-      15-way  1-shot conv4       0.666 ms   0.670 ms  1.005 (paper 1.158)
-      20-way  1-shot conv4       0.814 ms   0.822 ms  1.009 (paper 1.215)
-      geometric mean 1.0029
-    larger settings, gcp, compiled, bfloat16 (MAML: float32); peak 675 TFLOP/s
-      ProtoNet ResNet-12, 5-way 5-shot         8 tasks   5.72 ms  1399 episodes/s  241 TFLOP/s, 36 %
+       5-way  1-shot conv4       0.465 ms   0.468 ms  1.007 (paper 1.07)
+       5-way  1-shot resnet12    1.933 ms   1.932 ms  1.000 (paper 1.044)
+       5-way  5-shot conv4       0.492 ms   0.494 ms  1.004 (paper 1.073)
+       5-way 10-shot conv4       0.526 ms   0.530 ms  1.007 (paper 1.042)
+       5-way 15-shot conv4       0.545 ms   0.549 ms  1.007 (paper 1.028)
+      10-way  1-shot conv4       0.563 ms   0.569 ms  1.012 (paper 1.098)
+      15-way  1-shot conv4       0.706 ms   0.710 ms  1.005 (paper 1.158)
+      20-way  1-shot conv4       0.827 ms   0.835 ms  1.010 (paper 1.215)
+      geometric mean 1.0064
+    larger settings, gcp, compiled, bfloat16 (MAML: float32); peak 680 TFLOP/s
+      ProtoNet ResNet-12, 5-way 5-shot         8 tasks   5.64 ms  1418 episodes/s  244 TFLOP/s, 36 %
       ridge ResNet-12, 5-way 5-shot            8 tasks   5.87 ms  1363 episodes/s  235 TFLOP/s, 35 %
-      SVM ResNet-12, 5-way 5-shot              8 tasks   6.68 ms  1198 episodes/s  207 TFLOP/s, 31 %
-      ProtoNet Conv-4, 5-way 1-shot            8 tasks   1.25 ms  6407 episodes/s
-      MAML second order Conv-4, 5-way 1-shot   8 tasks  12.90 ms   620 episodes/s
-      MAML++ Conv-4, 5-way 1-shot              4 tasks  11.15 ms   359 episodes/s
-    runs at once, ProtoNet, Conv-4, 5-way 1-shot, gcp: milliseconds a step and run
-       1   0.469 ms
-       4   0.242 ms
-       8   0.200 ms
-      12   0.204 ms
-      16   0.203 ms
-    gcp alone, K = 5, microseconds: draw and update of 64 tasks, of one, as graphs
-      n =     64      19.3      39.6         16.5       6.6
-      n =    351      23.0      39.0         16.4       9.0
-      n =   1000      16.1      38.7         20.4       9.5
-      n =   3000      21.3      40.0         15.9      11.5
-      n =  10000      37.5      42.9         27.9      12.6
-      exponent of the draw from 351 to 10,000 classes: 0.15
+      SVM ResNet-12, 5-way 5-shot              8 tasks   6.65 ms  1204 episodes/s  208 TFLOP/s, 31 %
+      ProtoNet Conv-4, 5-way 1-shot            8 tasks   1.28 ms  6261 episodes/s
+      MAML second order Conv-4, 5-way 1-shot   8 tasks  13.12 ms   610 episodes/s
+      MAML++ Conv-4, 5-way 1-shot              4 tasks  11.41 ms   350 episodes/s
+    runs at once, ProtoNet, Conv-4, 5-way 1-shot, gcp: milliseconds a step and run, cores busy
+             at most 16 replays ahead    as far ahead as can be
+       1      0.473 ms  0.2               0.473 ms  1.0
+       4      0.245 ms  0.4               0.246 ms  3.9
+       8      0.201 ms  0.6               0.201 ms  6.6
+      12      0.206 ms  0.7               0.206 ms  6.3
+    gcp alone, K = 5, microseconds: draw and update of 64 tasks, of one, within a graph
+      n =     64       5.4      38.5          5.0       5.7
+      n =    351       9.1      37.9          7.4       8.1
+      n =   1000      11.1      37.9          7.9       8.5
+      n =   3000      15.3      38.7         11.3      10.7
+      n =  10000      31.8      41.7         23.7      11.6
+      exponent of the draw from 351 to 10,000 classes: 0.37
       exponent of the update from 351 to 10,000 classes: 0.03
 
-All from one run, but for what was compiled: that was in the cache of an earlier process. It takes
-30 s the first time, 12 s for another shape; a second run of the same kind takes what was compiled.
-The factors once more, in the process after it: 1.001 to 1.012, geometric mean 1.0048. A draw by
-itself is as long as its launch, 13 to 23 microseconds as the host is busy: 64 tasks of 351 classes
-took 16.2, 23.0 and 16.1 in three processes. Now twenty are measured in one graph.
+The first three parts are from one process, the others from one each, with one source; what was
+compiled was in the cache of an earlier process. It takes 30 s the first time, 12 s for another
+shape; a second run of the same kind takes what was compiled. The factors in two earlier
+processes: 0.989 to 1.009, geometric mean 1.0029, and 1.001 to 1.012, 1.0048. Sixteen runs at
+once: 0.205 ms. A draw by itself, not within a graph, is as long as its launch, 13 to 23
+microseconds as the host is busy.
 """
 
 from __future__ import annotations
@@ -72,8 +73,7 @@ from adaptask.data.images import ImageSet
 from adaptask.experiments.paper.figures import TABLE_5
 from adaptask.learners import build_learner
 from adaptask.samplers import build_sampler
-from adaptask.training import build_optimizer
-from adaptask.training.graph import GraphEngine
+from adaptask.training import build_optimizer, graph
 from adaptask.training.step import TrainingStep
 
 DEVICE = "cuda"
@@ -122,7 +122,7 @@ def image_set() -> ImageSet:
 def build(setting: Setting, images: ImageSet) -> Callable[[], None]:
     """Return a function that makes a training step."""
     step = build_step(setting, images)
-    engine = GraphEngine(step, engine=setting.engine, report=print)
+    engine = graph.GraphEngine(step, engine=setting.engine, report=print)
     number = 0
 
     def advance() -> None:
@@ -278,12 +278,12 @@ def captured(
     """Return the same, so many times in a row, as one graph."""
     act()
     torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    graph.register_generator_state(generator)
-    with torch.cuda.graph(graph):
+    whole = torch.cuda.CUDAGraph()
+    whole.register_generator_state(generator)
+    with torch.cuda.graph(whole):
         for _ in range(times):
             act()
-    return graph.replay
+    return whole.replay
 
 
 def sampler_alone(seconds: float) -> None:
@@ -320,7 +320,12 @@ def sampler_alone(seconds: float) -> None:
 
 def several_at_once(images: ImageSet, seconds: float) -> None:
     """Print what a step takes when several runs share the GPU, each in a thread and on a stream."""
-    print("runs at once, ProtoNet, Conv-4, 5-way 1-shot, gcp: milliseconds a step and run")
+    print(
+        "runs at once, ProtoNet, Conv-4, 5-way 1-shot, gcp: milliseconds a step and run, cores busy"
+    )
+    print(f"         at most {graph._MOST_AHEAD} replays ahead    as far ahead as can be")
+    limits, n_turns = (graph._MOST_AHEAD, 10**9), 3
+    n_steps = int(1e3 * seconds / n_turns)
     for n_runs in (1, 4, 8, 12, 16):
         streams = [torch.cuda.Stream() for _ in range(n_runs)]  # type: ignore[no-untyped-call]
         runs = []
@@ -328,26 +333,37 @@ def several_at_once(images: ImageSet, seconds: float) -> None:
             with torch.cuda.stream(stream):
                 runs.append(build(Setting(), images))
         torch.cuda.synchronize()
-        n_steps = int(1e3 * seconds)
-
-        def work(
-            stream: torch.cuda.Stream, advance: Callable[[], None], n_steps: int = n_steps
-        ) -> None:
-            with torch.cuda.stream(stream):
-                for _ in range(n_steps):
-                    advance()
-                stream.synchronize()
-
-        threads = [
-            threading.Thread(target=work, args=pair) for pair in zip(streams, runs, strict=True)
+        times: dict[int, list[tuple[float, float]]] = {limit: [] for limit in limits}
+        for limit in limits * n_turns:
+            graph._MOST_AHEAD = limit
+            wall, cpu = advance_together(streams, runs, n_steps)
+            times[limit].append((1e3 * wall / n_steps / n_runs, cpu / wall))
+        graph._MOST_AHEAD = limits[0]
+        shown = [
+            f"{statistics.median(ms):9.3f} ms {statistics.median(cores):4.1f}"
+            for ms, cores in (zip(*found, strict=True) for found in times.values())
         ]
-        start = time.perf_counter()
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        took = 1e3 * (time.perf_counter() - start) / n_steps / n_runs
-        print(f"  {n_runs:2} {took:7.3f} ms")
+        print(f"  {n_runs:2} {(10 * ' ').join(shown)}")
+
+
+def advance_together(
+    streams: Sequence[torch.cuda.Stream], runs: Sequence[Callable[[], None]], n_steps: int
+) -> tuple[float, float]:
+    """Make so many steps of all runs; return the seconds, and those of all cores."""
+
+    def work(stream: torch.cuda.Stream, advance: Callable[[], None]) -> None:
+        with torch.cuda.stream(stream):
+            for _ in range(n_steps):
+                advance()
+            stream.synchronize()
+
+    threads = [threading.Thread(target=work, args=pair) for pair in zip(streams, runs, strict=True)]
+    start, cpu = time.perf_counter(), time.process_time()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return time.perf_counter() - start, time.process_time() - cpu
 
 
 def matrix_peak() -> float:

@@ -20,37 +20,40 @@ def records(name):
         return list(csv.DictReader(file))
 
 
-@pytest.fixture(scope="module")
-def accuracies():
-    """By setting, then by seed; a setting is learner, augmentation, schedule, shots, sampler."""
+def by_setting(precision):
+    """Accuracies by learner, augmentation, schedule, shots and sampler, then by seed."""
     found = defaultdict(dict)
     for row in records("cifar-fs.csv"):
-        keys = ("learner", "augmentation", "schedule", "shots", "sampler")
-        seeds = found[tuple(row[key] for key in keys)]
-        assert row["seed"] not in seeds
-        seeds[row["seed"]] = float(row["accuracy"])
+        if row["precision"] == precision:
+            keys = ("learner", "augmentation", "schedule", "shots", "sampler")
+            seeds = found[tuple(row[key] for key in keys)]
+            assert row["seed"] not in seeds
+            seeds[row["seed"]] = float(row["accuracy"])
+    assert all(seeds.keys() == set("012") for seeds in found.values())
     return dict(found)
 
 
 @pytest.fixture(scope="module")
-def complete(accuracies):
-    """Those of uniform and gcp in settings where both have all three seeds."""
-    return {
-        setting: seeds
-        for setting, seeds in accuracies.items()
-        if setting[-1] in ("uniform", "gcp")
-        and all(len(accuracies[(*setting[:-1], name)]) == 3 for name in ("uniform", "gcp"))
-    }
+def accuracies():
+    return by_setting("bfloat16")
 
 
 @pytest.fixture(scope="module")
-def pairs(complete):
+def of_both(accuracies):
+    """Those of uniform and gcp, which Table 3 is about."""
+    return {s: seeds for s, seeds in accuracies.items() if s[-1] in ("uniform", "gcp")}
+
+
+@pytest.fixture(scope="module")
+def pairs(accuracies):
     """Differences between gcp and uniform, by setting without the sampler."""
-    return {
-        tuple(setting): [gcp[seed] - complete[(*setting, "uniform")][seed] for seed in "012"]
-        for (*setting, sampler), gcp in complete.items()
-        if sampler == "gcp"
-    }
+    return {s[:-1]: differences(accuracies, s) for s in accuracies if s[-1] == "gcp"}
+
+
+def differences(accuracies, setting):
+    """From uniform, seed by seed."""
+    baseline = accuracies[(*setting[:-1], "uniform")]
+    return [accuracies[setting][seed] - baseline[seed] for seed in "012"]
 
 
 def tables(heading):
@@ -77,31 +80,15 @@ def check_interval(differences, mean, low, high):
     assert float(high) == pytest.approx(expected + half, abs=0.0051)
 
 
-def test_every_accuracy_and_mean_is_as_recorded(complete):
+def test_every_accuracy_and_mean_is_as_recorded(of_both):
     seeds, _ = tables("Table 3: Conv-4, CIFAR-FS")
     for *setting, seed_0, seed_1, seed_2, mean, paper in seeds:
-        recorded = complete[tuple(setting)]
+        recorded = of_both[tuple(setting)]
         shown = {str(i): float(text) for i, text in enumerate((seed_0, seed_1, seed_2))}
         assert shown == pytest.approx(recorded, abs=0.0051)
         assert float(mean) == pytest.approx(statistics.fmean(recorded.values()), abs=0.0051)
         assert paper == (published(*setting) if setting[2] == "constant" else "")
-    assert len(seeds) == len(complete) == 16
-
-
-def test_what_is_not_complete_is_told(accuracies, complete):
-    (said,) = re.findall(r"\*\*Not complete yet\*\* .*", PAGE)
-    several, one = said.split(", and ProtoNet")
-    shown = [float(text) for text in re.findall(r"\d\d\.\d\d", several)]
-    setting = ("matchingnet", "crop-flip", "cosine", "5")
-    uniform, gcp = (accuracies[(*setting, name)] for name in ("uniform", "gcp"))
-    assert shown == pytest.approx([*(uniform[s] for s in "012"), gcp["1"], gcp["2"]], abs=0.0051)
-    setting = ("protonet", "none", "constant", "5")
-    single = [accuracies[(*setting, name)]["0"] for name in ("uniform", "gcp")]
-    shown = [float(text) for text in re.findall(r"\d\d\.\d\d", one)]
-    assert shown == pytest.approx(single, abs=0.0051)
-    named = {("matchingnet", "crop-flip", "cosine", "5"), setting}
-    of_both = {s[:-1] for s in accuracies if s[-1] in ("uniform", "gcp")}
-    assert of_both - {s[:-1] for s in complete} == named
+    assert len(seeds) == len(of_both) == 22
 
 
 def test_strategies_are_as_recorded(accuracies):
@@ -113,10 +100,13 @@ def test_strategies_are_as_recorded(accuracies):
         "gcp": "gcp-sampling with hard class",
     }
     (rows,) = tables("Table 4: sampling strategies")
-    assert [row[:2] for row in rows] == [[shots, name] for shots in "15" for name in methods]
-    setting = ("protonet", "crop-flip", "cosine")
-    for shots, name, *seeds, mean, difference, interval, paper in rows:
-        found = accuracies[(*setting, shots, name)]
+    assert [row[:3] for row in rows] == [
+        [rate, shots, name] for rate in ("constant", "cosine") for shots in "15" for name in methods
+    ]
+    of_lines, of_strategies = defaultdict(dict), defaultdict(list)
+    for rate, shots, name, *seeds, mean, difference, interval, paper in rows:
+        setting = ("protonet", "crop-flip", rate, shots, name)
+        found = accuracies[setting]
         assert [float(text) for text in seeds] == pytest.approx(
             [found[seed] for seed in "012"], abs=0.0051
         )
@@ -124,28 +114,70 @@ def test_strategies_are_as_recorded(accuracies):
         if name == "uniform":
             assert difference == interval == paper == ""
             continue
-        baseline = accuracies[(*setting, shots, "uniform")]
-        differences = [found[seed] - baseline[seed] for seed in "012"]
-        check_interval(differences, difference, *interval.split(" to "))
+        from_uniform = differences(accuracies, setting)
+        check_interval(from_uniform, difference, *interval.split(" to "))
         before, after = (
             TABLE_4.published(methods[sampler], "cifar-fs", int(shots)).accuracy
             for sampler in ("uniform", name)
         )
         assert paper == f"{after - before:+.2f}"
-    (said,) = re.findall(r"is there with one shot, within ([\d.]+) points", PAGE)
-    easy, uncertain, hard = (float(row[5]) for row in rows[2:5])
-    assert easy < uncertain < hard
-    assert float(said) == pytest.approx(hard - easy, abs=0.011)
+        of_lines[rate, shots][name] = float(difference)
+        of_strategies[name] += from_uniform
+    number = r"([-+][\d.]+)"
+    (said,) = re.findall(r"12 pairs each, .*?\)\.", PAGE)
+    figures = re.findall(rf"{number} \({number} to {number}\)", said)
+    for found, shown in zip(of_strategies.values(), figures, strict=True):
+        assert len(found) == 12
+        check_interval(found, *shown)
+    ordered = [
+        line
+        for line, found in of_lines.items()
+        if found["gcp-easy"] < found["gcp-uncertain"] < found["gcp"]
+    ]
+    assert ordered == [("cosine", "1")]  # "in one of the four lines"
+    found = of_lines["cosine", "1"]
+    (said,) = re.findall(r"one shot and a cosine schedule, within ([\d.]+) points", PAGE)
+    assert float(said) == pytest.approx(found["gcp"] - found["gcp-easy"], abs=0.011)
+    assert min(of_lines["constant", "1"].values()) > 0 < min(of_lines["cosine", "1"].values())
+    assert max(of_lines["cosine", "5"].values()) < 0
+
+
+def test_losses_of_the_strategies_are_as_recorded():
+    losses = defaultdict(list)
+    for row in records("cifar-fs.csv"):
+        if (row["schedule"], row["augmentation"]) == ("constant", "crop-flip"):
+            losses[(row["learner"], row["shots"], row["sampler"])].append(float(row["train_loss"]))
+    (whole,) = re.findall(r"The training loss, .*? constant rate:(.*?)\.\s", PAGE)
+    said = re.findall(r"([\d.]+) and ([\d.]+)", whole)
+    order = ("gcp-easy", "uniform", "c", "gcp-uncertain", "gcp")
+    for name, figures in zip(order, said, strict=True):
+        for shots, figure in zip("15", figures, strict=True):
+            mean = statistics.fmean(losses["protonet", shots, name])
+            assert float(figure) == pytest.approx(mean, abs=0.0051)
 
 
 def test_differences_and_intervals_follow_from_the_pairs(pairs):
-    _, differences = tables("Table 3: Conv-4, CIFAR-FS")
-    assert {tuple(row[:4]) for row in differences} == pairs.keys()
-    for *setting, difference, interval, paper in differences:
-        check_interval(pairs[tuple(setting)], difference, *interval.split(" to "))
+    _, rows = tables("Table 3: Conv-4, CIFAR-FS")
+    assert {tuple(row[:4]) for row in rows} == pairs.keys()
+    without_the_paper, without_zero = [], []
+    for *setting, difference, interval, paper in rows:
+        low, high = map(float, interval.split(" to "))
+        check_interval(pairs[tuple(setting)], difference, low, high)
+        if not low <= 0 <= high:
+            without_zero.append(setting)
         if setting[2] == "constant":
             before, after = (float(published(*setting, name)) for name in ("uniform", "gcp"))
             assert paper == f"{after - before:+.2f}"
+            if not low <= after - before <= high:
+                without_the_paper.append(setting)
+    matching_network = ["matchingnet", "crop-flip", "constant", "1"]
+    assert (
+        "Of the six settings for which the paper has a figure, two intervals leave it out" in PAGE
+    )
+    assert without_the_paper == [matching_network, ["protonet", "none", "constant", "5"]]
+    assert "One interval of the ten leaves out zero" in PAGE
+    assert without_zero == [matching_network]
+    assert len(rows) == 10
 
 
 def test_differences_over_several_settings_follow_from_the_pairs(pairs):
@@ -158,11 +190,14 @@ def test_differences_over_several_settings_follow_from_the_pairs(pairs):
     check_interval(everything, *said[1:])
     number = r"([-+][\d.]+)"
     (said,) = re.findall(
-        rf"a constant learning rate, have {number} \({number} to {number}\) in 15 pairs", PAGE
+        rf"a constant learning rate, have {number} \({number} to {number}\) in (\d+) pairs, those "
+        rf"with a cosine schedule {number} \({number} to {number}\) in (\d+)",
+        PAGE,
     )
-    constant = [d for setting, found in pairs.items() if setting[2] == "constant" for d in found]
-    assert len(constant) == 15
-    check_interval(constant, *said)
+    for rate, (*figures, count) in zip(("constant", "cosine"), (said[:4], said[4:]), strict=True):
+        some = [d for setting, found in pairs.items() if setting[2] == rate for d in found]
+        assert int(count) == len(some)
+        check_interval(some, *figures)
     (said,) = re.findall(
         rf"as one observation, {number}, {number} and {number}, the interval is {number} to "
         rf"{number}:",
@@ -172,12 +207,63 @@ def test_differences_over_several_settings_follow_from_the_pairs(pairs):
     assert [float(text) for text in said[:3]] == pytest.approx(by_seed, abs=0.0051)
     check_interval(by_seed, statistics.fmean(by_seed), *said[3:])
     said = re.findall(
-        rf"the (\d+) (?:pairs )?with \w+ have {number} \({number} to {number}\)", PAGE
+        rf"[Tt]he (\d+) (?:pairs )?with \w+ have {number} \({number} to {number}\)", PAGE
     )
-    for shots, (count, *figures) in zip("15", said, strict=True):
-        some = [d for setting, found in pairs.items() if setting[3] == shots for d in found]
+    of_shots = {shots: [d for s, d in pairs.items() if s[3] == shots] for shots in "15"}
+    for (count, *figures), found in zip(said, of_shots.values(), strict=True):
+        some = [difference for seeds in found for difference in seeds]
         assert int(count) == len(some)
         check_interval(some, *figures)
+    assert [sum(sum(seeds) > 0 for seeds in found) for found in of_shots.values()] == [4, 0]
+    (said,) = re.findall(
+        rf"is {number} with the seeds as observations \({number}, {number} and {number}; interval "
+        rf"{number} to {number}\)",
+        PAGE,
+    )
+    by_seed = [
+        statistics.fmean(d[seed] for d in of_shots["1"])
+        - statistics.fmean(d[seed] for d in of_shots["5"])
+        for seed in range(3)
+    ]
+    assert [float(text) for text in said[1:4]] == pytest.approx(by_seed, abs=0.0051)
+    check_interval(by_seed, said[0], *said[4:])
+
+
+def test_the_control_in_float32_is_as_recorded():
+    found = by_setting("float32")
+    setting = ("protonet", "crop-flip", "cosine", "1")
+    assert found.keys() == {(*setting, "uniform"), (*setting, "gcp")}
+    (said,) = re.findall(r"\*\*Precision is not why\.\*\*.*?\)\.", PAGE)
+    accuracies = [found[(*setting, name)][seed] for name in ("uniform", "gcp") for seed in "012"]
+    shown = [float(text) for text in re.findall(r"\d\d\.\d\d", said)]
+    assert shown == pytest.approx(accuracies, abs=0.0051)
+    figures = re.findall(r"[-+]\d\.\d\d", said)
+    check_interval(differences(found, (*setting, "gcp")), *figures)
+
+
+def test_without_augmentation_the_baselines_are_as_recorded(accuracies):
+    means = {setting: statistics.fmean(seeds.values()) for setting, seeds in accuracies.items()}
+    for learner, said in zip(
+        ("protonet", "matchingnet"),
+        re.findall(
+            r"uniform sampling gets ([\d.]+)(?: with one shot)? and ([\d.]+)[ ,].*?([\d.]{5}) and "
+            r"([\d.]{5})",
+            PAGE,
+        ),
+        strict=True,
+    ):
+        settings = [(learner, "none", "constant", shots, "uniform") for shots in "15"]
+        own = [means[setting] for setting in settings]
+        assert [float(text) for text in said[:2]] == pytest.approx(own, abs=0.0051)
+        assert list(said[2:]) == [published(*setting) for setting in settings]
+    (said,) = re.findall(
+        r"which is ([\d.]+) and ([\d.]+) points less .* still ([\d.]+) and ([\d.]+) above", PAGE
+    )
+    with_it = [means[("matchingnet", "crop-flip", "constant", s, "uniform")] for s in "15"]
+    papers = [float(published(*setting)) for setting in settings]
+    less = [a - b for a, b in zip(with_it, own, strict=True)]
+    above = [a - b for a, b in zip(own, papers, strict=True)]
+    assert [float(text) for text in said] == pytest.approx([*less, *above], abs=0.051)
 
 
 def test_the_spread_over_seeds_is_as_recorded(accuracies):
@@ -214,8 +300,8 @@ def test_losses_and_distances_from_uniform_are_as_recorded():
     )
 
 
-def test_baselines_and_schedules_differ_by_what_is_said(complete):
-    means = {setting: statistics.fmean(seeds.values()) for setting, seeds in complete.items()}
+def test_baselines_and_schedules_differ_by_what_is_said(of_both):
+    means = {setting: statistics.fmean(seeds.values()) for setting, seeds in of_both.items()}
     above = [
         mean - float(published(*setting))
         for setting, mean in means.items()
@@ -231,7 +317,7 @@ def test_baselines_and_schedules_differ_by_what_is_said(complete):
     (said,) = re.findall(r"are higher, by ([\d.]+) to ([\d.]+) points", PAGE)
     assert [float(text) for text in said] == pytest.approx([min(gained), max(gained)], abs=0.051)
     (said,) = re.findall(r"three runs of a setting lie up to ([\d.]+) points apart", PAGE)
-    constant = [seeds.values() for setting, seeds in complete.items() if setting[2] == "constant"]
+    constant = [seeds.values() for setting, seeds in of_both.items() if setting[2] == "constant"]
     assert float(said) == pytest.approx(max(max(v) - min(v) for v in constant), abs=0.051)
 
 
@@ -250,7 +336,16 @@ def test_validations_of_augmentations_are_as_recorded():
         assert float(said) == pytest.approx(statistics.fmean(late[name]), abs=0.006)
 
 
-def test_the_readme_counts_the_pairs(pairs):
+def test_the_readme_says_the_same(pairs):
     readme = (DOCS.parent / "README.md").read_text()
-    n_pairs = sum(map(len, pairs.values()))
-    assert f"in {n_pairs} pairs of runs of the paper's length" in readme
+    number = r"([-+][\d.]+)"
+    (said,) = re.findall(
+        rf"in (\d+) pairs of runs of the paper's length: {number} points .*? is {number} to "
+        rf"{number} over pairs, and {number} to {number} over the three seeds",
+        readme,
+    )
+    everything = [d for found in pairs.values() for d in found]
+    assert int(said[0]) == len(everything)
+    check_interval(everything, *said[1:4])
+    by_seed = [statistics.fmean(found[seed] for found in pairs.values()) for seed in range(3)]
+    check_interval(by_seed, said[1], *said[4:])

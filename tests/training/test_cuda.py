@@ -133,10 +133,11 @@ def test_the_time_of_a_step_is_that_of_the_device(tiny, tmp_path, engine):
     )
     trainer.fit(40)
     matrix = trainer.learner.matrix
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    for _ in range(10):
+    times = []
+    for _ in range(10):  # others may be using the device too: the quickest counts
+        torch.cuda.synchronize()
+        start = time.perf_counter()
         matrix @ matrix @ matrix
-    torch.cuda.synchronize()
-    least = (time.perf_counter() - start) / 10
-    assert RunRecord(tmp_path / "run").seconds_per_step > 0.8 * least
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - start)
+    assert RunRecord(tmp_path / "run").seconds_per_step > 0.8 * min(times)
