@@ -23,6 +23,12 @@ def test_errors_are_one_line_on_standard_error(capsys):
     assert printed.err == "adaptask: seed must be at least 0; got -1.\n"
 
 
+@pytest.mark.parametrize("command", ["compare", "sweep", "reproduce"])
+def test_seeds_that_are_listed_are_explained(command, capsys):
+    assert main([command, "--seeds", "0", "1", "2"]) == 1
+    assert "3 stands for seeds 0, 1 and 2" in capsys.readouterr().err
+
+
 def test_data_commands_are_wired(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("ADAPTASK_CACHE", str(tmp_path))
     assert main(["data", "list"]) == 0

@@ -296,9 +296,7 @@ def sweep(
 
 
 @app.command
-def watch(
-    folder: Positional[Annotated[Path, arg(metavar="FOLDER")]], *, once: bool = False
-) -> None:
+def watch(folder: Positional[Annotated[Path, arg(metavar="FOLDER")]], *, once: bool = False) -> int:
     """Show a running run, comparison or sweep, until it ends or Ctrl-C.
 
     Args:
@@ -307,7 +305,7 @@ def watch(
     """
     from adaptask.experiments.watching.command import watch as show
 
-    show(folder, once=once)
+    return 0 if show(folder, once=once) else 1
 
 
 @app.command
@@ -360,6 +358,13 @@ def _starting_point(arguments: list[str]) -> RunConfig:
     return load_config(Path(found["--config"]), base) if found.get("--config") else base
 
 
+def _check_seeds(arguments: list[str]) -> None:
+    """Check that seeds are counted, not listed."""
+    after = arguments[arguments.index("--seeds") + 1 :] if "--seeds" in arguments else []
+    if len(after) > 1 and after[0].isdecimal() and after[1].isdecimal():
+        raise ArgumentError("--seeds is how many there are: 3 stands for seeds 0, 1 and 2.")
+
+
 def main(args: list[str] | None = None) -> int:
     """Run the command line; return the exit status."""
     arguments = sys.argv[1:] if args is None else args
@@ -372,6 +377,7 @@ def main(args: list[str] | None = None) -> int:
             compare.__defaults__ = (SharedConfig.of(_starting_point(arguments)),)
         if arguments[:1] == ["sweep"]:
             sweep.__defaults__ = (SweptConfig.of(_starting_point(arguments)),)
+        _check_seeds(arguments)
         _given[:] = arguments
         status = app.cli(prog="adaptask", description=_DESCRIPTION, args=arguments)
     except AdaptaskError as error:

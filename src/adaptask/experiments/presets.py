@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass
 
-from adaptask.arguments import check_choice
+from adaptask.arguments import shown
+from adaptask.errors import ArgumentError
 from adaptask.experiments.config import RunConfig
 from adaptask.experiments.recipes import (
     CONV4_LEARNERS,
@@ -88,4 +90,10 @@ def preset_config(name: str) -> RunConfig:
     Raises:
         ArgumentError: If there is none of that name.
     """
-    return PRESETS[check_choice("preset", name, PRESETS)].config
+    if name not in PRESETS:
+        nearest = difflib.get_close_matches(name, PRESETS, cutoff=0.4) or list(PRESETS)[:3]
+        raise ArgumentError(
+            f"there is no preset {shown(name)}; nearest to it are {', '.join(nearest)}. "
+            "`adaptask list` shows what they are made of."
+        )
+    return PRESETS[name].config

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from adaptask.cli import main
 from adaptask.experiments.config import RunConfig, SamplerConfig
 from adaptask.experiments.config_file import dump_config
 from adaptask.experiments.watching import command as watch_command
@@ -139,6 +140,8 @@ def test_a_run_that_was_killed_says_since_when_and_how_to_go_on(tmp_path):
 
 def test_what_is_not_there_yet_is_waited_for(tmp_path):
     assert plain(tmp_path / "run") == [f"{tmp_path / 'run'} does not exist yet."]
+    assert not watch(tmp_path / "run", once=True, console=terminal())
+    assert main(["watch", str(tmp_path / "run")]) == 1
     (tmp_path / "run").mkdir()
     assert plain(tmp_path / "run") == [f"{tmp_path / 'run'} holds no run yet."]
     (tmp_path / "run" / "config.toml").write_text(dump_config(RunConfig()))

@@ -21,8 +21,8 @@ _DEEPEST = 4
 """How many folders below runs are looked for, where no study says where they are."""
 
 
-def watch(folder: Path, *, once: bool = False, console: Console | None = None) -> None:
-    """Show a run or a study until it ends, or until Ctrl-C.
+def watch(folder: Path, *, once: bool = False, console: Console | None = None) -> bool:
+    """Show a run or a study until it ends, or until Ctrl-C; return whether there was one.
 
     Where the output is no terminal it is shown once, as plain lines.
 
@@ -40,10 +40,10 @@ def watch(folder: Path, *, once: bool = False, console: Console | None = None) -
     if not console.is_terminal or console.is_dumb_terminal:
         for line in watched.lines():
             console.print(line, markup=False, soft_wrap=True)
-        return
+        return watched.is_found
     if once:
         console.print(watched.view(console) if watched.is_found else watched.lines()[0])
-        return
+        return watched.is_found
     # As long as there is nothing to see, the cursor blinks below the view.
     with Live(watched.view(console), console=console, auto_refresh=False) as live:
         try:
@@ -56,6 +56,7 @@ def watch(folder: Path, *, once: bool = False, console: Console | None = None) -
                 taken = time.perf_counter() - start
         except KeyboardInterrupt:
             pass  # how one leaves
+    return watched.is_found
 
 
 class Watched:
