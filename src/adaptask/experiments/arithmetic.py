@@ -11,7 +11,7 @@ from adaptask.errors import ArgumentError
 from adaptask.experiments.config import MachineConfig, RunConfig
 from adaptask.learners import LEARNERS, AdaptingLearner
 
-# Compiling takes 10 to 30 seconds, and saves about a third of a millisecond a step of Conv-4.
+# Compiling takes 10 to 30 seconds, a minute at most, and saves a third of a millisecond a step.
 _STEPS_THAT_PAY = 20_000
 
 
