@@ -336,6 +336,20 @@ def test_validations_of_augmentations_are_as_recorded():
         assert float(said) == pytest.approx(statistics.fmean(late[name]), abs=0.006)
 
 
+def test_what_was_tried_with_matching_network_is_as_recorded():
+    (shown,) = tables("What the paper may have done otherwise")
+    recorded = defaultdict(list)
+    for row in records("matching-network.csv"):
+        recorded[row.pop("variant")].append([float(row[f"to_{n}000"]) for n in range(2, 12, 2)])
+    assert [row[0] for row in shown] == list(recorded)
+    for name, *figures in shown:
+        means = [statistics.fmean(column) for column in zip(*recorded[name], strict=True)]
+        assert [float(text) for text in figures] == pytest.approx(means, abs=0.006)
+    plain, loss, augmentation = (float(row[-1]) for row in shown)
+    assert abs(loss - plain) < 1
+    assert plain - augmentation == pytest.approx(10, abs=0.5)  # "it costs ten points by then"
+
+
 def test_the_readme_says_the_same(pairs):
     readme = (DOCS.parent / "README.md").read_text()
     number = r"([-+][\d.]+)"
