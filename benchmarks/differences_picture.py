@@ -20,9 +20,9 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from adaptask.experiments.paper.figures import TABLE_3
+from adaptask.experiments.paper.target_trials import METHODS
 
 OWN, PAPER, QUIET = "#1f4e9c", "#c4570f", "#767676"
-METHODS = {"protonet": "PN", "matchingnet": "Matching Network"}
 NAMES = {"protonet": "ProtoNet", "matchingnet": "Matching Network"}
 
 Setting = tuple[str, str, str, int]

@@ -10,9 +10,11 @@ import pytest
 from scipy import stats
 
 from adaptask.experiments.paper.figures import TABLE_3, TABLE_4
+from adaptask.experiments.paper.target_trials import METHODS
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = (DOCS / "reproduction.md").read_text()
+NUMBER = r"([-+][\d.]+)"
 
 
 def records(name):
@@ -56,6 +58,20 @@ def differences(accuracies, setting):
     return [accuracies[setting][seed] - baseline[seed] for seed in "012"]
 
 
+def means_by_seed(differences):
+    """Over settings, which each have a difference for every seed."""
+    return [statistics.fmean(seeds) for seeds in zip(*differences, strict=True)]
+
+
+def train_losses():
+    """Those with augmentation and a constant rate, by learner, shots and sampler."""
+    found = defaultdict(list)
+    for row in records("cifar-fs.csv"):
+        if (row["schedule"], row["augmentation"]) == ("constant", "crop-flip"):
+            found[(row["learner"], row["shots"], row["sampler"])].append(float(row["train_loss"]))
+    return {setting: statistics.fmean(losses) for setting, losses in found.items()}
+
+
 def tables(heading):
     """The rows of each table below a heading, cells as texts."""
     part = PAGE.partition(f"## {heading}\n")[2].partition("\n## ")[0]
@@ -67,8 +83,7 @@ def tables(heading):
 
 def published(learner, _augmentation, _schedule, shots, sampler):
     """What the paper prints for CIFAR-FS."""
-    method = {"protonet": "PN", "matchingnet": "Matching Network"}[learner]
-    method += " with gcp-sampling" if sampler == "gcp" else ""
+    method = METHODS[learner] + (" with gcp-sampling" if sampler == "gcp" else "")
     return f"{TABLE_3.published(method, 'cifar-fs', int(shots)).accuracy:.2f}"
 
 
@@ -123,9 +138,8 @@ def test_strategies_are_as_recorded(accuracies):
         assert paper == f"{after - before:+.2f}"
         of_lines[rate, shots][name] = float(difference)
         of_strategies[name] += from_uniform
-    number = r"([-+][\d.]+)"
     (said,) = re.findall(r"12 pairs each, .*?\)\.", PAGE)
-    figures = re.findall(rf"{number} \({number} to {number}\)", said)
+    figures = re.findall(rf"{NUMBER} \({NUMBER} to {NUMBER}\)", said)
     for found, shown in zip(of_strategies.values(), figures, strict=True):
         assert len(found) == 12
         check_interval(found, *shown)
@@ -143,17 +157,13 @@ def test_strategies_are_as_recorded(accuracies):
 
 
 def test_losses_of_the_strategies_are_as_recorded():
-    losses = defaultdict(list)
-    for row in records("cifar-fs.csv"):
-        if (row["schedule"], row["augmentation"]) == ("constant", "crop-flip"):
-            losses[(row["learner"], row["shots"], row["sampler"])].append(float(row["train_loss"]))
+    losses = train_losses()
     (whole,) = re.findall(r"The training loss, .*? constant rate:(.*?)\.\s", PAGE)
     said = re.findall(r"([\d.]+) and ([\d.]+)", whole)
     order = ("gcp-easy", "uniform", "c", "gcp-uncertain", "gcp")
     for name, figures in zip(order, said, strict=True):
         for shots, figure in zip("15", figures, strict=True):
-            mean = statistics.fmean(losses["protonet", shots, name])
-            assert float(figure) == pytest.approx(mean, abs=0.0051)
+            assert float(figure) == pytest.approx(losses["protonet", shots, name], abs=0.0051)
 
 
 def test_differences_and_intervals_follow_from_the_pairs(pairs):
@@ -188,10 +198,9 @@ def test_differences_over_several_settings_follow_from_the_pairs(pairs):
     )
     assert int(said[0]) == len(everything)
     check_interval(everything, *said[1:])
-    number = r"([-+][\d.]+)"
     (said,) = re.findall(
-        rf"a constant learning rate, have {number} \({number} to {number}\) in (\d+) pairs, those "
-        rf"with a cosine schedule {number} \({number} to {number}\) in (\d+)",
+        rf"a constant learning rate, have {NUMBER} \({NUMBER} to {NUMBER}\) in (\d+) pairs, those "
+        rf"with a cosine schedule {NUMBER} \({NUMBER} to {NUMBER}\) in (\d+)",
         PAGE,
     )
     for rate, (*figures, count) in zip(("constant", "cosine"), (said[:4], said[4:]), strict=True):
@@ -199,15 +208,15 @@ def test_differences_over_several_settings_follow_from_the_pairs(pairs):
         assert int(count) == len(some)
         check_interval(some, *figures)
     (said,) = re.findall(
-        rf"as one observation, {number}, {number} and {number}, the interval is {number} to "
-        rf"{number}:",
+        rf"as one observation, {NUMBER}, {NUMBER} and {NUMBER}, the interval is {NUMBER} to "
+        rf"{NUMBER}:",
         PAGE,
     )
-    by_seed = [statistics.fmean(found[seed] for found in pairs.values()) for seed in range(3)]
+    by_seed = means_by_seed(pairs.values())
     assert [float(text) for text in said[:3]] == pytest.approx(by_seed, abs=0.0051)
     check_interval(by_seed, statistics.fmean(by_seed), *said[3:])
     said = re.findall(
-        rf"[Tt]he (\d+) (?:pairs )?with \w+ have {number} \({number} to {number}\)", PAGE
+        rf"[Tt]he (\d+) (?:pairs )?with \w+ have {NUMBER} \({NUMBER} to {NUMBER}\)", PAGE
     )
     of_shots = {shots: [d for s, d in pairs.items() if s[3] == shots] for shots in "15"}
     for (count, *figures), found in zip(said, of_shots.values(), strict=True):
@@ -216,15 +225,11 @@ def test_differences_over_several_settings_follow_from_the_pairs(pairs):
         check_interval(some, *figures)
     assert [sum(sum(seeds) > 0 for seeds in found) for found in of_shots.values()] == [4, 0]
     (said,) = re.findall(
-        rf"is {number} with the seeds as observations \({number}, {number} and {number}; interval "
-        rf"{number} to {number}\)",
+        rf"is {NUMBER} with the seeds as observations \({NUMBER}, {NUMBER} and {NUMBER}; interval "
+        rf"{NUMBER} to {NUMBER}\)",
         PAGE,
     )
-    by_seed = [
-        statistics.fmean(d[seed] for d in of_shots["1"])
-        - statistics.fmean(d[seed] for d in of_shots["5"])
-        for seed in range(3)
-    ]
+    by_seed = [a - b for a, b in zip(*map(means_by_seed, of_shots.values()), strict=True)]
     assert [float(text) for text in said[1:4]] == pytest.approx(by_seed, abs=0.0051)
     check_interval(by_seed, said[0], *said[4:])
 
@@ -280,19 +285,15 @@ def test_the_spread_over_seeds_is_as_recorded(accuracies):
 
 
 def test_losses_and_distances_from_uniform_are_as_recorded():
-    losses, distances = defaultdict(list), []
-    for row in records("cifar-fs.csv"):
-        if (row["schedule"], row["augmentation"]) == ("constant", "crop-flip"):
-            losses[(row["learner"], row["shots"], row["sampler"])].append(float(row["train_loss"]))
-        if row["sampler"] == "gcp":
-            distances.append(float(row["kl"]))
+    losses = train_losses()
+    distances = [float(row["kl"]) for row in records("cifar-fs.csv") if row["sampler"] == "gcp"]
     said = re.findall(
         r"([\d.]+) against ([\d.]+)(?: with one| with five| and|(?= \(constant))", PAGE
     )
     settings = [(name, shots) for name in ("protonet", "matchingnet") for shots in "15"]
     for (learner, shots), figures in zip(settings, said, strict=True):
         for sampler, figure in zip(("gcp", "uniform"), figures, strict=True):
-            mean = statistics.fmean(losses[(learner, shots, sampler)])
+            mean = losses[learner, shots, sampler]
             assert float(figure) == pytest.approx(mean, abs=0.0051)
     (said,) = re.findall(r"is ([\d.]+) to ([\d.]+) nats away", PAGE)
     assert [float(text) for text in said] == pytest.approx(
@@ -352,14 +353,13 @@ def test_what_was_tried_with_matching_network_is_as_recorded():
 
 def test_the_readme_says_the_same(pairs):
     readme = (DOCS.parent / "README.md").read_text()
-    number = r"([-+][\d.]+)"
     (said,) = re.findall(
-        rf"in (\d+) pairs of runs of the paper's length: {number} points .*? is {number} to "
-        rf"{number} over pairs, and {number} to {number} over the three seeds",
+        rf"in (\d+) pairs of runs of the paper's length: {NUMBER} points .*? is {NUMBER} to "
+        rf"{NUMBER} over pairs, and {NUMBER} to {NUMBER} over the three seeds",
         readme,
     )
     everything = [d for found in pairs.values() for d in found]
     assert int(said[0]) == len(everything)
     check_interval(everything, *said[1:4])
-    by_seed = [statistics.fmean(found[seed] for found in pairs.values()) for seed in range(3)]
+    by_seed = means_by_seed(pairs.values())
     check_interval(by_seed, said[1], *said[4:])

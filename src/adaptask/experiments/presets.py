@@ -90,8 +90,8 @@ def preset_config(name: str) -> RunConfig:
     Raises:
         ArgumentError: If there is none of that name.
     """
-    if name not in PRESETS:
-        nearest = difflib.get_close_matches(name, PRESETS, cutoff=0.4) or list(PRESETS)[:3]
+    if not isinstance(name, str) or name not in PRESETS:
+        nearest = difflib.get_close_matches(str(name), PRESETS, cutoff=0.4) or list(PRESETS)[:3]
         raise ArgumentError(
             f"there is no preset {shown(name)}; nearest to it are {', '.join(nearest)}. "
             "`adaptask list` shows what they are made of."
