@@ -47,6 +47,7 @@ from adaptask.experiments.paper.figures import TABLE_5
 from adaptask.learners import build_learner
 from adaptask.samplers import build_sampler
 from adaptask.training import Evaluator, Every, Trainer
+from adaptask.training.device_steps import finish
 
 N_QUERY = 15
 NEVER = 1 << 30
@@ -92,7 +93,7 @@ def build_trainer(
 def time_step(trainer: Trainer) -> float:
     """Return the seconds of one step with all that goes with it."""
     start = time.perf_counter()
-    trainer._advance(NEVER)
+    finish(trainer._advance(NEVER))
     return time.perf_counter() - start
 
 

@@ -60,20 +60,20 @@ def no_page(monkeypatch):
 
 
 class Notes:
+    """Remembers the events of runs."""
+
     def __init__(self):
         self.events, self.steps, self.warnings = [], {}, []
 
-    def begin_job(self, job):
-        self.events.append(("begin", job.name))
-
-    def advance_job(self, job, step, metrics):
-        self.steps[job.name] = step
-
-    def end_job(self, job, failure):
-        self.events.append(("end", job.name, failure))
-
-    def warn(self, text):
-        self.warnings.append(text)
+    def __call__(self, event):
+        if event.kind == "begin":
+            self.events.append(("begin", event.job))
+        elif event.kind == "advance":
+            self.steps[event.job] = event.step
+        elif event.kind == "end":
+            self.events.append(("end", event.job, event.text))
+        else:
+            self.warnings.append(f"{event.job}: {event.text}" if event.job else event.text)
 
 
 @pytest.fixture

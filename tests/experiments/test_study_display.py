@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from adaptask.experiments import study_display
+from adaptask.experiments.backends.base import Event, EventDisplay, Job
 from adaptask.experiments.config import RunConfig
-from adaptask.experiments.jobs import Job, RunDisplay
 from adaptask.experiments.study_display import StudyBars, StudyLines, choose_study_display
 
 
@@ -37,21 +37,21 @@ def clock(monkeypatch):
 def test_lines_tell_how_runs_end_and_how_long_the_rest_takes(jobs, clock):
     stream = io.StringIO()
     display = StudyLines(jobs, stream)
-    display.begin_job(jobs[0])
-    display.end_job(jobs[0], None)  # it was there already: it says nothing of the pace
+    display(Event("begin", jobs[0].name))
+    display(Event("end", jobs[0].name))  # it was there already: it says nothing of the pace
     assert stream.getvalue() == "[1/3] [run 0]: done\n"
-    display.begin_job(jobs[1])
-    display.advance_job(jobs[1], 0, {})
+    display(Event("begin", jobs[1].name))
+    display(Event("advance", jobs[1].name, 0, {}))
     clock[0] += 10
-    display.advance_job(jobs[1], 50, {"loss": 1.0})
+    display(Event("advance", jobs[1].name, 50, {"loss": 1.0}))
     assert stream.getvalue().count("\n") == 1  # not yet time
-    display.end_job(jobs[1], None)
+    display(Event("end", jobs[1].name))
     assert stream.getvalue().endswith("[2/3] [run 1]: done  0:00:10 left\n")
     clock[0] += 50
-    display.advance_job(jobs[2], 20, {})
+    display(Event("advance", jobs[2].name, 20, {}))
     assert "[run 2]: step 20 of 100" in stream.getvalue()
-    display.end_job(jobs[2], "the disk is full")
-    display.warn("mind this")
+    display(Event("end", jobs[2].name, text="the disk is full"))
+    display(Event("warn", "", text="mind this"))
     assert "[3/3] [run 2]: failed: the disk is full" in stream.getvalue()
     assert stream.getvalue().endswith("mind this\n")
 
@@ -60,15 +60,15 @@ def test_bars_show_all_and_each(jobs):
     stream = Terminal()
     display = choose_study_display(jobs, stream=stream)
     assert isinstance(display, StudyBars)
-    display.begin_job(jobs[0])
-    display.advance_job(jobs[0], 50, {"loss": 1.25, "val_accuracy": 0.612})
+    display(Event("begin", jobs[0].name))
+    display(Event("advance", jobs[0].name, 50, {"loss": 1.25, "val_accuracy": 0.612}))
     display._progress.refresh()
     assert "0 of 3 runs" in shown(stream)
     assert "[run 0]" in shown(stream)
     assert "50/100  loss 1.25  val 61.2 %" in shown(stream)
-    display.end_job(jobs[0], None)
-    display.begin_job(jobs[1])
-    display.end_job(jobs[1], "no [luck]")
+    display(Event("end", jobs[0].name))
+    display(Event("begin", jobs[1].name))
+    display(Event("end", jobs[1].name, text="no [luck]"))
     display.close()
     assert "2 of 3 runs" in shown(stream)
     assert "[run 1] failed: no [luck]" in shown(stream)
@@ -82,15 +82,7 @@ def test_without_a_terminal_there_are_lines(jobs, monkeypatch):
 
 def test_a_run_hands_on_what_it_says(jobs):
     heard = []
-
-    class Notes:
-        def advance_job(self, job, step, metrics):
-            heard.append((job.name, step, dict(metrics)))
-
-        def warn(self, text):
-            heard.append(text)
-
-    run = RunDisplay(jobs[0], Notes())
+    run = EventDisplay(jobs[0], heard.append)
     run.begin(3, 100)
     run.advance(4, {"loss": 1.0})
     run.advance(5)  # too soon after the last
@@ -98,19 +90,19 @@ def test_a_run_hands_on_what_it_says(jobs):
     run.warn("mind this")
     run.end(7)
     assert heard == [
-        ("[run 0]", 3, {}),
-        ("[run 0]", 4, {"loss": 1.0}),
-        "[run 0]: mind this",
-        ("[run 0]", 7, {"val_accuracy": 0.5}),
+        Event("advance", "[run 0]", 3),
+        Event("advance", "[run 0]", 4, {"loss": 1.0}),
+        Event("warn", "[run 0]", text="mind this"),
+        Event("advance", "[run 0]", 7, {"val_accuracy": 0.5}),
     ]
 
 
 def test_a_run_that_begins_again_has_one_bar(jobs):
     display = StudyBars(jobs, Terminal())
     for step in (60, 40):
-        display.begin_job(jobs[0])
-        display.advance_job(jobs[0], step, {})
+        display(Event("begin", jobs[0].name))
+        display(Event("advance", jobs[0].name, step, {}))
     assert [task.completed for task in display._progress.tasks] == [40, 40]  # of all, and its own
-    display.end_job(jobs[0], None)
+    display(Event("end", jobs[0].name))
     assert len(display._progress.tasks) == 1
     display.close()

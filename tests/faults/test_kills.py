@@ -14,9 +14,10 @@ import torch
 
 from adaptask.cli import main
 from adaptask.experiments.config_file import load_config
-from adaptask.experiments.running import run
+from adaptask.experiments.run import run_steps
 from adaptask.report.records import read_metrics, read_snapshots
 from adaptask.training.checkpoints import load_checkpoint
+from adaptask.training.device_steps import finish
 from adaptask.training.displays import Silent
 
 N_STEPS = 40
@@ -108,7 +109,7 @@ def test_a_finished_run_that_is_killed_when_it_gets_more_steps_makes_them(
             finished and load_checkpoint(folder / "last.pt")["trainer"]["step"] < 16
         )
     assert n_looked_finished == 0
-    run(config, folder, display=Silent())
+    finish(run_steps(config, folder, display=Silent()))
     assert same(ending(alone)["test"], ending(folder)["test"])
     assert same(ending(alone)["last"]["learner"], ending(folder)["last"]["learner"])
 

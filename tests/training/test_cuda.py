@@ -14,6 +14,7 @@ from adaptask.learners import build_learner
 from adaptask.report.records import RunRecord
 from adaptask.samplers import build_sampler
 from adaptask.training import Evaluator, Every, Trainer, build_optimizer
+from adaptask.training.device_steps import finish
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -52,10 +53,10 @@ def test_nothing_in_a_step_waits_for_the_device(tiny, sampler, backbone, no_sync
         every=Every(log=0, validate=0, checkpoint=0, snapshot=0),
     )
     for _ in range(3):
-        trainer._advance(100)
+        finish(trainer._advance(100))
     with no_synchronisation():
         for _ in range(3):
-            trainer._advance(100)
+            finish(trainer._advance(100))
 
 
 def test_a_run_goes_on_exactly_in_deterministic_mode(tiny, monkeypatch):

@@ -11,6 +11,7 @@ from adaptask.learners import LEARNERS, build_learner
 from adaptask.report.records import read_metrics
 from adaptask.samplers import SAMPLERS
 from adaptask.training import Every, build_optimizer, cosine
+from adaptask.training.device_steps import finish
 
 TASK_SAMPLERS = [name for name in SAMPLERS if name != "instance"]
 OFTEN = Every(log=2, validate=3, checkpoint=4, snapshot=5)
@@ -21,7 +22,7 @@ def advance(trainer, n_made, n_steps):
     with trainer.folder.locked():
         trainer.folder.create(trainer.source.device)
         for _ in range(n_made):
-            trainer._advance(n_steps)
+            finish(trainer._advance(n_steps))
 
 
 class Listens:
@@ -71,7 +72,7 @@ def test_every_learner_goes_on_exactly(build_trainer, name, same, outcome):
     whole.fit(6)
     torch.manual_seed(5)
     for _ in range(2):
-        first._advance(6)
+        finish(first._advance(6))
     state = copy.deepcopy(first.state_dict())
     torch.manual_seed(99)
     second.load_state_dict(state)
@@ -122,12 +123,12 @@ def test_the_learning_rate_follows_the_schedule_and_survives_resuming(build_trai
     trainer = build_trainer(schedule=cosine)
     rates = []
     for _ in range(4):
-        trainer._advance(8)
+        finish(trainer._advance(8))
         rates.append(trainer.optimizer.param_groups[0]["lr"])
     again = build_trainer(schedule=cosine)
     again.load_state_dict(trainer.state_dict())
     for _ in range(4):
-        again._advance(8)
+        finish(again._advance(8))
         rates.append(again.optimizer.param_groups[0]["lr"])
     assert rates == pytest.approx([1e-3 * cosine(i, 8) for i in range(8)])
 

@@ -13,8 +13,6 @@ from torch import nn, optim
 from adaptask.backbones import build_backbone
 from adaptask.data import EpisodeSource, open_episodes
 from adaptask.errors import ArgumentError, StateError
-from adaptask.exclusion import PROCESS_STATE
-from adaptask.experiments.arithmetic import settled
 from adaptask.experiments.config import RunConfig
 from adaptask.learners import LEARNERS, Ensemble, Learner, build_learner
 from adaptask.randomness import derive_seed
@@ -42,7 +40,7 @@ def build_model(config: RunConfig, image_shape: ImageShape, device: torch.device
     if config.model.backbone == "conv4" and backbone_options["n_pooled"] is None:
         # A relation module compares maps: it needs some cells of them left.
         backbone_options["n_pooled"] = 2 if config.model.learner == "relationnet" else 4
-    with PROCESS_STATE, torch.random.fork_rng():
+    with torch.random.fork_rng():
         torch.manual_seed(derive_seed(config.seed, "weights"))
         backbone = build_backbone(
             config.model.backbone, image_shape=image_shape, **backbone_options
@@ -52,7 +50,7 @@ def build_model(config: RunConfig, image_shape: ImageShape, device: torch.device
             options["n_way"] = config.task.n_way
         learner = build_learner(config.model.learner, backbone=backbone, **options)
     learner.to(device)
-    if settled(config, device).machine.channels_last == "yes":
+    if config.machine.channels_last == "yes":
         learner.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return learner
 
@@ -144,7 +142,7 @@ def build_trainer(
     """
     source = open_split(config, "train", device)
     learner, sampler, optimizer = build_parts(config, source, device)
-    machine = settled(config, device, n_processes=group.size).machine
+    machine = config.machine
     return Trainer(
         learner,
         sampler,
@@ -233,7 +231,7 @@ def build_evaluator(
         n_query=evaluation.n_query,
         n_episodes=evaluation.n_validation if split == "val" else evaluation.n_episodes,
         seed=derive_seed(evaluation.seed, split),
-        precision=settled(config, device).machine.precision,  # type: ignore[arg-type]
+        precision=config.machine.precision,  # type: ignore[arg-type]
         group=group,
     )
 

@@ -12,10 +12,10 @@ from torch import nn
 from adaptask.data import EpisodeSource, load, load_statistics
 from adaptask.data.refitting import refit
 from adaptask.errors import StateError, TrainingError
-from adaptask.experiments.arithmetic import half_precision_pays
 from adaptask.experiments.building import build_evaluator, build_model, with_weights
 from adaptask.experiments.config import RunConfig
 from adaptask.experiments.config_file import load_config, no_run_in
+from adaptask.experiments.run import half_precision_pays
 from adaptask.training.evaluation import Evaluation
 from adaptask.training.joining import refuse_launch
 from adaptask.training.machine import choose_device

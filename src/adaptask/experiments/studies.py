@@ -13,9 +13,9 @@ from adaptask.arguments import check_integer
 from adaptask.atomic_file import not_written
 from adaptask.data import load
 from adaptask.errors import ArgumentError, DataError
-from adaptask.experiments.config import RunConfig, check_config
-from adaptask.experiments.jobs import Job, run_jobs
-from adaptask.experiments.sharing import Sharing, share
+from adaptask.experiments.backends import choose_backend
+from adaptask.experiments.backends.base import Event, Job
+from adaptask.experiments.config import check_config
 from adaptask.experiments.study_checks import (
     ConfigOf,
     check_buildable,
@@ -90,13 +90,9 @@ def run_study(
     check_trials(plan.trials)
     for trial in plan.trials:
         check_config(trial.config)
-    sharing = Sharing(1)
-    if cluster is None:
-        device = choose_device(plan.trials[0].config.machine.device).type
-        sharing = share(workers, [t.config for t in plan.trials for _ in plan.seeds], device)
-    elif workers is not None:
+    if workers is not None:
         check_integer("workers", workers, low=1)
-    jobs = _jobs(plan, folder, threads=sharing.threads)
+    jobs = _jobs(plan, folder)
     missing = _missing_datasets(plan.trials)
     possible = [job for job in jobs if job.config.data.dataset not in missing]
     if not possible:
@@ -114,9 +110,11 @@ def run_study(
         display = choose_study_display(possible)
         stack.callback(display.close)
         for error in missing.values():
-            display.warn(f"Left out: {error}")
+            display(Event("warn", "", text=f"Left out: {error}"))
         if cluster is None:
-            failures = run_jobs(possible, display, sharing)
+            device = choose_device(possible[0].config.machine.device).type
+            backend = choose_backend(workers, [job.config for job in possible], device)
+            failures = backend.run(possible, display)
         else:
             cluster.keep()
             failures = cluster.run(possible, display, workers=workers)
@@ -157,21 +155,15 @@ def _missing_datasets(trials: Sequence[Trial]) -> dict[str, DataError]:
     return missing
 
 
-def _jobs(plan: StudyPlan, folder: Path, *, threads: int | None) -> list[Job]:
+def _jobs(plan: StudyPlan, folder: Path) -> list[Job]:
     """Return the runs: all trials of a seed before the next seed, so that pairs are there early."""
     jobs = []
     for seed in plan.seeds:
         for trial in plan.trials:
             (planned,) = trial.arm([seed]).runs
-            config = trial.seeded(seed)
-            if threads is not None and config.machine.threads is None:
-                config = _with_threads(config, threads)
-            jobs.append(Job(f"{trial.name}, seed {seed}", config, folder / planned.folder))
+            path = folder / planned.folder
+            jobs.append(Job(f"{trial.name}, seed {seed}", trial.seeded(seed), path))
     return jobs
-
-
-def _with_threads(config: RunConfig, threads: int) -> RunConfig:
-    return replace(config, machine=replace(config.machine, threads=threads))
 
 
 def _grown(plan: StudyPlan, folder: Path, jobs: Sequence[Job]) -> Study:

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from adaptask.errors import AdaptaskError, ArgumentError
-from adaptask.experiments.arithmetic import settled
+from adaptask.experiments.backends.base import Job
 from adaptask.experiments.building import (
     build_evaluator,
     build_parts,
@@ -19,7 +19,7 @@ from adaptask.experiments.building import (
 )
 from adaptask.experiments.config import MachineConfig, RunConfig
 from adaptask.experiments.config_file import decisive_settings, dump_config, load_config
-from adaptask.experiments.jobs import Job
+from adaptask.experiments.run import resolve_auto
 from adaptask.report.study import Arm, Study
 
 ConfigOf = Callable[[Arm], RunConfig | None]
@@ -44,7 +44,8 @@ def check_buildable(configs: Mapping[str, RunConfig]) -> None:
         few = {"n_episodes": min(2, tests.n_episodes), "n_validation": min(2, tests.n_validation)}
         config = replace(config, evaluation=replace(tests, **few))
         try:
-            settled(planned, cpu)  # what is asked of the machine in vain is so on all of them
+            resolve_auto(planned, cpu)  # what is asked in vain of a machine is so on all of them
+            config = resolve_auto(config, cpu)
             build_parts(config, open_split(config, "train", cpu), cpu)
             build_schedule(config)
             for split in ("val", "test"):

@@ -1,14 +1,17 @@
-"""One display for many runs: a bar for all and one for each in progress, or plain lines."""
+"""One display for many runs: a bar for all and one for each in progress, or plain lines.
+
+A display is called with every event of the runs, see `backends.base.Event`.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from adaptask.experiments.jobs import Job
+from adaptask.experiments.backends.base import Event, Job
 from adaptask.training.displays import duration
 
 if TYPE_CHECKING:
@@ -21,23 +24,25 @@ class _Pace:
     """How far all runs are, in steps, and how long the rest will take."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
-        self.total = sum(job.config.steps for job in jobs)
+        self.n_steps = {job.name: job.config.steps for job in jobs}
+        self.n_ended = 0
         self._done: dict[str, int] = {}
         self._first: dict[str, int] = {}
         self._start = time.monotonic()
 
     @property
+    def total(self) -> int:
+        return sum(self.n_steps.values())
+
+    @property
     def done(self) -> int:
         return sum(self._done.values())
 
-    def take(self, job: Job, step: int) -> None:
-        self._first.setdefault(job.name, step)
-        self._done[job.name] = step
-
-    def end(self, job: Job) -> None:
-        """Count a run as done; one that took no step was there before."""
-        self._first.setdefault(job.name, job.config.steps)
-        self._done[job.name] = job.config.steps
+    def take(self, event: Event) -> None:
+        step = event.step if event.kind == "advance" else self.n_steps[event.job]
+        self._first.setdefault(event.job, step)  # a run that took no step was there before
+        self._done[event.job] = step
+        self.n_ended += event.kind == "end"
 
     def left(self) -> str:
         made = self.done - sum(self._first.values())
@@ -58,29 +63,22 @@ class StudyLines:
     def __init__(self, jobs: Sequence[Job], stream: TextIO) -> None:
         self._stream = stream
         self._pace = _Pace(jobs)
-        self._n_jobs, self._n_ended = len(jobs), 0
         self._next = time.monotonic() + _SECONDS_BETWEEN_LINES
 
-    def begin_job(self, job: Job) -> None:
-        """Do nothing."""
-
-    def advance_job(self, job: Job, step: int, metrics: Mapping[str, float]) -> None:
-        """Write a line if it is time."""
-        self._pace.take(job, step)
-        if time.monotonic() >= self._next:
-            self._next = time.monotonic() + _SECONDS_BETWEEN_LINES
-            self._write(f"{job.name}: step {step} of {job.config.steps}", self._pace.left())
-
-    def end_job(self, job: Job, failure: str | None) -> None:
-        """Write how it ended."""
-        self._pace.end(job)
-        self._n_ended += 1
-        result = "done" if failure is None else f"failed: {failure}"
-        self._write(f"[{self._n_ended}/{self._n_jobs}] {job.name}: {result}", self._pace.left())
-
-    def warn(self, text: str) -> None:
-        """Write a line."""
-        self._write(text)
+    def __call__(self, event: Event) -> None:
+        """Show an event."""
+        name, pace = event.job, self._pace
+        if event.kind == "advance":
+            pace.take(event)
+            if time.monotonic() >= self._next:
+                self._next = time.monotonic() + _SECONDS_BETWEEN_LINES
+                self._write(f"{name}: step {event.step} of {pace.n_steps[name]}", pace.left())
+        elif event.kind == "end":
+            pace.take(event)
+            result = "done" if event.text is None else f"failed: {event.text}"
+            self._write(f"[{pace.n_ended}/{len(pace.n_steps)}] {name}: {result}", pace.left())
+        elif event.kind == "warn":
+            self._write(_warning(event))
 
     def close(self) -> None:
         """Do nothing."""
@@ -103,7 +101,6 @@ class StudyBars:
         from rich.progress import BarColumn, Progress, TextColumn
 
         self._pace = _Pace(jobs)
-        self._n_jobs, self._n_ended = len(jobs), 0
         self._console = Console(file=stream, highlight=False, soft_wrap=True)
         self._progress: Progress = Progress(
             TextColumn("{task.description}", markup=False),
@@ -121,42 +118,21 @@ class StudyBars:
         self._show_all()
         self._progress.start()
 
-    def begin_job(self, job: Job) -> None:
-        """Draw a bar for it, in the place of the one it had, if it begins again."""
-        if job.name in self._bars:
-            self._progress.remove_task(self._bars[job.name])
-        self._metrics[job.name] = {}
-        self._bars[job.name] = self._progress.add_task(
-            job.name, total=job.config.steps, figures="starting"
-        )
-
-    def advance_job(self, job: Job, step: int, metrics: Mapping[str, float]) -> None:
-        """Move its bar."""
-        self._pace.take(job, step)
-        known = self._metrics[job.name]
-        known.update(metrics)
-        figures = [f"{step}/{job.config.steps}"]
-        if "loss" in known:
-            figures.append(f"loss {known['loss']:.2f}")
-        if "val_accuracy" in known:
-            figures.append(f"val {100 * known['val_accuracy']:.1f} %")
-        if step == job.config.steps:
-            figures.append("testing")
-        self._progress.update(self._bars[job.name], completed=step, figures="  ".join(figures))
+    def __call__(self, event: Event) -> None:
+        """Show an event."""
+        if event.kind == "begin":
+            self._begin(event.job)
+        elif event.kind == "advance":
+            self._pace.take(event)
+            self._advance(event)
+        elif event.kind == "warn":
+            self._console.print(_warning(event), markup=False)
+        else:
+            self._pace.take(event)
+            self._progress.remove_task(self._bars.pop(event.job))
+            if event.text is not None:
+                self._console.print(f"{event.job} failed: {event.text}", markup=False)
         self._show_all()
-
-    def end_job(self, job: Job, failure: str | None) -> None:
-        """Remove its bar; a failure leaves a line."""
-        self._pace.end(job)
-        self._n_ended += 1
-        self._progress.remove_task(self._bars.pop(job.name))
-        if failure is not None:
-            self.warn(f"{job.name} failed: {failure}")
-        self._show_all()
-
-    def warn(self, text: str) -> None:
-        """Write a line above the bars."""
-        self._console.print(text, markup=False)
 
     def close(self) -> None:
         """Leave the terminal as it was."""
@@ -164,13 +140,38 @@ class StudyBars:
             self._progress.remove_task(bar)
         self._progress.stop()
 
+    def _begin(self, job: str) -> None:
+        """Draw a bar for a run, in the place of the one it had, if it begins again."""
+        if job in self._bars:
+            self._progress.remove_task(self._bars[job])
+        self._metrics[job] = {}
+        n_steps = self._pace.n_steps[job]
+        self._bars[job] = self._progress.add_task(job, total=n_steps, figures="starting")
+
+    def _advance(self, event: Event) -> None:
+        known, n_steps = self._metrics[event.job], self._pace.n_steps[event.job]
+        known.update(event.metrics)
+        figures = [f"{event.step}/{n_steps}"]
+        if "loss" in known:
+            figures.append(f"loss {known['loss']:.2f}")
+        if "val_accuracy" in known:
+            figures.append(f"val {100 * known['val_accuracy']:.1f} %")
+        if event.step == n_steps:
+            figures.append("testing")
+        bar = self._bars[event.job]
+        self._progress.update(bar, completed=event.step, figures="  ".join(figures))
+
     def _show_all(self) -> None:
         self._progress.update(
             self._all,
             completed=self._pace.done,
-            description=f"{self._n_ended} of {self._n_jobs} runs",
+            description=f"{self._pace.n_ended} of {len(self._pace.n_steps)} runs",
             figures=self._pace.left(),
         )
+
+
+def _warning(event: Event) -> str:
+    return f"{event.job}: {event.text}" if event.job else str(event.text)
 
 
 def choose_study_display(

@@ -16,8 +16,8 @@ from torch.nn.functional import cross_entropy
 from adaptask.arguments import check_choice, check_integer, check_members, check_seed, shown
 from adaptask.data import EpisodeSource
 from adaptask.errors import ArgumentError, TrainingError
-from adaptask.exclusion import PROCESS_STATE
 from adaptask.interfaces import EpisodeLearner, Episodes
+from adaptask.training.device_steps import DeviceSteps, finish, reached
 from adaptask.training.group import ALONE, Group
 
 Precision = Literal["float32", "bfloat16"]
@@ -65,7 +65,7 @@ class Evaluation:
 class Evaluator:
     """Evaluates learners, each on the same episodes.
 
-    The learner is put into `eval()` for the while, and computes without gradients, which leaves
+    The learner is put into `eval()` meanwhile, and computes without gradients, which leaves
     those that it takes itself by `torch.func` or `torch.enable_grad()`. Everything random in it
     starts from `seed` each time; PyTorch's random state is left as it was.
 
@@ -123,34 +123,50 @@ class Evaluator:
         self.tasks_per_batch = check_integer("tasks_per_batch", tasks_per_batch, low=1)
 
     def __call__(self, learner: EpisodeLearner) -> Evaluation:
-        """Evaluate a learner; the device is waited for once, at the end.
+        """Evaluate a learner.
 
         Raises:
             ArgumentError: If the learner is on another device, or its logits have the wrong shape.
-            TrainingError: If its logits are no numbers.
+            TrainingError: If its logits are not finite.
+        """
+        return finish(self.steps(learner))
+
+    def steps(self, learner: EpisodeLearner) -> DeviceSteps[Evaluation]:
+        """Evaluate a learner batch by batch; on a GPU, other work can be done between them.
+
+        Raises:
+            ArgumentError, TrainingError: As a call of the evaluator does.
         """
         device = self.source.device
         _check_device(learner, device)
         n_episodes, n_queries = len(self.plan), self.plan.n_queries
-        # Of every episode how many queries were right, and the loss; 0 of those of others.
+        # How many queries of every episode were right, and its loss; 0 for those of other
+        # processes.
         scores = torch.zeros(2, n_episodes, dtype=torch.float64, device=device)
         starts = range(0, n_episodes, self.tasks_per_batch)
-        mixed = torch.autocast(
-            device.type, dtype=torch.bfloat16, enabled=self.precision == "bfloat16"
-        )
-        with _evaluating(learner), self._seeded(learner), torch.no_grad():
+        with _evaluating(learner), self._seeded(learner):
             for start in starts[self.group.rank :: self.group.size]:
                 stop = min(start + self.tasks_per_batch, n_episodes)
-                episodes = self.source.cut(self.plan, start, stop)
-                with mixed:
-                    query_logits = learner(episodes)
-                check_logits(query_logits, episodes)
-                right = (query_logits.argmax(-1) == episodes.query_labels).sum(-1)
-                scores[0, start:stop] = right
-                scores[1, start:stop] = _episode_losses(query_logits, episodes.query_labels)
+                self._evaluate(learner, start, stop, scores[:, start:stop])
+                # Others must not draw from the generators that were seeded here.
+                if device.type == "cuda" and not _draws(learner):
+                    yield reached(device)
             scores = self.group.sum(scores.cpu())
         self._check_losses(scores[1])
         return Evaluation(accuracies=scores[0] / n_queries, loss=float(scores[1].mean()))
+
+    @torch.no_grad()
+    def _evaluate(self, learner: EpisodeLearner, start: int, stop: int, scores: Tensor) -> None:
+        """Write down the scores of some episodes."""
+        episodes = self.source.cut(self.plan, start, stop)
+        mixed = torch.autocast(
+            self.source.device.type, dtype=torch.bfloat16, enabled=self.precision == "bfloat16"
+        )
+        with mixed:
+            query_logits = learner(episodes)
+        check_logits(query_logits, episodes)
+        scores[0] = (query_logits.argmax(-1) == episodes.query_labels).sum(-1)
+        scores[1] = _episode_losses(query_logits, episodes.query_labels)
 
     def _seeded(self, learner: EpisodeLearner) -> AbstractContextManager[None]:
         return _seeded(self.seed, self.source.device) if _draws(learner) else nullcontext()
@@ -165,11 +181,6 @@ class Evaluator:
                 f"{len(bad)} of {len(losses)} evaluation episodes, first in episode {bad[0]} with "
                 f"the classes {classes}. Load an earlier checkpoint, or lower the learning rate."
             )
-
-
-def holding_what_it_draws_from(learner: EpisodeLearner) -> AbstractContextManager[object]:
-    """Hold the generators that an evaluation of a learner seeds, before `EAGER_WORK` is entered."""
-    return PROCESS_STATE if _draws(learner) else nullcontext()
 
 
 def _draws(learner: EpisodeLearner) -> bool:
@@ -217,7 +228,7 @@ def _evaluating(learner: EpisodeLearner) -> Iterator[None]:
 def _seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Start the random state of the CPU and of a CUDA device anew, and put back what it was."""
     cuda = [device.index] if device.type == "cuda" else []
-    with PROCESS_STATE, torch.random.fork_rng(devices=cuda):
+    with torch.random.fork_rng(devices=cuda):
         # torch.manual_seed would reach the other devices too, which nobody puts back.
         torch.default_generator.manual_seed(seed)
         for index in cuda:

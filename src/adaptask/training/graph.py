@@ -11,7 +11,7 @@ from torch import Tensor, optim
 
 from adaptask.arguments import check_choice
 from adaptask.errors import TrainingError
-from adaptask.exclusion import EAGER_WORK, PROCESS_STATE
+from adaptask.training.device_steps import Wait, reached
 from adaptask.training.step import TrainingStep
 
 ENGINES = ("auto", "graph", "eager")
@@ -19,8 +19,9 @@ ENGINES = ("auto", "graph", "eager")
 # Steps before the capture: libraries choose their kernels, optimisers make their moments.
 _WARM_UP = 3
 
-# Replays by which the host may be ahead of the device. Further ahead it would wait in the driver,
-# which keeps a core busy, and many threads that share a GPU keep each other from it.
+# Replays by which the host may be ahead of the device: enough to keep it busy while the host writes
+# a checkpoint. Further ahead the host would wait in the driver, which keeps a core busy and lets no
+# other run be advanced.
 _MOST_AHEAD = 16
 
 _CAPTURE_STREAMS: dict[Any, Any] = {}
@@ -54,7 +55,8 @@ class GraphEngine:
         if obstacle and engine == "auto" and step.source.device.type == "cuda":
             report(f"Steps are run eagerly, since they cannot be captured: {obstacle}.")
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._pace = _Pace()
+        self._n_replays = 0
+        self._last: Wait = None
         self._stream: Any = None
         self._n_warm, self._phase = 0, None
 
@@ -66,16 +68,27 @@ class GraphEngine:
     def reset(self) -> None:
         """Forget the graph, after something was put in the place of what it works on."""
         if self._graph is not None:
-            with PROCESS_STATE:  # torch keeps a list of graphs, which a capture changes too
-                self._graph.reset()  # lets other threads go on, which its end alone would not
-                self._graph = None
+            self._graph.reset()
+            self._graph = None
         self._n_warm = 0
+
+    def lead(self) -> Wait:
+        """Return what the device must reach before the next step is worth launching, if anything.
+
+        To be called once before every step.
+        """
+        if self._graph is None:
+            return None
+        wait = None
+        if self._n_replays % (_MOST_AHEAD // 2) == 0:
+            wait, self._last = self._last, reached(self.step.source.device)
+        self._n_replays += 1
+        return wait
 
     def __call__(self, number: int) -> None:
         """Make step number `number`, counted from 0."""
         if not self._captures:
-            with EAGER_WORK.among_others():
-                self.step(number)
+            self.step(number)
             return
         phase = getattr(self.step.learner, "phase", None)
         if phase != self._phase:
@@ -89,15 +102,13 @@ class GraphEngine:
     def _prepare(self, number: int) -> None:
         """Make a step eagerly, or capture it, then make it."""
         if self._n_warm < _WARM_UP - 1:
-            with PROCESS_STATE, EAGER_WORK.among_others():  # the first may compile
-                self._on_side_stream(lambda: self.step(number))
+            self._on_side_stream(lambda: self.step(number))
         elif self._n_warm == _WARM_UP - 1:
-            with PROCESS_STATE, EAGER_WORK.alone():
-                self._watch_for_waiting(number)
+            self._watch_for_waiting(number)
+        elif self._capture():
+            self._replay(number)
         else:
-            with PROCESS_STATE, EAGER_WORK.alone():
-                captured = self._capture()
-            self._replay(number) if captured else self(number)
+            self(number)
         self._n_warm += 1
 
     def _replay(self, number: int) -> None:
@@ -105,7 +116,6 @@ class GraphEngine:
         prepare = getattr(self.step.sampler, "prepare", None)
         if prepare is not None:
             prepare()
-        self._pace.wait()
         self.step.set_number(number)
         self._graph.replay()
 
@@ -138,8 +148,8 @@ class GraphEngine:
             graph.register_generator_state(generator)
         make_capturable(self.step.optimizer)
         try:
-            # Other threads may do what must not be done here: other runs, and those that watch
-            # over messages.
+            # Other threads, such as those that watch over nccl's messages, may do what must not be
+            # done in a capture.
             with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
                 self.step.run()
         except Exception as error:  # whatever a learner or a sampler does that cannot be captured
@@ -168,24 +178,6 @@ class GraphEngine:
         with torch.cuda.stream(self._stream):
             act()
         current.wait_stream(self._stream)
-
-
-class _Pace:
-    """Keeps the host from being too far ahead of the device; it sleeps meanwhile."""
-
-    def __init__(self) -> None:
-        self._n_launched = 0
-        self._last: torch.cuda.Event | None = None
-
-    def wait(self) -> None:
-        """Wait, if need be, before another replay is launched on the current stream."""
-        if self._n_launched % (_MOST_AHEAD // 2) == 0:
-            event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-            event.record()
-            if self._last is not None:
-                self._last.synchronize()
-            self._last = event
-        self._n_launched += 1
 
 
 def _capture_stream(current: Any) -> Any:

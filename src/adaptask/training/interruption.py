@@ -1,4 +1,4 @@
-"""Stopping at the end of a step: Ctrl-C, a terminal that is gone, the request to terminate."""
+"""Stopping at the end of a step: Ctrl-C, a closed terminal, the request to terminate."""
 
 from __future__ import annotations
 
@@ -10,32 +10,17 @@ from typing import Any, NoReturn
 OF_TERMINAL = tuple(getattr(signal, name) for name in ("SIGINT", "SIGHUP") if hasattr(signal, name))
 """What a terminal sends to everything in it: Ctrl-C, and that it was closed."""
 
-_HANDED_ON: dict[str, signal.Signals] = {}
-
-
-def stop_other_threads(received: signal.Signals | None) -> None:
-    """Let every thread but the main one receive a signal, or none any more."""
-    if received is None:
-        _HANDED_ON.clear()
-    else:
-        _HANDED_ON["signal"] = received
-
 
 class StopSignals:
     """While it is entered, the first signal to stop only sets `received`; a second acts at once.
 
-    Signals reach the main thread alone; the others receive what `stop_other_threads` hands on.
+    Outside the main thread, which signals never reach, it does nothing.
     """
 
     def __init__(self) -> None:
-        self._received: signal.Signals | None = None
-        self._handlers: dict[signal.Signals, Any] = {}
-
-    @property
-    def received(self) -> signal.Signals | None:
+        self.received: signal.Signals | None = None
         """The signal that has come, if one has."""
-        is_main = threading.current_thread() is threading.main_thread()
-        return self._received if is_main else _HANDED_ON.get("signal")
+        self._handlers: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> StopSignals:
         """Take over the signals."""
@@ -57,7 +42,7 @@ class StopSignals:
         self._give_back()
 
     def _take(self, number: int, frame: FrameType | None) -> None:
-        self._received = signal.Signals(number)
+        self.received = signal.Signals(number)
         self._give_back()
 
     def _give_back(self) -> None:

@@ -8,7 +8,6 @@ import torch
 
 from adaptask.arguments import check_integer
 from adaptask.errors import ArgumentError
-from adaptask.exclusion import EAGER_WORK
 from adaptask.training.group import ALONE, Group
 
 
@@ -27,9 +26,8 @@ def choose_device(name: str, group: Group = ALONE) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         # A tensor there knows the index of the device, and shows that it can be used.
-        with EAGER_WORK.among_others():
-            device = torch.empty(0, device=name).device
-            torch.zeros(1, device=device).tolist()
+        device = torch.empty(0, device=name).device
+        torch.zeros(1, device=device).tolist()
         return device
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         here = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]

@@ -11,16 +11,14 @@ import numpy as np
 import torch
 
 from adaptask.errors import StateError
-from adaptask.exclusion import PROCESS_STATE
 from adaptask.randomness import derive_seed
 
 
 def seed_process(seed: int) -> None:
     """Start Python's, NumPy's and PyTorch's global generators anew from one seed."""
-    with PROCESS_STATE:
-        random.seed(derive_seed(seed, "python"))
-        np.random.seed(derive_seed(seed, "numpy") % 2**32)
-        torch.manual_seed(derive_seed(seed, "torch"))
+    random.seed(derive_seed(seed, "python"))
+    np.random.seed(derive_seed(seed, "numpy") % 2**32)
+    torch.manual_seed(derive_seed(seed, "torch"))
 
 
 def random_state() -> dict[str, Any]:
@@ -51,15 +49,14 @@ def set_random_state(state: Mapping[str, Any]) -> None:
     Raises:
         StateError: If the state is damaged; nothing is then changed.
     """
-    with PROCESS_STATE:
-        before = random_state()
-        try:
-            _set(state)
-        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
-            _set(before)
-            raise StateError(
-                f"the random state is damaged: {error}. Load another checkpoint."
-            ) from error
+    before = random_state()
+    try:
+        _set(state)
+    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+        _set(before)
+        raise StateError(
+            f"the random state is damaged: {error}. Load another checkpoint."
+        ) from error
 
 
 def set_random_state_of(rank: int, first: Mapping[str, Any], others: Sequence[Any]) -> None:

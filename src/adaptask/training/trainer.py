@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import copy
+import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn, optim
 
 from adaptask.arguments import check_integer
 from adaptask.errors import ArgumentError, StateError, TrainingError
-from adaptask.exclusion import EAGER_WORK
 from adaptask.interfaces import TaskSampler
 from adaptask.samplers import Sampler
 from adaptask.training.best import BestCheckpoints, Checkpoint, checkpoint_of
 from adaptask.training.checkpoints import check_savable
+from adaptask.training.device_steps import DeviceSteps, finish, reached
 from adaptask.training.displays import Display, Silent, Unseen
-from adaptask.training.evaluation import Evaluator, holding_what_it_draws_from
+from adaptask.training.evaluation import Evaluator
 from adaptask.training.every import Every
 from adaptask.training.graph import GraphEngine, plain_state, set_learning_rate
 from adaptask.training.group import ALONE, Group, TaskSource
@@ -110,7 +111,7 @@ class Trainer:
         """The best weights so far by validation."""
         self.step = 0
         """How many steps have been made."""
-        self._seconds = 0.0
+        self._seconds, self._clock = 0.0, time.perf_counter()
         self._train_step = TrainingStep(
             learner,
             sampler,
@@ -135,18 +136,56 @@ class Trainer:
         Ctrl-C, SIGTERM and SIGHUP act at the end of the step, after a checkpoint.
 
         Raises:
-            ArgumentError: If `n_steps` is no positive integer.
-            TrainingError: If the loss is no number, or a checkpoint cannot be written.
+            ArgumentError: If `n_steps` is not a positive integer.
+            TrainingError: If the loss is not finite, or a checkpoint cannot be written.
             KeyboardInterrupt: After Ctrl-C.
+        """
+        finish(self.steps(n_steps))
+        return self.best.first
+
+    def steps(self, n_steps: int, stop: StopSignals | None = None) -> DeviceSteps[None]:
+        """Train step by step, in the hands of whoever advances the generator.
+
+        It yields None after each step. On a GPU it also yields events, see `device_steps`: one
+        thread can advance several trainers in turn, each on a stream of its own.
+
+        Args:
+            n_steps: How many steps are to be made in all.
+            stop: Once it has received a signal, training stops after the step, with a checkpoint.
+                Without one the trainer listens to signals itself, which one can do at a time.
+
+        Raises:
+            ArgumentError, TrainingError, KeyboardInterrupt: As `fit` does.
         """
         n_steps = check_integer("n_steps", n_steps, low=1)
         with ExitStack() as held:
-            with EAGER_WORK.among_others(), self.group.together():
+            with self.group.together():
                 if self.folder is not None:
                     self._open(self.folder, held)
             self._follow_first()
-            self._fit(n_steps)
-        return self.best.first
+            stop = held.enter_context(StopSignals()) if stop is None else stop
+            self.display.begin(self.step, n_steps)
+            try:
+                self._clock = time.perf_counter()
+                while self.step < n_steps:
+                    yield from self._advance(n_steps)
+                    received = self.group.agree_to_stop(stop.received, self.step, n_steps)
+                    if received is not None:
+                        self._stop(received)
+                    yield None
+            finally:
+                self.display.end(self.step)
+                if self.group is not ALONE:
+                    self.release()  # a graph with messages must go before what carries them
+        if stop.received is not None:  # after the processes agreed on the last step
+            obey(stop.received)
+
+    def _stop(self, received: signal.Signals) -> NoReturn:
+        """Save, and do what a signal asks for."""
+        self._count_seconds()
+        self.save()
+        self.display.message(f"Stopped after step {self.step}.")
+        obey(received)
 
     def _open(self, folder: RunFolder, held: ExitStack) -> None:
         """Begin a run in its folder, or go on in it, and hold its lock."""
@@ -265,32 +304,15 @@ class Trainer:
         self._random_of_others = list(state.get("random_of_others", ()))  # old ones have none
         set_random_state_of(self.group.rank, state["random"], self._random_of_others)
 
-    def _fit(self, n_steps: int) -> None:
-        self.display.begin(self.step, n_steps)
-        try:
-            with StopSignals() as stop:
-                agreed = None
-                while self.step < n_steps and agreed is None:
-                    self._advance(n_steps)
-                    agreed = self.group.agree_to_stop(stop.received, self.step, n_steps)
-                if agreed is not None:
-                    with EAGER_WORK.among_others():
-                        self.save()
-                    self.display.message(f"Stopped after step {self.step}.")
-            if (received := agreed or stop.received) is not None:  # perhaps after all agreed
-                obey(received)
-        finally:
-            self.display.end(self.step)
-            if self.group is not ALONE:
-                self.release()  # a graph with messages must go before what carries them
-
     def release(self) -> None:
         """Free what a captured step holds on the device; another `fit` captures it again."""
         self._engine.reset()
 
-    def _advance(self, n_steps: int) -> None:
+    def _advance(self, n_steps: int) -> DeviceSteps[None]:
         """Make a step and what is due after it."""
-        start = time.perf_counter()
+        wait = self._engine.lead()
+        if wait is not None:
+            yield wait
         set_learning_rate(self.optimizer, self.schedule(self.step, n_steps))
         begin_step = getattr(self.learner, "begin_step", None)
         if begin_step is not None:
@@ -298,18 +320,25 @@ class Trainer:
         if not self.learner.training:
             self.learner.train()
         self._watched(lambda: self._engine(self.step))
-        self._seconds += time.perf_counter() - start
         self.step += 1
         due = self.every.due_after(self.step, last=self.step == n_steps)
         shown: dict[str, float] = {}
         if due:
-            with holding_what_it_draws_from(self.learner), EAGER_WORK.among_others():
-                shown = self._do(due)
+            if self.source.device.type == "cuda":
+                yield reached(self.source.device)  # the work of the steps counts as theirs
+            self._count_seconds()
+            shown = yield from self._do(due)
+            self._clock = time.perf_counter()
         self.display.advance(self.step, shown or None)
 
-    def _do(self, due: set[str]) -> dict[str, float]:
+    def _count_seconds(self) -> None:
+        """Add the time since it was last counted to that of the steps."""
+        now = time.perf_counter()
+        self._seconds += now - self._clock
+        self._clock = now
+
+    def _do(self, due: set[str]) -> DeviceSteps[dict[str, float]]:
         """Do what is due; return what is to be shown of it."""
-        self._finish_steps()
         self._settle(saving="checkpoint" in due)
         if due & {"validate", "checkpoint"}:
             self._check_weights()
@@ -321,17 +350,10 @@ class Trainer:
         if "snapshot" in due and self.folder is not None:
             self._snapshot(self.folder)
         if "validate" in due and self.validation is not None:
-            shown["val_accuracy"] = self._validate(self.validation)
+            shown["val_accuracy"] = yield from self._validate(self.validation)
         if "checkpoint" in due and self.folder is not None:
             self.folder.save(self.state_dict())  # the weights were checked above
         return shown
-
-    def _finish_steps(self) -> None:
-        """Wait for the device, so that its work counts as the steps', before it is read anyway."""
-        start = time.perf_counter()
-        if self.source.device.type == "cuda":
-            torch.cuda.current_stream(self.source.device).synchronize()
-        self._seconds += time.perf_counter() - start
 
     def _settle(self, *, saving: bool) -> None:
         """Bring together what the processes count by themselves."""
@@ -374,9 +396,12 @@ class Trainer:
         if isinstance(self.sampler, Sampler):
             self._record("sampler", spread(self.sampler))
 
-    def _validate(self, validation: Evaluator) -> float:
+    def _validate(self, validation: Evaluator) -> DeviceSteps[float]:
         """Measure the learner, keep it if it is among the best, and return its accuracy."""
-        result = validation(self.learner)
+        if hasattr(validation, "steps"):
+            result = yield from validation.steps(self.learner)
+        else:  # any callable will do
+            result = validation(self.learner)
         self._record("val", result.summary())
         if self.best.offer(self.step, result, self.learner) and self.folder is not None:
             self.folder.save_best(self.best.checkpoints)

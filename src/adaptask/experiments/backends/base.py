@@ -93,6 +93,11 @@ def record_failure(job: Job, error: BaseException) -> str:
     return message
 
 
+def record_pruning(job: Job, pruned: RunPruned) -> None:
+    """Leave in the folder of a run why it was given up."""
+    replace_file(job.path / PRUNED, str(pruned).encode())
+
+
 class EventDisplay:
     """The display of a single run: passes its progress on as events, a few times a second.
 
@@ -108,7 +113,7 @@ class EventDisplay:
 
     def begin(self, step: int, n_steps: int) -> None:
         """Tell where the run starts."""
-        self._advance(step)
+        self._tell(Event("advance", self._job.name, step))
 
     def advance(self, step: int, metrics: Mapping[str, float] | None = None) -> None:
         """Tell how far it is, if it is time."""

@@ -1,99 +1,104 @@
-"""One run from its configuration to its test result, begun, gone on with or already there."""
+"""One run from its configuration to its test result: begun, resumed, or already there.
+
+This is the only place where a run begins: the device is chosen and every `auto` is resolved here.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from adaptask.atomic_file import replace_file
 from adaptask.errors import ArgumentError
-from adaptask.exclusion import EAGER_WORK, PROCESS_STATE
-from adaptask.experiments.arithmetic import as_begun, settled
+from adaptask.experiments.backends.base import FAILURE
 from adaptask.experiments.building import (
     build_evaluator,
     build_trainer,
     depends_on_steps,
     with_weights,
 )
-from adaptask.experiments.config import RunConfig, check_config
+from adaptask.experiments.config import MachineConfig, RunConfig, check_config
 from adaptask.experiments.config_file import dump_config, load_config, parse_config
-from adaptask.experiments.jobs import FAILURE
 from adaptask.experiments.portrait import save_portrait
-from adaptask.learners import Ensemble
+from adaptask.learners import LEARNERS, AdaptingLearner, Ensemble
 from adaptask.parsing import parse_json
 from adaptask.training.best import Checkpoint
+from adaptask.training.device_steps import DeviceSteps
 from adaptask.training.displays import Display
-from adaptask.training.evaluation import Evaluation, Evaluator, holding_what_it_draws_from
+from adaptask.training.evaluation import Evaluation, Evaluator
 from adaptask.training.group import ALONE, Group
-from adaptask.training.loggers import Logger
+from adaptask.training.interruption import StopSignals
+from adaptask.training.loggers import Logger, TensorBoardLogger, WandbLogger
 from adaptask.training.machine import choose_device, set_up_process
 from adaptask.training.random_state import seed_process
 from adaptask.training.run_folder import RunFolder
 from adaptask.training.trainer import Trainer
 
 MAY_CHANGE = ("steps", "machine", "every")
-"""What may be set anew when a run goes on."""
+"""What may change when a run is resumed."""
 TEST = "test.json"
 
-OpenLoggers = Callable[[Trainer], Sequence[Logger]]
+# Compiling takes 10 to 30 seconds, a minute at most, and saves a third of a millisecond per step.
+_STEPS_THAT_PAY = 20_000
 
 
-def run(config: RunConfig, path: Path, *, display: Display, loggers: Sequence[Logger] = ()) -> None:
-    """Train, validate and test in a folder; go on where a run was left; leave alone what is done.
+def run_steps(
+    config: RunConfig,
+    path: Path,
+    *,
+    display: Display,
+    resume: bool | None = None,
+    log: Sequence[str] = (),
+    loggers: Sequence[Logger] = (),
+    stop: StopSignals | None = None,
+    group: Group = ALONE,
+) -> DeviceSteps[None]:
+    """Train, validate and test in a folder, advanced step by step as `Trainer.steps` is.
 
     Args:
         config: Everything that decides the run.
         path: Its folder.
         display: Shows progress.
-        loggers: Told every record; what they raise ends the run.
+        resume: Whether to resume the run in the folder, or to begin one in a folder that is free.
+            None does what fits: it begins, resumes, or leaves alone a run that is finished.
+        log: Records also go to `tensorboard`, `wandb` or both.
+        loggers: Told every record as well; what they raise ends the run.
+        stop: Says when to stop; by default the run listens to signals itself.
+        group: The processes that make the run together; only the first uses the folder.
 
     Raises:
         AdaptaskError: If something cannot be used or done, or the folder holds another run.
     """
     check_config(config)
-    device = choose_device(config.machine.device)
-    config = settled(_as_begun(config, path), device)
-    folder = RunFolder(path, dump_config(config))
-    has_begun = folder.config.exists() or folder.last_checkpoint() is not None
-    if has_begun:
-        check_same_run(config, folder)
-        if _tested_after(folder) == config.steps:
-            return
-    else:
-        folder.check_is_free()
-    execute(config, folder, resume=has_begun, display=display, open_loggers=lambda _: loggers)
-
-
-def execute(
-    config: RunConfig,
-    folder: RunFolder,
-    *,
-    resume: bool,
-    display: Display,
-    open_loggers: OpenLoggers = lambda _: (),
-    group: Group = ALONE,
-) -> None:
-    """Train, validate and test in a folder that was found to be free, or to hold this run.
-
-    Args:
-        config: Everything that decides the run.
-        folder: Its folder; only the first process uses it.
-        resume: Whether to go on with the run in it.
-        display: Shows progress.
-        open_loggers: Makes those that are told every record.
-        group: The processes that make the run together.
-
-    Raises:
-        AdaptaskError: If something cannot be used or done.
-    """
-    with PROCESS_STATE, EAGER_WORK.among_others(), group.together():
-        trainer, tester = _build(config, folder, display, group)
+    with group.together():
+        device = choose_device(config.machine.device, group)
+        begun = _begun(path)
+        if begun is not None:
+            config = keep_precision(config, begun)
+        config = resolve_auto(config, device, n_processes=group.size)
+        folder = RunFolder(path, dump_config(config))
+        is_done = False
+        if group.is_first:
+            if resume is None:
+                resume = folder.config.exists() or folder.last_checkpoint() is not None
+                is_done = resume and _tested_after(folder) == config.steps
+            if resume:
+                check_same_run(config, folder)
+            else:
+                folder.check_is_free()
+    is_done, resume = group.from_first((is_done, bool(resume)))
+    if is_done:
+        return
+    with group.together():
+        trainer, tester = _build(config, device, folder, display, group)
     with ExitStack() as held:
         held.callback(trainer.release)
         with group.together():
@@ -101,31 +106,29 @@ def execute(
                 held.enter_context(folder.locked())
                 if not resume:
                     folder.n_processes = group.size
-                    folder.create(trainer.source.device)
+                    folder.create(device)
         if resume:
             if group.is_first and _tested_after(folder) != config.steps:
                 # It tells that a run has ended: it goes before config.toml says how many steps
                 # are to be made now, or a kill in between would leave a run that looks finished.
                 (folder.path / TEST).unlink(missing_ok=True)
-            with PROCESS_STATE, EAGER_WORK.among_others():
-                trainer.resume()
+            trainer.resume()
         with group.together():
             if group.is_first:
-                trainer.loggers += open_loggers(trainer)
+                named = [_open_logger(name, config, trainer, resume) for name in log]
+                trainer.loggers += [*named, *loggers]
         try:
-            _fit(trainer, config, folder)
-            with holding_what_it_draws_from(trainer.learner), EAGER_WORK.among_others():
-                _test(trainer, tester, folder)
+            yield from _fit(trainer, config, folder, stop)
+            yield from _test(trainer, tester, folder)
         finally:
             for logger in trainer.loggers:
                 logger.close()
 
 
 def _build(
-    config: RunConfig, folder: RunFolder, display: Display, group: Group
+    config: RunConfig, device: torch.device, folder: RunFolder, display: Display, group: Group
 ) -> tuple[Trainer, Evaluator]:
-    """Build what trains and what tests, on the device of this process."""
-    device = choose_device(config.machine.device, group)
+    """Build what trains and what tests."""
     group.settle_on(device)
     set_up_process(threads=config.machine.threads, deterministic=config.machine.deterministic)
     seed_process(config.seed)
@@ -141,11 +144,20 @@ def _build(
     return trainer, tester
 
 
-def _as_begun(config: RunConfig, path: Path) -> RunConfig:
+def _open_logger(name: str, config: RunConfig, trainer: Trainer, resume: bool) -> Logger:
+    assert trainer.folder is not None
+    if name == "tensorboard":
+        purge_step = trainer.step + 1 if resume else None
+        return TensorBoardLogger(trainer.folder.path, purge_step=purge_step)
+    return WandbLogger(trainer.folder.path, config=asdict(config))
+
+
+def _begun(path: Path) -> RunConfig | None:
+    """Return how the run in a folder was begun; None if there is none, or it says what is odd."""
     try:
-        return as_begun(config, load_config(path / "config.toml"))
+        return load_config(path / "config.toml")
     except ArgumentError:
-        return config  # there is none yet, or the run says what is odd
+        return None
 
 
 def _tested_after(folder: RunFolder) -> int | None:
@@ -154,7 +166,7 @@ def _tested_after(folder: RunFolder) -> int | None:
         parse_json((folder.path / TEST).read_bytes())
         return load_config(folder.config).steps
     except (OSError, ValueError, ArgumentError):
-        return None  # it goes on from its checkpoint, which writes them anew
+        return None  # it goes on from its checkpoint, which writes them again
 
 
 def check_same_run(config: RunConfig, folder: RunFolder) -> None:
@@ -199,11 +211,13 @@ def _changes(before: Any, after: Any, prefix: str = "") -> Iterator[tuple[str, o
             yield name, old, new
 
 
-def _fit(trainer: Trainer, config: RunConfig, folder: RunFolder) -> None:
+def _fit(
+    trainer: Trainer, config: RunConfig, folder: RunFolder, stop: StopSignals | None
+) -> DeviceSteps[None]:
     if trainer.step < config.steps:
         if trainer.group.is_first:
             (folder.path / TEST).unlink(missing_ok=True)
-        trainer.fit(config.steps)
+        yield from trainer.steps(config.steps, stop)
     else:
         trainer.display.message(
             f"The run in {folder.path} has made its {trainer.step} steps. To train on, give more: "
@@ -211,11 +225,11 @@ def _fit(trainer: Trainer, config: RunConfig, folder: RunFolder) -> None:
         )
 
 
-def _test(trainer: Trainer, tester: Evaluator, folder: RunFolder) -> None:
+def _test(trainer: Trainer, tester: Evaluator, folder: RunFolder) -> DeviceSteps[None]:
     """Test the best weights by validation; the test classes decide nothing."""
     best = trainer.best.checkpoints
     learner = with_weights(trainer.learner, [checkpoint.learner for checkpoint in best])
-    result = tester(learner)
+    result = yield from tester.steps(learner)
     with trainer.group.together():
         if trainer.group.is_first:
             _keep(trainer, tester, result, learner, folder)
@@ -251,3 +265,67 @@ def _described(best: Sequence[Checkpoint]) -> str:
     return (
         f"the mean prediction of the weights after steps {steps}, best in validation ({accuracies})"
     )
+
+
+def resolve_auto(config: RunConfig, device: torch.device, *, n_processes: int = 1) -> RunConfig:
+    """Return the configuration with every `auto` of its machine decided.
+
+    What is decided depends on the configuration and the kind of device alone, never on a clock,
+    so that a run repeated is computed in the same way.
+
+    Args:
+        config: Of the run.
+        device: Where it is computed.
+        n_processes: How many make it together.
+
+    Raises:
+        ArgumentError: If compiling was asked for and cannot be done.
+    """
+    machine = config.machine
+    learner = LEARNERS[config.model.learner]
+    if machine.compile == "yes" and not learner.compilable:
+        raise ArgumentError(
+            f"the learner {config.model.learner!r} cannot be compiled: it differentiates inside "
+            "its forward pass, where torch.compile gives other gradients. Give "
+            "--machine.compile no."
+        )
+    if machine.compile == "yes" and n_processes > 1:
+        raise ArgumentError(
+            f"{n_processes} processes that make a run together cannot compile it: they send each "
+            "other messages within a step. Give --machine.compile no."
+        )
+    half = half_precision_pays(device) and not issubclass(learner, AdaptingLearner)
+    compiles = learner.compilable and n_processes == 1
+    chosen = {
+        "precision": "bfloat16" if half else "float32",
+        "channels_last": "yes" if half else "no",
+        "compile": "yes" if compiles and _compiling_pays(config, device) else "no",
+    }
+    left = {name: value for name, value in chosen.items() if getattr(machine, name) == "auto"}
+    return replace(config, machine=replace(machine, **left))  # type: ignore[arg-type]
+
+
+def keep_precision(config: RunConfig, begun: RunConfig) -> RunConfig:
+    """Return the configuration of a run that goes on, in the precision in which it was begun.
+
+    What was asked for stays. Whether to compile is decided again, by the present device.
+    """
+    if config.machine.precision != "auto":
+        return config
+    machine = replace(config.machine, precision=begun.machine.precision)
+    if machine.channels_last == "auto":
+        machine = replace(machine, channels_last=begun.machine.channels_last)
+    return replace(config, machine=machine)
+
+
+def half_precision_pays(device: torch.device) -> bool:
+    """Return whether a device computes faster in bfloat16."""
+    return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+
+
+def _compiling_pays(config: RunConfig, device: torch.device) -> bool:
+    machine: MachineConfig = config.machine
+    # Which kernels a compiler finds best is not the same each time.
+    plain = machine.engine == "eager" or machine.deterministic
+    found = device.type == "cuda" and find_spec("triton") is not None
+    return found and not plain and config.steps >= _STEPS_THAT_PAY

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from adaptask.errors import ArgumentError
-from adaptask.experiments import arithmetic
-from adaptask.experiments.arithmetic import as_begun, settled
+from adaptask.experiments import run
 from adaptask.experiments.config import MachineConfig, ModelConfig, RunConfig
+from adaptask.experiments.run import keep_precision, resolve_auto
 from adaptask.learners import LEARNERS
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
@@ -20,11 +20,11 @@ ADAPTING = ("maml", "maml++", "reptile")
 def able(monkeypatch):
     """A GPU that knows bfloat16, and a Triton."""
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
-    monkeypatch.setattr(arithmetic, "find_spec", lambda name: object())
+    monkeypatch.setattr(run, "find_spec", lambda name: object())
 
 
 def chosen(config, device):
-    machine = settled(config, device).machine
+    machine = resolve_auto(config, device).machine
     return machine.precision, machine.channels_last, machine.compile
 
 
@@ -53,7 +53,7 @@ def test_it_is_compiled_only_where_that_pays_and_harms_nothing(change):
 
 
 def test_without_triton_nothing_is_compiled(monkeypatch):
-    monkeypatch.setattr(arithmetic, "find_spec", lambda name: None)
+    monkeypatch.setattr(run, "find_spec", lambda name: None)
     assert chosen(LONG, GPU)[2] == "no"
 
 
@@ -66,26 +66,26 @@ def test_an_old_gpu_computes_in_float32(monkeypatch):
 def test_what_was_asked_for_stays(device):
     asked = MachineConfig(precision="bfloat16", channels_last="no", compile="yes")
     config = replace(LONG, steps=5, machine=asked)
-    assert settled(config, device) == config
-    assert settled(settled(LONG, device), CPU) == settled(LONG, device)
+    assert resolve_auto(config, device) == config
+    assert resolve_auto(resolve_auto(LONG, device), CPU) == resolve_auto(LONG, device)
 
 
 def test_processes_that_talk_within_a_step_do_not_compile_it():
-    assert settled(LONG, GPU, n_processes=2).machine.compile == "no"
+    assert resolve_auto(LONG, GPU, n_processes=2).machine.compile == "no"
     asked = replace(LONG, machine=MachineConfig(compile="yes"))
     with pytest.raises(ArgumentError, match=r"2 processes .* cannot compile it.*compile no"):
-        settled(asked, GPU, n_processes=2)
+        resolve_auto(asked, GPU, n_processes=2)
 
 
-def test_a_run_goes_on_in_the_precision_in_which_it_was_begun():
-    on_gpu, on_cpu = settled(LONG, GPU), settled(LONG, CPU)
-    assert chosen(as_begun(LONG, on_gpu), CPU) == ("bfloat16", "yes", "no")
-    assert chosen(as_begun(LONG, on_cpu), GPU) == ("float32", "no", "yes")
+def test_a_run_goes_on_in_the_precision_in_which_it_wkeep_precision():
+    on_gpu, on_cpu = resolve_auto(LONG, GPU), resolve_auto(LONG, CPU)
+    assert chosen(keep_precision(LONG, on_gpu), CPU) == ("bfloat16", "yes", "no")
+    assert chosen(keep_precision(LONG, on_cpu), GPU) == ("float32", "no", "yes")
     asked = replace(LONG, machine=MachineConfig(precision="float32"))
-    assert as_begun(asked, on_gpu) == asked
+    assert keep_precision(asked, on_gpu) == asked
 
 
 def test_gradients_within_gradients_are_not_compiled():
     config = RunConfig(model=ModelConfig(learner="maml"), machine=MachineConfig(compile="yes"))
     with pytest.raises(ArgumentError, match=r"'maml' cannot be compiled.*compile no"):
-        settled(config, CPU)
+        resolve_auto(config, CPU)

@@ -1,4 +1,4 @@
-"""Many runs: in this process and in others, with failures, deaths and kills."""
+"""Many runs on one machine: interleaved and in processes, with failures, deaths and kills."""
 
 import json
 import os
@@ -13,11 +13,20 @@ import pytest
 import torch
 from torch.utils._pytree import tree_leaves
 
-from adaptask.errors import AdaptaskError
-from adaptask.experiments import pool as pool_module
+from adaptask.errors import AdaptaskError, ArgumentError
+from adaptask.experiments import backends
+from adaptask.experiments.backends import choose_backend
+from adaptask.experiments.backends.base import FAILURE, PRUNED, Job, RunPruned
+from adaptask.experiments.backends.interleaved import Interleaved
+from adaptask.experiments.backends.processes import ProcessPool
+from adaptask.experiments.config import (
+    DataConfig,
+    MachineConfig,
+    ModelConfig,
+    RunConfig,
+    TaskConfig,
+)
 from adaptask.experiments.config_file import load_config
-from adaptask.experiments.jobs import FAILURE, Job, run_jobs
-from adaptask.experiments.sharing import Sharing
 from adaptask.report.records import RunRecord
 from adaptask.training.checkpoints import load_checkpoint
 
@@ -33,9 +42,9 @@ def three_jobs(tiny_config, tmp_path):
     return [Job(name, config, tmp_path / name) for name, config in configs.items()]
 
 
-@pytest.mark.parametrize("sharing", [Sharing(1), Sharing(2), Sharing(2, together=True)])
-def test_what_fails_does_not_stop_the_rest(three_jobs, sharing, notes):
-    failures = run_jobs(three_jobs, notes, sharing)
+@pytest.mark.parametrize("backend", [Interleaved(1), Interleaved(2), ProcessPool(2)])
+def test_what_fails_does_not_stop_the_rest(three_jobs, backend, notes):
+    failures = backend.run(three_jobs, notes)
     assert failures.keys() == {"bad"}
     assert "n_way must be between 2 and 12" in failures["bad"]
     assert {event[1] for event in notes.events if event[0] == "begin"} == {"first", "bad", "last"}
@@ -55,24 +64,24 @@ def test_what_fails_does_not_stop_the_rest(three_jobs, sharing, notes):
         ),
     ],
 )
-def test_together_they_come_to_the_same_as_one_after_the_other(
+def test_interleaved_they_come_to_the_same_as_one_after_the_other(
     tiny_config, tmp_path, device, monkeypatch, take_notes
 ):
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     machine = replace(tiny_config.machine, device=device, deterministic=device == "cuda")
     tiny_config = replace(tiny_config, machine=machine)
 
-    def made(folder, sharing):
+    def made(folder, backend):
         jobs = [
             Job(str(i), replace(tiny_config, seed=i), tmp_path / folder / str(i)) for i in range(6)
         ]
-        assert run_jobs(jobs, take_notes(), sharing) == {}
+        assert backend.run(jobs, take_notes()) == {}
         states = [load_checkpoint(job.path / "last.pt")["trainer"] for job in jobs]
         tests = [json.loads((job.path / "test.json").read_bytes()) for job in jobs]
         return states, tests
 
-    alone, tests_alone = made("alone", Sharing(1))
-    together, tests_together = made("together", Sharing(3, together=True))
+    alone, tests_alone = made("alone", Interleaved(1))
+    together, tests_together = made("together", Interleaved(3))
     torch.use_deterministic_algorithms(False)
     assert tests_alone == tests_together
     for one, other in zip(alone, together, strict=True):
@@ -85,11 +94,11 @@ def test_together_they_come_to_the_same_as_one_after_the_other(
             torch.testing.assert_close(left, right, rtol=0, atol=0)
 
 
-def test_what_fills_a_gpu_comes_after_what_is_made_together(tiny_config, tmp_path, notes):
+def test_what_fills_a_gpu_comes_after_what_shares_it(tiny_config, tmp_path, notes):
     maml = replace(tiny_config, model=replace(tiny_config.model, learner="maml"))
     configs = {"large": maml, "first": tiny_config, "second": replace(tiny_config, seed=1)}
     jobs = [Job(name, config, tmp_path / name) for name, config in configs.items()]
-    assert run_jobs(jobs, notes, Sharing(2, together=True)) == {}
+    assert Interleaved(2).run(jobs, notes) == {}
     assert [event[1] for event in notes.events][-2:] == ["large", "large"]
     assert all(RunRecord(job.path).is_finished for job in jobs)
 
@@ -103,10 +112,10 @@ def test_a_failure_is_left_in_the_folder_until_the_run_succeeds(
         raise ZeroDivisionError("by chance")
 
     with monkeypatch.context() as patch:
-        patch.setattr("adaptask.experiments.running.save_portrait", fail)
-        assert run_jobs([job], take_notes()) == {"job": "ZeroDivisionError: by chance"}
+        patch.setattr("adaptask.experiments.run.save_portrait", fail)
+        assert Interleaved().run([job], take_notes()) == {"job": "ZeroDivisionError: by chance"}
     assert "Traceback" in RunRecord(job.path).failure
-    assert run_jobs([job], take_notes()) == {}
+    assert Interleaved().run([job], take_notes()) == {}
     assert RunRecord(job.path).failure is None
     assert not (job.path / FAILURE).exists()
 
@@ -114,38 +123,61 @@ def test_a_failure_is_left_in_the_folder_until_the_run_succeeds(
 def test_a_run_that_goes_on_keeps_its_precision(tiny_config, tmp_path, take_notes):
     half = replace(tiny_config.machine, precision="bfloat16")
     job = Job("job", replace(tiny_config, machine=half), tmp_path / "run")
-    assert run_jobs([job], take_notes()) == {}
+    assert Interleaved().run([job], take_notes()) == {}
     # Left to a CPU it would be float32.
-    assert run_jobs([replace(job, config=replace(tiny_config, steps=14))], take_notes()) == {}
+    assert (
+        Interleaved().run([replace(job, config=replace(tiny_config, steps=14))], take_notes()) == {}
+    )
     assert load_config(job.path / "config.toml").machine.precision == "bfloat16"
     assert load_checkpoint(job.path / "last.pt")["trainer"]["step"] == 14
 
 
 def test_finished_runs_are_left_alone(tiny_config, tmp_path, take_notes):
     job = Job("job", tiny_config, tmp_path / "run")
-    assert run_jobs([job], take_notes()) == {}
+    assert Interleaved().run([job], take_notes()) == {}
     before = {path: path.stat().st_mtime_ns for path in job.path.rglob("*")}
     notes = take_notes()
-    assert run_jobs([job], notes) == {}
+    assert Interleaved().run([job], notes) == {}
     assert {path: path.stat().st_mtime_ns for path in job.path.rglob("*")} == before
     assert notes.steps == {}
+
+
+class GivesUp:
+    def log(self, step, split, metrics):
+        if split == "val":
+            raise RunPruned(f"no good after step {step}")
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize("backend", [Interleaved(1), ProcessPool(2)])
+def test_a_logger_can_give_up_a_run(tiny_config, tmp_path, backend, notes):
+    jobs = [
+        Job("bad", tiny_config, tmp_path / "bad", open_logger=GivesUp),
+        Job("good", tiny_config, tmp_path / "good"),
+    ]
+    assert backend.run(jobs, notes) == {}
+    assert (tmp_path / "bad" / PRUNED).read_text() == "no good after step 3"
+    assert not RunRecord(tmp_path / "bad").is_finished
+    assert RunRecord(tmp_path / "good").is_finished
 
 
 @pytest.mark.parametrize("n_deaths", [1, 2])
 def test_a_process_that_dies_is_replaced_once(three_jobs, monkeypatch, take_notes, n_deaths):
     first, _, last = three_jobs
     notes, killed = take_notes(), []
-    hire = pool_module.Pool._hire
+    start = ProcessPool._start
 
-    def kill_the_first(pool):
-        hire(pool)
-        for process, job in pool._busy.values():
-            if job.name == "first" and len(killed) < n_deaths and process.pid not in killed:
+    def kill_the_first(pool, job, tell):
+        start(pool, job, tell)
+        for process, running in pool._running.values():
+            if running.name == "first" and len(killed) < n_deaths and process.pid not in killed:
                 killed.append(process.pid)
                 os.kill(process.pid, signal.SIGKILL)
 
-    monkeypatch.setattr(pool_module.Pool, "_hire", kill_the_first)
-    failures = run_jobs([first, last], notes, Sharing(2))
+    monkeypatch.setattr(ProcessPool, "_start", kill_the_first)
+    failures = ProcessPool(2).run([first, last], notes)
     assert len(killed) == n_deaths
     (said,) = notes.warnings
     assert said == (
@@ -159,23 +191,24 @@ def test_a_process_that_dies_is_replaced_once(three_jobs, monkeypatch, take_note
         return
     assert failures.keys() == {"first"}
     assert "killed by signal 9" in failures["first"]
-    assert run_jobs([first, last], take_notes(), Sharing(1)) == {}
+    assert Interleaved().run([first, last], take_notes()) == {}
     assert RunRecord(first.path).is_finished
 
 
-@pytest.mark.parametrize("sharing", [Sharing(1), Sharing(2, together=True)])
-def test_a_display_that_fails_is_no_success(three_jobs, monkeypatch, sharing, take_notes):
-    jobs, notes = [three_jobs[0], three_jobs[2]], take_notes()
+@pytest.mark.parametrize(
+    ("kind", "n_at_once"), [(Interleaved, 1), (Interleaved, 2), (ProcessPool, 2)]
+)
+def test_a_display_that_fails_is_no_success(three_jobs, kind, n_at_once, take_notes):
+    jobs = [three_jobs[0], three_jobs[2]]
 
-    def fail(job, failure):
-        raise BrokenPipeError("nobody reads")
+    def fail(event):
+        if event.kind == "end":
+            raise BrokenPipeError("nobody reads")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(notes, "end_job", fail)
-        with pytest.raises(BrokenPipeError, match="nobody reads"):
-            run_jobs(jobs, notes, sharing)
+    with pytest.raises(BrokenPipeError, match="nobody reads"):
+        kind(n_at_once).run(jobs, fail)
     # Nothing is left of it that would stop others.
-    assert run_jobs(jobs, notes, sharing) == {}
+    assert kind(n_at_once).run(jobs, take_notes()) == {}
     assert all(RunRecord(job.path).is_finished for job in jobs)
 
 
@@ -184,16 +217,17 @@ SCRIPT = """
     from pathlib import Path
     from dataclasses import replace
     from adaptask.experiments.config_file import load_config
-    from adaptask.experiments.jobs import Job, run_jobs
-    from adaptask.experiments.sharing import Sharing
+    from adaptask.experiments.backends.base import Job
+    from adaptask.experiments.backends.interleaved import Interleaved
+    from adaptask.experiments.backends.processes import ProcessPool
     from adaptask.experiments.study_display import StudyLines
 
     # No guard: processes must not run it again.
     folder = Path(sys.argv[1])
     config = replace(load_config(folder / "config.toml"), steps=100_000)
     jobs = [Job(str(i), replace(config, seed=i), folder / f"run-{i}") for i in range(2)]
-    sharing = Sharing(2, together=sys.argv[2] == "together")
-    run_jobs(jobs, StudyLines(jobs, sys.stderr), sharing)
+    backend = Interleaved(2) if sys.argv[2] == "interleaved" else ProcessPool(2)
+    backend.run(jobs, StudyLines(jobs, sys.stderr))
 """
 
 
@@ -204,9 +238,10 @@ SCRIPT = """
         ("processes", signal.SIGINT),
         ("processes", signal.SIGTERM),
         ("processes", signal.SIGHUP),
-        ("together", signal.SIGINT),
-        ("together", signal.SIGTERM),
-        ("together", signal.SIGHUP),
+        ("interleaved", signal.SIGKILL),
+        ("interleaved", signal.SIGINT),
+        ("interleaved", signal.SIGTERM),
+        ("interleaved", signal.SIGHUP),
     ],
 )
 def test_its_runs_end_with_it(tiny_config, tmp_path, how, number, take_notes):
@@ -234,16 +269,16 @@ def test_its_runs_end_with_it(tiny_config, tmp_path, how, number, take_notes):
     said = process.communicate(timeout=60)[1]
     if number in (signal.SIGTERM, signal.SIGHUP):
         assert process.returncode == 128 + number, said
-    elif how == "together":
+    elif how == "interleaved":
         assert process.returncode != 0
-        assert said.rstrip().endswith("KeyboardInterrupt")
+        if number is signal.SIGINT:
+            assert said.rstrip().endswith("KeyboardInterrupt")
     assert "Process " not in said  # no traceback of a child
     deadline = time.monotonic() + 30
     while True:  # the locks of the runs come free when nobody trains there
         try:
-            failures = run_jobs(
-                [Job("0", replace(tiny_config, steps=5), tmp_path / "run-0")], take_notes()
-            )
+            job = Job("0", replace(tiny_config, steps=5), tmp_path / "run-0")
+            failures = Interleaved().run([job], take_notes())
         except AdaptaskError:
             failures = {"0": "held"}
         if "another process" not in failures.get("0", ""):
@@ -255,3 +290,68 @@ def test_its_runs_end_with_it(tiny_config, tmp_path, how, number, take_notes):
         for path in checkpoints:
             last = load_checkpoint(path.parent / "last.pt")["trainer"]["step"]
             assert last >= RunRecord(path.parent).steps_done
+
+
+SMALL = RunConfig()
+RESNET = replace(SMALL, model=ModelConfig(backbone="resnet12"))
+MAML = replace(SMALL, model=ModelConfig(learner="maml"))
+EAGER = replace(SMALL, machine=MachineConfig(engine="eager"))
+ON_HOST = replace(SMALL, data=DataConfig(storage="host"))
+MANY_TASKS = replace(SMALL, task=TaskConfig(n_tasks=16))
+
+
+@pytest.fixture
+def four_cores(monkeypatch):
+    monkeypatch.setattr(backends, "_n_cores", lambda: 4)
+
+
+@pytest.mark.usefixtures("four_cores")
+@pytest.mark.parametrize(
+    ("workers", "n_runs", "n_processes", "threads"),
+    [(None, 20, 4, 1), (None, 3, 3, 1), (None, 1, 1, None), (2, 20, 2, 2), (9, 20, 9, 1)],
+)
+def test_on_a_cpu_runs_are_processes_that_share_the_cores(workers, n_runs, n_processes, threads):
+    chosen = choose_backend(workers, [SMALL] * n_runs, "cpu")
+    assert chosen.n_at_once == n_processes
+    assert isinstance(chosen, Interleaved if n_processes == 1 else ProcessPool)
+    assert getattr(chosen, "threads", None) == threads
+
+
+@pytest.mark.parametrize(
+    ("workers", "configs", "n_at_once"),
+    [
+        (None, [SMALL] * 20, 12),
+        (None, [SMALL] * 3, 3),
+        (None, [SMALL], 1),
+        (5, [SMALL] * 20, 5),
+        (1, [SMALL] * 20, 1),
+        (None, [RESNET] * 20, 1),
+        (None, [MAML] * 20, 1),
+        (None, [MANY_TASKS] * 20, 1),
+        (None, [SMALL, RESNET], 1),
+        (None, [SMALL, SMALL, RESNET, MAML], 2),
+        (None, [EAGER] * 20, 1),
+        (None, [ON_HOST] * 20, 1),
+    ],
+)
+def test_on_a_gpu_small_steps_are_interleaved(workers, configs, n_at_once):
+    chosen = choose_backend(workers, configs, "cuda")
+    assert isinstance(chosen, Interleaved)
+    assert chosen.n_at_once == n_at_once
+
+
+def test_on_a_gpu_large_steps_are_made_in_processes_if_asked_for():
+    chosen = choose_backend(3, [RESNET] * 20, "cuda")
+    assert isinstance(chosen, ProcessPool)
+    assert (chosen.n_at_once, chosen.threads) == (3, None)
+
+
+def test_a_gpu_has_so_many_streams():
+    assert choose_backend(32, [SMALL] * 50, "cuda").n_at_once == 32
+    with pytest.raises(ArgumentError, match="workers must be between 1 and 32; got 33"):
+        choose_backend(33, [SMALL] * 50, "cuda")
+
+
+def test_none_at_a_time_is_refused():
+    with pytest.raises(ArgumentError, match="workers must be at least 1; got 0"):
+        choose_backend(0, [SMALL], "cpu")

@@ -1,0 +1,167 @@
+"""Runs in this process, taken in turn by one thread; on a GPU each on a stream of its own.
+
+Steps of a small network leave most of a GPU idle. A captured step is a single launch, so one thread
+can launch those of many runs, each a few steps ahead of the device, and the device works on all of
+them at once. Nothing here waits for one run while another could be advanced.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+
+from adaptask.experiments.backends.base import (
+    Event,
+    EventDisplay,
+    Job,
+    RunPruned,
+    Tell,
+    record_failure,
+    record_pruning,
+)
+from adaptask.experiments.config import RunConfig
+from adaptask.experiments.run import run_steps
+from adaptask.learners import LEARNERS, EmbeddingLearner
+from adaptask.training.device_steps import DeviceSteps, Wait
+from adaptask.training.interruption import StopSignals, obey
+from adaptask.training.machine import choose_device
+
+# Images of a step that leave most of a GPU idle.
+_IMAGES_THAT_FILL = 700
+
+
+class Interleaved:
+    """Makes runs in this process, several in turn if their steps are small, else one by one.
+
+    Args:
+        n_at_once: How many runs share a GPU.
+    """
+
+    def __init__(self, n_at_once: int = 1) -> None:
+        self.n_at_once = n_at_once
+
+    def run(self, jobs: Sequence[Job], tell: Tell) -> dict[str, str]:
+        """Make all runs, see `Backend.run`."""
+        shared = [job for job in jobs if self.n_at_once > 1 and is_small(job.config)]
+        alone = [job for job in jobs if job not in shared]
+        failures: dict[str, str] = {}
+        with StopSignals() as stop:
+            _take_in_turn(shared, self.n_at_once, tell, stop, failures)
+            _take_in_turn(alone, 1, tell, stop, failures)
+        if stop.received is not None:
+            obey(stop.received)
+        return failures
+
+
+def is_small(config: RunConfig) -> bool:
+    """Return whether runs can share a GPU: their steps do not fill it, and do not disturb others.
+
+    A step that is not captured keeps Python busy, and what draws from torch's own generators would
+    get other numbers than alone.
+    """
+    task, learner = config.task, LEARNERS[config.model.learner]
+    n_images = task.n_tasks * task.n_way * (task.n_shot + task.n_query)
+    return (
+        config.model.backbone == "conv4"
+        and issubclass(learner, EmbeddingLearner)
+        and not learner.draws_in_evaluation
+        and n_images <= _IMAGES_THAT_FILL
+        and config.machine.engine != "eager"
+        and config.data.storage != "host"
+    )
+
+
+def _take_in_turn(
+    jobs: Sequence[Job], n_at_once: int, tell: Tell, stop: StopSignals, failures: dict[str, str]
+) -> None:
+    """Make runs, so many at a time; after a signal those in progress stop, and none begins."""
+    waiting = deque(jobs)
+    # A run takes over the stream of one that has ended: graphs that were captured for one stream
+    # share memory, and must not run at the same time.
+    streams = deque(_streams(jobs[0], n_at_once)) if jobs else deque()
+    active: list[_ActiveRun] = []
+    try:
+        while True:
+            while waiting and streams and stop.received is None:
+                active.append(_ActiveRun(waiting.popleft(), streams.popleft(), tell, stop))
+            if not active:
+                return
+            ready = [run for run in active if run.is_ready]
+            if not ready:
+                active[0].wait_for_device()
+            for run in ready:
+                if run.advance():
+                    continue
+                active.remove(run)
+                streams.append(run.stream)
+                if run.failure is not None:
+                    failures[run.job.name] = run.failure
+    finally:
+        for run in active:  # none, unless telling an event failed
+            run.close()
+
+
+def _streams(job: Job, n_streams: int) -> list[torch.cuda.Stream | None]:
+    device = choose_device(job.config.machine.device)
+    if device.type != "cuda" or n_streams == 1:
+        return [None] * n_streams
+    return [torch.cuda.Stream(device) for _ in range(n_streams)]  # type: ignore[no-untyped-call]
+
+
+class _ActiveRun:
+    """A run in progress."""
+
+    def __init__(
+        self, job: Job, stream: torch.cuda.Stream | None, tell: Tell, stop: StopSignals
+    ) -> None:
+        self.job, self.stream = job, stream
+        self.failure: str | None = None
+        self._tell = tell
+        self._wait: Wait = None
+        self._steps = self._begin(stop)
+        tell(Event("begin", job.name))
+
+    def _begin(self, stop: StopSignals) -> DeviceSteps[None]:
+        loggers = [] if self.job.open_logger is None else [self.job.open_logger()]
+        display = EventDisplay(self.job, self._tell)
+        yield from run_steps(
+            self.job.config, self.job.path, display=display, loggers=loggers, stop=stop
+        )
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the device has reached what the run waits for."""
+        return self._wait is None or bool(self._wait.query())  # type: ignore[no-untyped-call]
+
+    def wait_for_device(self) -> None:
+        """Sleep until the run is ready."""
+        if self._wait is not None:
+            self._wait.synchronize()  # type: ignore[no-untyped-call]
+
+    def close(self) -> None:
+        """Let go of the run's folder; it can be resumed from its last checkpoint."""
+        self._steps.close()
+
+    def advance(self) -> bool:
+        """Go on with the run; return whether there is more of it."""
+        try:
+            with _on(self.stream):
+                self._wait = next(self._steps)
+            return True
+        except StopIteration:
+            pass
+        except (KeyboardInterrupt, SystemExit):
+            return False  # stopped by a signal, after it saved
+        except RunPruned as pruned:
+            record_pruning(self.job, pruned)
+        except Exception as error:  # of one run, whatever it is; the others are not worse for it
+            self.failure = record_failure(self.job, error)
+        self._tell(Event("end", self.job.name, text=self.failure))
+        return False
+
+
+def _on(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
+    return nullcontext() if stream is None else torch.cuda.stream(stream)

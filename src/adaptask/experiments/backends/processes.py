@@ -1,0 +1,201 @@
+"""Runs in processes of their own, several at a time, on the cores of one machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from multiprocessing import get_all_start_methods, get_context, parent_process
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
+
+from adaptask.experiments.backends.base import Event, Job, Tell, record_failure
+from adaptask.training.interruption import OF_TERMINAL, StopSignals, obey
+
+_SECONDS_BETWEEN_LOOKS = 0.2
+_SECONDS_TO_SAVE = 60.0
+
+
+class ProcessDied(Exception):  # noqa: N818, it is recorded and never raised
+    """Why the process of a run ended before the run did."""
+
+
+class ProcessPool:
+    """Makes each run in a process of its own, which ends with this one, however that ends.
+
+    A run whose process died, out of memory perhaps, goes on once in another.
+
+    Args:
+        n_at_once: How many processes.
+        threads: CPU threads of each run that does not set them.
+    """
+
+    def __init__(self, n_at_once: int, threads: int | None = None) -> None:
+        self.n_at_once, self.threads = n_at_once, threads
+        self._waiting: deque[Job] = deque()
+        self._running: dict[Connection, tuple[BaseProcess, Job]] = {}
+        self._restarted: set[str] = set()
+        self._failures: dict[str, str] = {}
+
+    def run(self, jobs: Sequence[Job], tell: Tell) -> dict[str, str]:
+        """Make all runs, see `Backend.run`."""
+        self._waiting.extend(self._with_threads(job) for job in jobs)
+        try:
+            with StopSignals() as stop:
+                while (self._waiting or self._running) and stop.received is None:
+                    while self._waiting and len(self._running) < self.n_at_once:
+                        self._start(self._waiting.popleft(), tell)
+                    for connection in wait(list(self._running), timeout=_SECONDS_BETWEEN_LOOKS):
+                        self._receive(connection, tell)  # type: ignore[arg-type]
+            if stop.received is not None:
+                obey(stop.received)
+        except BaseException:
+            _let_them_save([process for process, _ in self._running.values()])
+            raise
+        return self._failures
+
+    def _with_threads(self, job: Job) -> Job:
+        machine = job.config.machine
+        if self.threads is None or machine.threads is not None:
+            return job
+        config = replace(job.config, machine=replace(machine, threads=self.threads))
+        return replace(job, config=config)
+
+    def _start(self, job: Job, tell: Tell) -> None:
+        context = _context()
+        receiver, sender = context.Pipe(duplex=False)
+        process = context.Process(target=_make, args=(job, sender, dict(os.environ)), daemon=True)
+        with _interrupts_ignored(), _without_script():
+            process.start()
+        sender.close()  # so that the end of the process is the end of the connection
+        self._running[receiver] = process, job
+        tell(Event("begin", job.name))
+
+    def _receive(self, connection: Connection, tell: Tell) -> None:
+        process, job = self._running[connection]
+        try:
+            event: Event = connection.recv()
+        except (EOFError, OSError):
+            process.join()
+            del self._running[connection]
+            self._restart_or_fail(job, _how_it_ended(process), tell)
+            return
+        tell(event)
+        if event.kind == "end":
+            del self._running[connection]
+            process.join()
+            if event.text is not None:
+                self._failures[job.name] = event.text
+
+    def _restart_or_fail(self, job: Job, how: str, tell: Tell) -> None:
+        if job.name not in self._restarted:
+            self._restarted.add(job.name)
+            self._waiting.appendleft(job)
+            text = f"the process {how}. It goes on from its last checkpoint."
+            tell(Event("warn", job.name, text=text))
+            return
+        died = ProcessDied(f"the process {how}. Start the same command again to go on.")
+        self._failures[job.name] = record_failure(job, died)
+        tell(Event("end", job.name, text=self._failures[job.name]))
+
+
+def _context() -> BaseContext:
+    """Return how processes are started: from a server that has imported torch, where there is one.
+
+    Importing it takes seconds, which each run would pay.
+    """
+    if "forkserver" not in get_all_start_methods():
+        return get_context("spawn")
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["adaptask.experiments.backends.interleaved"])
+    return context
+
+
+def _make(job: Job, sender: Connection, environment: Mapping[str, str]) -> None:
+    """Make a run in this process, and send its events to the one that started it."""
+    from adaptask.experiments.backends.interleaved import Interleaved
+
+    os.environ.clear()  # a server that starts processes has the environment of its own start
+    os.environ.update(environment)
+    for number in OF_TERMINAL:
+        signal.signal(number, signal.SIG_IGN)  # the parent asks to stop
+    _end_with_parent()
+
+    def tell(event: Event) -> None:
+        if event.kind != "begin":  # which the parent has told
+            sender.send(event)
+
+    try:
+        Interleaved().run([job], tell)
+    except (OSError, SystemExit):  # nobody listens any more; asked to stop, and saved
+        return
+
+
+def _end_with_parent() -> None:
+    """End at once when the parent has; what is being written is written whole or not at all."""
+    parent = parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _let_them_save(processes: Sequence[BaseProcess]) -> None:
+    """Ask processes to stop after their step, and wait for them."""
+    deadline = time.monotonic() + _SECONDS_TO_SAVE
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        process.join(max(0.0, deadline - time.monotonic()))
+        process.kill()
+
+
+def _how_it_ended(process: BaseProcess) -> str:
+    """Return what became of a process, as what follows its name."""
+    code = process.exitcode or 0
+    if code >= 0:
+        return f"ended with status {code}"
+    return f"was killed by signal {-code}" + (", out of memory perhaps" if code == -9 else "")
+
+
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """Start processes that the terminal's signals do not reach: this one asks them to stop."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handlers = {number: signal.signal(number, signal.SIG_IGN) for number in OF_TERMINAL}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _without_script() -> Iterator[None]:
+    """Start processes that do not run the script again by which this one was started.
+
+    They need nothing of it; without a guard in it, it would begin the same study again.
+    """
+    script = vars(sys.modules["__main__"])
+    hidden: dict[str, object] = {
+        name: script.pop(name) for name in ("__file__", "__spec__") if name in script
+    }
+    script["__spec__"] = None
+    try:
+        yield
+    finally:
+        del script["__spec__"]
+        script.update(hidden)
