@@ -36,8 +36,8 @@ from adaptask.backbones import build_backbone
 from adaptask.data import EpisodeSource, ImageSet
 from adaptask.learners import build_learner
 from adaptask.samplers import build_sampler
+from adaptask.training.distributed import joined
 from adaptask.training.group import ALONE, Group
-from adaptask.training.joining import joined
 from adaptask.training.shared_norm import share_statistics
 from adaptask.training.step import TrainingStep
 

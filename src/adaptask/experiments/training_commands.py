@@ -11,10 +11,9 @@ from adaptask.experiments.arithmetic import settled
 from adaptask.experiments.config import RunConfig, check_config
 from adaptask.experiments.config_file import dump_config
 from adaptask.experiments.running import check_same_run, execute
-from adaptask.report.records import RunRecord
 from adaptask.training.displays import Unseen, choose_display
+from adaptask.training.distributed import joined
 from adaptask.training.group import ALONE, Group
-from adaptask.training.joining import joined, launch_id, n_restarts
 from adaptask.training.loggers import Logger, TensorBoardLogger, WandbLogger, check_installed
 from adaptask.training.machine import choose_device
 from adaptask.training.run_folder import RunFolder
@@ -50,19 +49,16 @@ def train(
     Raises:
         AdaptaskError: If something cannot be used or done; the message says what to do.
     """
-    check_config(config)
-    for name in log:
-        check_installed(name)
     with joined() as group:
-        # Of the machines, torchrun counts a restart only where a process died.
-        n_starts_before = max(group.gather(n_restarts()))
         with group.together():
+            check_config(config)
+            for name in log:
+                check_installed(name)
             device = choose_device(config.machine.device, group)
             config = settled(config, device, n_processes=group.size)
             folder = RunFolder(output or default_output(config), dump_config(config))
-            folder.launch = launch_id()
             if group.is_first:
-                resume = resume or _was_restarted(folder, n_starts_before)
+                resume = resume or (group.is_restart and _has_begun(folder))
                 if resume:
                     check_same_run(config, folder)
                 else:
@@ -95,13 +91,9 @@ def _train(
         raise
 
 
-def _was_restarted(folder: RunFolder, n_starts_before: int) -> bool:
-    """Return whether torchrun has started again what has begun in this folder."""
-    if n_starts_before > 0:
-        return folder.config.exists() or folder.last_checkpoint() is not None
-    # A machine that joins or leaves is no restart to torchrun.
-    began = [entry.get("launch") for entry in RunRecord(folder.path).environment]
-    return folder.launch is not None and folder.launch in began
+def _has_begun(folder: RunFolder) -> bool:
+    """Return whether there is a run to go on with; a process may have died before it began."""
+    return folder.config.exists() or folder.last_checkpoint() is not None
 
 
 def _launcher(group: Group) -> str:

@@ -60,8 +60,6 @@ class RunFolder:
 
     n_processes: int = 1
     """How many make the run together, for `environment.json`."""
-    launch: str | None = None
-    """As which job torchrun has started them, for the same."""
 
     def __init__(self, path: Path | str, config_text: str | None = None) -> None:
         self.path = Path(path)
@@ -149,7 +147,6 @@ class RunFolder:
             step=step,
             device=str(device),
             n_processes=self.n_processes,
-            launch=self.launch,
         )
         self.is_open = True
 
