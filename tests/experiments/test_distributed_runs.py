@@ -65,7 +65,7 @@ def state(folder):
 
 # A process that signals itself does so in the middle of a run, however slow the machine is.
 SIGNALS_ITSELF = """
-import os, sys
+import os, sys, time
 from pathlib import Path
 
 from adaptask.cli import main
@@ -80,6 +80,9 @@ def advance_or_die(trainer, n_steps):
         Path(note).write_text(str(os.getpid()))
         os.kill(os.getpid(), int(number))
     advance(trainer, n_steps)
+
+if os.environ["RANK"] == rank and Path(note).exists():
+    time.sleep(2)  # so that the others look for it, and find what it left before it died
 
 Trainer._advance = advance_or_die
 sys.exit(main(arguments))

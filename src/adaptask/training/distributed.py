@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, distributed
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
+from torch.distributed.rendezvous import rendezvous
 
 import adaptask.errors
 from adaptask.errors import AdaptaskError, ArgumentError, TrainingError
@@ -41,9 +42,7 @@ _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_AD
 
 # A process waits this long for the others: long enough for the slowest evaluation or file system.
 _TIMEOUT = timedelta(minutes=30)
-# A process whose error may be that of all processes waits this long for the first one to report it.
-_FIRST_REPORTS = timedelta(seconds=1)
-# A process that does not report an error ends this much later than the one that does.
+# A process ends this much later than another one that reports an error, or that was killed.
 _LAST_SECONDS = 3.0
 
 # The name since torch 2.13, and the one before.
@@ -348,7 +347,7 @@ def _join(environment: Mapping[str, str]) -> tuple[DistributedGroup, Store]:
         )
     has_nccl = torch.cuda.is_available() and distributed.is_nccl_available()
     try:
-        store, _, _ = next(distributed.rendezvous("env://", timeout=_TIMEOUT))
+        store, _, _ = next(rendezvous("env://", timeout=_TIMEOUT))
         if is_store_kept:
             store = PrefixStore(f"restart {n_restarts}", store)
         distributed.init_process_group(
@@ -374,17 +373,14 @@ def _leave(error: Exception, group: DistributedGroup, store: Store) -> NoReturn:
         # Once a process has ended, torchrun terminates the others; the error is reported first.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     is_loss = isinstance(error, ProcessLostError)
-    if not (is_loss or group.is_first):
-        # Where all fail alike, the first process reports it: its message has more.
-        with suppress(RuntimeError):
-            store.wait(["reports"], _FIRST_REPORTS)
+    if is_loss or not group.is_first:
+        # torchrun names the process that ends first: it should be the one that was lost. And where
+        # all fail alike, the first process should report it: its message has more.
+        time.sleep(_LAST_SECONDS)
     try:
         is_reporting = store.add("reports", 1) == 1
     except RuntimeError:
-        is_reporting = True  # the store ended with the first process
-    if is_loss or not is_reporting:
-        # torchrun names the process that ends first: it should be the one that failed.
-        time.sleep(_LAST_SECONDS)
+        is_reporting = is_loss  # the store was the first process's, which reports what all raise
     if not is_reporting:
         raise SystemExit(1) from None
     if not is_loss:
