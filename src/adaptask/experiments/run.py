@@ -77,8 +77,8 @@ def run_steps(
     Raises:
         AdaptaskError: If something cannot be used or done, or the folder holds another run.
     """
-    check_config(config)
     with group.together():
+        check_config(config)
         device = choose_device(config.machine.device, group)
         begun = _begun(path)
         if begun is not None:
@@ -88,7 +88,7 @@ def run_steps(
         is_done = False
         if group.is_first:
             if resume is None:
-                resume = folder.config.exists() or folder.last_checkpoint() is not None
+                resume = folder.has_begun
                 is_done = resume and _tested_after(folder) == config.steps
             if resume:
                 check_same_run(config, folder)

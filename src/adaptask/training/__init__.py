@@ -9,9 +9,9 @@ In short:
 
 from adaptask.training.best import Checkpoint
 from adaptask.training.displays import choose_display
+from adaptask.training.distributed import joined
 from adaptask.training.evaluation import Evaluation, Evaluator
 from adaptask.training.every import Every
-from adaptask.training.joining import joined
 from adaptask.training.optimisation import StepSchedule, build_optimizer, constant, cosine
 from adaptask.training.trainer import Trainer
 

@@ -60,8 +60,6 @@ class RunFolder:
 
     n_processes: int = 1
     """How many make the run together, for `environment.json`."""
-    launch: str | None = None
-    """As which job torchrun has started them, for the same."""
 
     def __init__(self, path: Path | str, config_text: str | None = None) -> None:
         self.path = Path(path)
@@ -80,6 +78,11 @@ class RunFolder:
     def config(self) -> Path:
         """The file that decides the run."""
         return self.path / "config.toml"
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is a run to resume."""
+        return self.config.exists() or self.last_checkpoint() is not None
 
     def last_checkpoint(self) -> Path | None:
         """Return the checkpoint to go on from, if there is one."""
@@ -149,7 +152,6 @@ class RunFolder:
             step=step,
             device=str(device),
             n_processes=self.n_processes,
-            launch=self.launch,
         )
         self.is_open = True
 

@@ -372,8 +372,6 @@ class Trainer:
         try:
             act()
         except TrainingError as error:
-            if error is self.group.lost:
-                raise
             raise self._with_checkpoint(str(error)) from error
 
     def _with_checkpoint(self, message: str) -> TrainingError:

@@ -265,7 +265,7 @@ def reproduce(
     Raises:
         AdaptaskError: If something cannot be used or done; the message says what to do.
     """
-    from adaptask.training.joining import refuse_launch
+    from adaptask.training.distributed import refuse_launch
 
     refuse_launch("reproduce")
     folder = folder or default_folder(planned)

@@ -33,7 +33,7 @@ from adaptask.experiments.sweeping.space import parse_options
 from adaptask.report.making import make_report
 from adaptask.samplers import build_sampler
 from adaptask.training.displays import choose_display
-from adaptask.training.joining import refuse_launch
+from adaptask.training.distributed import refuse_launch
 from adaptask.training.optimisation import build_optimizer
 
 _IMAGE_SHAPE = (3, 84, 84)
