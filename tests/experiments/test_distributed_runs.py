@@ -11,7 +11,7 @@ from torch.distributed import TCPStore
 from adaptask.cli import main
 from adaptask.report.records import read_metrics
 from adaptask.training.checkpoints import load_checkpoint
-from adaptask.training.folder_lock import FolderLock
+from adaptask.training.run_folder import FolderLock
 
 SECONDS = 120
 # Adam makes steps out of gradients that are nothing but rounding.

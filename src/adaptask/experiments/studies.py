@@ -25,8 +25,8 @@ from adaptask.experiments.study_checks import (
 from adaptask.experiments.study_display import choose_study_display
 from adaptask.experiments.trials import Trial, check_trials
 from adaptask.report.study import FILE, Citation, Study, read_study
-from adaptask.training.folder_lock import FolderLock
 from adaptask.training.machine import choose_device
+from adaptask.training.run_folder import FolderLock
 
 if TYPE_CHECKING:
     from adaptask.experiments.cluster.ray_cluster import RayCluster
