@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from adaptask.atomic_file import replace_file
 from adaptask.errors import AdaptaskError
+from adaptask.experiments.backends.base import PRUNED, RunPruned
 from adaptask.experiments.config import RunConfig
 from adaptask.experiments.sharing import Sharing, is_small
 
@@ -29,6 +30,7 @@ class Job:
     name: str
     config: RunConfig
     path: Path
+    open_logger: Callable[[], Logger] | None = None
 
 
 class JobDisplay(Protocol):
@@ -133,7 +135,13 @@ def attempt(job: Job, display: JobDisplay, *, loggers: Sequence[Logger] = ()) ->
     from adaptask.experiments.running import run
 
     try:
+        if job.open_logger is not None:
+            loggers = [*loggers, job.open_logger()]
         run(job.config, job.path, display=RunDisplay(job, display), loggers=loggers)
+    except RunPruned as pruned:
+        if job.path.is_dir():
+            replace_file(job.path / PRUNED, f"{pruned}\n".encode())
+        display.warn(f"{job.name}: {pruned}")
     except AdaptaskError as error:
         return failed(job, str(error), str(error))
     except Exception as error:  # of one run, whatever it is; the others are not worse for it
