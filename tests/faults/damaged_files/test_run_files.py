@@ -4,7 +4,6 @@ Nothing in it is executed. Each case damages a file that a command wrote.
 """
 
 import hashlib
-import json
 import shutil
 import tomllib
 from contextlib import suppress
