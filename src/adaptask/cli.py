@@ -251,10 +251,10 @@ def sweep(
     search_seed: int = 0,
     prune: bool = True,
     output: Annotated[Path | None, arg(metavar="FOLDER")] = None,
+    workers: Annotated[int | None, arg(metavar="INT")] = None,
     cluster: Annotated[ClusterOptions, arg(name="")] = ClusterOptions(),  # noqa: B008, it is frozen
     preset: Annotated[str | None, arg(metavar="NAME")] = None,
     config: Annotated[Path | None, arg(metavar="FILE")] = None,
-    quiet: bool = False,
 ) -> int:
     """Search for good options, by the accuracy in validation.
 
@@ -272,12 +272,12 @@ def sweep(
         search_seed: Decides what random search draws.
         prune: Give up early what is worse than most.
         output: Where the trials are kept; a folder under runs/ where none is given.
+        workers: How many runs at once; by default one per core on a CPU, on a GPU as many as pay.
         cluster: Where the runs are made.
         preset: Start from a published recipe; `adaptask list` shows them.
         config: A TOML file that sets any of the options below; flags win over it.
-        quiet: Say only what goes wrong, and the results.
     """
-    from adaptask.experiments.sweeping.command import sweep as search_options
+    from adaptask.experiments.sweep import sweep as search_options
 
     return search_options(
         run.config(),
@@ -289,7 +289,7 @@ def sweep(
         search_seed=search_seed,
         prune=prune,
         output=output,
-        quiet=quiet,
+        workers=workers,
         cluster=cluster,
         command=("adaptask", *_given),
     )

@@ -18,7 +18,7 @@ from torch import nn
 
 from adaptask.atomic_file import replace_file
 from adaptask.errors import ArgumentError
-from adaptask.experiments.backends.base import FAILURE
+from adaptask.experiments.backends.base import FAILURE, PRUNED
 from adaptask.experiments.building import (
     build_evaluator,
     build_trainer,
@@ -252,7 +252,8 @@ def _keep(
     save_portrait(folder.path, shown, trainer.sampler, trainer.source)  # type: ignore[arg-type]
     steps = [checkpoint.step for checkpoint in best] or [trainer.step]
     record = {**result.summary(), "steps": steps, "accuracies": result.accuracies.tolist()}
-    (folder.path / FAILURE).unlink(missing_ok=True)
+    for outdated in (FAILURE, PRUNED):
+        (folder.path / outdated).unlink(missing_ok=True)
     replace_file(folder.path / TEST, json.dumps(record).encode())
     for logger in trainer.loggers:
         logger.log(trainer.step, "test", result.summary())

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,7 @@ from adaptask.training.run_folder import FolderLock
 
 if TYPE_CHECKING:
     from adaptask.experiments.cluster.ray_cluster import RayCluster
+    from adaptask.training.loggers import Logger
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,12 @@ class StudyPlan:
     citations: tuple[Citation, ...] = ()
     config_of: ConfigOf = lambda arm: None
     """Configures an arm that the folder has and that is none of the trials, as it would be now."""
+    by_validation: bool = False
+    """Whether validation is to choose the best trial, as in a sweep."""
+    open_logger: Callable[[Path], Logger] | None = None
+    """Makes the logger of the run in a folder, where the run is made; it must be picklable."""
+    finish: Callable[[Path], None] = lambda folder: None
+    """Is given the study's folder when all runs have been made, before the report."""
 
     def study(self) -> Study:
         """Return it as the report knows it."""
@@ -57,6 +65,7 @@ class StudyPlan:
             columns=self.columns,
             notes=self.notes,
             citations=self.citations,
+            by_validation=self.by_validation,
         )
 
 
@@ -118,6 +127,7 @@ def run_study(
         else:
             cluster.keep()
             failures = cluster.run(possible, display, workers=workers)
+        plan.finish(folder)
     for job in jobs:
         if error_of_data := missing.get(job.config.data.dataset):
             failures[job.name] = str(error_of_data)
@@ -162,7 +172,8 @@ def _jobs(plan: StudyPlan, folder: Path) -> list[Job]:
         for trial in plan.trials:
             (planned,) = trial.arm([seed]).runs
             path = folder / planned.folder
-            jobs.append(Job(f"{trial.name}, seed {seed}", trial.seeded(seed), path))
+            opens = plan.open_logger and partial(plan.open_logger, path.resolve())
+            jobs.append(Job(f"{trial.name}, seed {seed}", trial.seeded(seed), path, opens))
     return jobs
 
 

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from adaptask.experiments.cluster.storage import Storage
 from adaptask.experiments.running import TEST
-from adaptask.experiments.sweeping.journal import FILE as JOURNAL
 from adaptask.report.records import PRUNED
 from adaptask.report.study import FILE as STUDY
 from adaptask.training.checkpoints import LAST, PREVIOUS
@@ -118,7 +117,7 @@ def push_study(url: str, folder: Path) -> None:
     storage = Storage(url)
     there = storage.sizes()
     for name in _files(folder):
-        if not name.startswith(_RUNS) and name != JOURNAL:
+        if not name.startswith(_RUNS):
             storage.put(folder / name, name)
     for config in (folder / _RUNS).rglob("config.toml"):
         run = config.parent.relative_to(folder).as_posix()
