@@ -296,16 +296,18 @@ def sweep(
 
 
 @app.command
-def watch(folder: Positional[Annotated[Path, arg(metavar="FOLDER")]], *, once: bool = False) -> int:
+def watch(
+    folder: Positional[Annotated[Path, arg(metavar="FOLDER")]], *, once: bool = False
+) -> None:
     """Show a running run, comparison or sweep, until it ends or Ctrl-C.
 
     Args:
-        folder: The folder of a run or a study; it need not be there yet.
+        folder: The folder of a run or a study.
         once: Show it once.
     """
-    from adaptask.experiments.watching.command import watch as show
+    from adaptask.experiments.watch import watch as show
 
-    return 0 if show(folder, once=once) else 1
+    show(folder, once=once)
 
 
 @app.command
