@@ -216,7 +216,6 @@ def reproduce(
         cluster: Where the runs are made.
         device: cpu, cuda, or auto: a GPU where there is one.
     """
-    from adaptask.experiments.paper.plan_display import dry_run as show
     from adaptask.experiments.paper.reproduction import plan
     from adaptask.experiments.paper.reproduction import reproduce as run_plan
 
@@ -232,6 +231,8 @@ def reproduce(
         device=device,
     )
     if dry_run:
+        from adaptask.experiments.paper.estimate import dry_run as show
+
         show(planned, workers=workers)
         return 0
     return run_plan(planned, output, workers=workers, cluster=cluster)
