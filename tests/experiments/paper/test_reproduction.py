@@ -217,7 +217,9 @@ def test_a_kind_is_measured_on_noise_where_there_is_no_data(nothing_prepared, bu
 def test_time_grows_with_passes_beyond_what_fits_into_the_budget(monkeypatch):
     """A pretended device: a tenth of a second, and one for every hundred passes."""
     monkeypatch.setattr(estimate, "seconds", lambda work, device: work())
-    sizes = [estimate._Size(n, lambda n=n: lambda: 0.1 + n / 100) for n in (10, 40, 200, 2000)]
+    monkeypatch.setattr(estimate, "_n_passes", lambda n: n)
+    monkeypatch.setattr(estimate, "build_step", lambda n, device: lambda: 0.1 + n / 100)
+    sizes = (10, 40, 200, 2000)
     device = torch.device("cpu")
     assert estimate._step_seconds(sizes, device, 100.0) == (pytest.approx(20.1), True)
     assert estimate._step_seconds(sizes, device, 5.0) == (pytest.approx(20.1), False)

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 from rich.console import Console
@@ -175,21 +174,13 @@ def measure_cost(config: RunConfig, device: torch.device, *, budget: float = BUD
         device: Where it would run.
         budget: Seconds that this may take, about.
     """
-    step, is_whole = _step_seconds(_sizes(config, device), device, budget / 2)
+    step, is_whole = _step_seconds(_growing(config), device, budget / 2)
     episodes = _median_seconds(_build_episodes(config, device), device, budget / 2)
     return Cost(step, episodes / _EPISODES, is_whole)
 
 
-@dataclass(frozen=True)
-class _Size:
-    """A training step, and how many images go through the network for it."""
-
-    n_passes: int
-    build: Callable[[], Work]
-
-
-def _sizes(config: RunConfig, device: torch.device) -> list[_Size]:
-    """Return steps of a run with more and more images, its own last."""
+def _growing(config: RunConfig) -> list[RunConfig]:
+    """Return versions of a run with more and more images per step, itself last."""
     task = config.task
     one = replace(config.optimiser, accumulate=1)
     tasks = [
@@ -198,10 +189,7 @@ def _sizes(config: RunConfig, device: torch.device) -> list[_Size]:
         replace(task, n_tasks=1),
     ]
     smaller = [replace(config, task=part, optimiser=one) for part in tasks]
-    return [
-        _Size(_n_passes(size), partial(build_step, size, device))
-        for size in dict.fromkeys((*smaller, config))
-    ]
+    return list(dict.fromkeys((*smaller, config)))
 
 
 def _n_passes(config: RunConfig) -> int:
@@ -219,26 +207,27 @@ def _n_passes(config: RunConfig) -> int:
 
 
 def _step_seconds(
-    sizes: Sequence[_Size], device: torch.device, budget: float
+    configs: Sequence[RunConfig], device: torch.device, budget: float
 ) -> tuple[float, bool]:
-    """Return the time of the last size, and whether it was measured itself.
+    """Return the time of a step of the last run, and whether it was measured itself.
 
-    Sizes are measured from the smallest on, as long as the next one fits into the budget. It
-    takes at most as much longer as it has more passes, and less where a part of the time does not
-    depend on them; beyond the last that fits, time grows as between the last two.
+    Runs are measured from the smallest on, as long as the next one fits into the budget. It takes
+    at most as much longer as it has more passes, and less where a part of the time does not depend
+    on them; beyond the last that fits, time grows as between the last two.
     """
     measured: list[tuple[int, float]] = []
-    for size in sizes:
-        if measured and measured[-1][1] * size.n_passes / measured[-1][0] > budget:
+    for config in configs:
+        n_passes = _n_passes(config)
+        if measured and measured[-1][1] * n_passes / measured[-1][0] > budget:
             break
-        took = _median_seconds(size.build(), device, budget / len(sizes))
-        measured.append((size.n_passes, took))
+        took = _median_seconds(build_step(config, device), device, budget / len(configs))
+        measured.append((n_passes, took))
     n_passes, took = measured[-1]
-    if len(measured) == len(sizes):
+    if len(measured) == len(configs):
         return took, True
     fixed_passes, fixed = measured[-2] if len(measured) > 1 else (0, 0.0)
     slope = max(0.0, took - fixed) / (n_passes - fixed_passes)
-    return took + slope * (sizes[-1].n_passes - n_passes), False
+    return took + slope * (_n_passes(configs[-1]) - n_passes), False
 
 
 def _median_seconds(work: Work, device: torch.device, budget: float) -> float:
