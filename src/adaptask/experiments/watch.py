@@ -30,7 +30,7 @@ _CPU_SHARE = 0.05
 _TAIL_BYTES = 1 << 16
 """How much of the end of `metrics.jsonl` is read: hundreds of records."""
 _LINES_AROUND = 6
-_WRITTEN = ("config.toml", "metrics.jsonl", "last.pt", "best.pt")
+_WRITTEN = ("config.toml", "metrics.jsonl", "last.pt", "best.pt", "test.json")
 _STYLES = {
     "running": "cyan",
     "silent": "yellow",
