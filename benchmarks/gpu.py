@@ -63,7 +63,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from adaptask.backbones import build_backbone
 from adaptask.data.episodes import EpisodeSource
 from adaptask.data.images import ImageSet
-from adaptask.experiments.paper.figures import TABLE_5
+from adaptask.experiments.paper.published import TABLE_5
 from adaptask.learners import build_learner
 from adaptask.samplers import build_sampler
 from adaptask.training import build_optimizer, graph

@@ -216,7 +216,6 @@ def reproduce(
         cluster: Where the runs are made.
         device: cpu, cuda, or auto: a GPU where there is one.
     """
-    from adaptask.experiments.paper.plan_display import dry_run as show
     from adaptask.experiments.paper.reproduction import plan
     from adaptask.experiments.paper.reproduction import reproduce as run_plan
 
@@ -232,6 +231,8 @@ def reproduce(
         device=device,
     )
     if dry_run:
+        from adaptask.experiments.paper.estimate import dry_run as show
+
         show(planned, workers=workers)
         return 0
     return run_plan(planned, output, workers=workers, cluster=cluster)
@@ -296,16 +297,18 @@ def sweep(
 
 
 @app.command
-def watch(folder: Positional[Annotated[Path, arg(metavar="FOLDER")]], *, once: bool = False) -> int:
+def watch(
+    folder: Positional[Annotated[Path, arg(metavar="FOLDER")]], *, once: bool = False
+) -> None:
     """Show a running run, comparison or sweep, until it ends or Ctrl-C.
 
     Args:
-        folder: The folder of a run or a study; it need not be there yet.
+        folder: The folder of a run or a study.
         once: Show it once.
     """
-    from adaptask.experiments.watching.command import watch as show
+    from adaptask.experiments.watch import watch as show
 
-    return 0 if show(folder, once=once) else 1
+    show(folder, once=once)
 
 
 @app.command

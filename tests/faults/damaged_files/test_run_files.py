@@ -4,6 +4,7 @@ Nothing in it is executed. Each case damages a file that a command wrote.
 """
 
 import hashlib
+import io
 import shutil
 import tomllib
 from contextlib import suppress
@@ -11,12 +12,13 @@ from contextlib import suppress
 import pytest
 import tomlkit
 import torch
+from rich.console import Console
 
 from adaptask.experiments.building import build_trainer
 from adaptask.experiments.config import check_config
 from adaptask.experiments.config_file import load_config
 from adaptask.experiments.evaluate_command import evaluate_run
-from adaptask.experiments.watching.following import MetricsFollower
+from adaptask.experiments.watch import watch
 from adaptask.report.records import ForgivingRecord, RunRecord
 from adaptask.report.study import find_study, read_study
 from adaptask.report.summary import summarise
@@ -90,7 +92,7 @@ def run_loaders(left, damage, loading, folder, monkeypatch):
         _ = record.test, record.portrait, record.snapshots
 
     def follow(path):
-        MetricsFollower(path).poll()
+        watch(path.parent, once=True, console=Console(file=io.StringIO()))
         MetricsLog(path).log(1, "train", {})
 
     def configure(path):
