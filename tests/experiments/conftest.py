@@ -6,8 +6,7 @@ import torch
 from adaptask.data.cache import write_cache
 from adaptask.data.images import ImageSet
 from adaptask.data.registry import GLYPHS
-from adaptask.report.records import RunRecord
-from adaptask.report.study import read_study
+from adaptask.report.run import Run
 
 
 @pytest.fixture(scope="session")
@@ -56,7 +55,7 @@ def no_page(monkeypatch):
     def write_nothing(folder, *args, **kwargs):
         return folder / "report.html"
 
-    monkeypatch.setattr("adaptask.report.making.write_report", write_nothing)
+    monkeypatch.setattr("adaptask.report.report.write_report", write_nothing)
 
 
 class Notes:
@@ -114,10 +113,10 @@ def outcome():
     def read(folder):
         runs = {}
         for path in sorted(folder.glob("runs/*/seed-*")):
-            record = RunRecord(path)
+            record = Run(path)
             metrics = [{k: v for k, v in r.items() if k != "seconds"} for r in record.metrics]
             test = None if record.test is None else record.test.accuracies.tolist()
             runs[str(path.relative_to(folder))] = metrics, test, record.pruned, record.failure
-        return runs, trials_in(folder), read_study(folder)
+        return runs, trials_in(folder), (folder / "study.json").read_text()
 
     return read

@@ -11,7 +11,7 @@ from torch.distributed import TCPStore
 
 from adaptask.cli import main
 from adaptask.experiments.training_commands import _was_restarted
-from adaptask.report.records import read_metrics
+from adaptask.report.run import read_metrics
 from adaptask.training.checkpoints import load_checkpoint
 from adaptask.training.folder_lock import FolderLock
 from adaptask.training.joining import launch_id

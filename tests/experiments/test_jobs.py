@@ -18,7 +18,7 @@ from adaptask.experiments import pool as pool_module
 from adaptask.experiments.config_file import load_config
 from adaptask.experiments.jobs import FAILURE, Job, run_jobs
 from adaptask.experiments.sharing import Sharing
-from adaptask.report.records import RunRecord
+from adaptask.report.run import Run
 from adaptask.training.checkpoints import load_checkpoint
 
 
@@ -43,7 +43,7 @@ def test_what_fails_does_not_stop_the_rest(three_jobs, sharing, notes):
     assert ends == {"first": None, "bad": failures["bad"], "last": None}
     assert notes.steps == {"first": 12, "last": 12}
     for job in (three_jobs[0], three_jobs[2]):
-        assert RunRecord(job.path).is_finished
+        assert Run(job.path).is_finished
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_what_fills_a_gpu_comes_after_what_is_made_together(tiny_config, tmp_pat
     jobs = [Job(name, config, tmp_path / name) for name, config in configs.items()]
     assert run_jobs(jobs, notes, Sharing(2, together=True)) == {}
     assert [event[1] for event in notes.events][-2:] == ["large", "large"]
-    assert all(RunRecord(job.path).is_finished for job in jobs)
+    assert all(Run(job.path).is_finished for job in jobs)
 
 
 def test_a_failure_is_left_in_the_folder_until_the_run_succeeds(
@@ -105,9 +105,9 @@ def test_a_failure_is_left_in_the_folder_until_the_run_succeeds(
     with monkeypatch.context() as patch:
         patch.setattr("adaptask.experiments.running.save_portrait", fail)
         assert run_jobs([job], take_notes()) == {"job": "ZeroDivisionError: by chance"}
-    assert "Traceback" in RunRecord(job.path).failure
+    assert "Traceback" in Run(job.path).failure
     assert run_jobs([job], take_notes()) == {}
-    assert RunRecord(job.path).failure is None
+    assert Run(job.path).failure is None
     assert not (job.path / FAILURE).exists()
 
 
@@ -152,15 +152,15 @@ def test_a_process_that_dies_is_replaced_once(three_jobs, monkeypatch, take_note
         "first: the process was killed by signal 9, out of memory perhaps. It goes on from its "
         "last checkpoint."
     )
-    assert RunRecord(last.path).is_finished
+    assert Run(last.path).is_finished
     if n_deaths == 1:
         assert failures == {}
-        assert RunRecord(first.path).is_finished
+        assert Run(first.path).is_finished
         return
     assert failures.keys() == {"first"}
     assert "killed by signal 9" in failures["first"]
     assert run_jobs([first, last], take_notes(), Sharing(1)) == {}
-    assert RunRecord(first.path).is_finished
+    assert Run(first.path).is_finished
 
 
 @pytest.mark.parametrize("sharing", [Sharing(1), Sharing(2, together=True)])
@@ -176,7 +176,7 @@ def test_a_display_that_fails_is_no_success(three_jobs, monkeypatch, sharing, ta
             run_jobs(jobs, notes, sharing)
     # Nothing is left of it that would stop others.
     assert run_jobs(jobs, notes, sharing) == {}
-    assert all(RunRecord(job.path).is_finished for job in jobs)
+    assert all(Run(job.path).is_finished for job in jobs)
 
 
 SCRIPT = """
@@ -254,4 +254,4 @@ def test_its_runs_end_with_it(tiny_config, tmp_path, how, number, take_notes):
     if number is not signal.SIGKILL:  # stopped after a step, with a checkpoint of it
         for path in checkpoints:
             last = load_checkpoint(path.parent / "last.pt")["trainer"]["step"]
-            assert last >= RunRecord(path.parent).steps_done
+            assert last >= Run(path.parent).steps_done

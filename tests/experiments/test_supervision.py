@@ -16,7 +16,7 @@ import torch
 from adaptask.experiments import supervision
 from adaptask.experiments.jobs import FAILURE, Job, run_jobs
 from adaptask.experiments.sharing import Sharing
-from adaptask.report.records import RunRecord
+from adaptask.report.run import Run
 from adaptask.training.checkpoints import load_checkpoint
 
 
@@ -138,7 +138,7 @@ def test_a_process_that_was_stopped_is_ended_too(jobs, notes, lose_patience, mon
     killer = act_once(jobs[0].path / "last.pt", stop)
     assert run_jobs(jobs, notes, Sharing(2, together=True)) == {}
     killer.join()
-    assert all(RunRecord(job.path).is_finished for job in jobs)
+    assert all(Run(job.path).is_finished for job in jobs)
     assert "stood still" in notes.warnings[0]
 
 
@@ -148,8 +148,8 @@ def test_the_one_that_is_to_blame_is_given_up_alone(jobs, notes, processes_that)
     failures = run_jobs([jobs[0], bad, jobs[2]], notes, Sharing(3, together=True))
     assert failures.keys() == {"bad"}
     assert "was killed by signal 6, with this run alone in it" in failures["bad"]
-    assert RunRecord(jobs[0].path).is_finished
-    assert RunRecord(jobs[2].path).is_finished
+    assert Run(jobs[0].path).is_finished
+    assert Run(jobs[2].path).is_finished
     ends = [event[1:] for event in notes.events if event[0] == "end"]
     assert sorted(ends) == [("0", None), ("2", None), ("bad", failures["bad"])]
 
@@ -170,7 +170,7 @@ def test_runs_go_on_after_the_device_was_lost(jobs, notes, processes_that, tiny_
     failures = run_jobs([jobs[0], bad, jobs[2]], notes, Sharing(2, together=True))
     assert failures.keys() == {"1"}
     assert "n_way must be between" in failures["1"]
-    assert all(RunRecord(job.path).is_finished for job in (jobs[0], jobs[2]))
+    assert all(Run(job.path).is_finished for job in (jobs[0], jobs[2]))
     first, second = notes.warnings
     assert "n_way must be between" in first
     assert second.startswith("The process of the runs on the GPU lost its GPU. They go on")
@@ -215,4 +215,4 @@ def test_many_short_runs_come_and_go_on_a_gpu(tiny_config, tmp_path, notes, monk
     ]
     assert run_jobs(jobs, notes, Sharing(12, together=True)) == {}
     assert notes.warnings == []
-    assert all(RunRecord(job.path).is_finished for job in jobs)
+    assert all(Run(job.path).is_finished for job in jobs)

@@ -3,36 +3,49 @@
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adaptask.errors import ArgumentError, StateError
+from adaptask.experiments.config import RunConfig
+from adaptask.report.run import Run
 from adaptask.report.study import (
     Arm,
     Citation,
-    PlannedRun,
     Published,
     Study,
     find_study,
     read_study,
 )
 
-UNIFORM = Arm("u", {"learner": "protonet", "sampler": "uniform"}, (PlannedRun(0, "u/0"),))
-GCP = Arm("g", {"learner": "protonet", "sampler": "gcp"}, (PlannedRun(0, "g/0"),), baseline="u")
+RUNS = [Run(Path(arm) / "0", 0, f"{arm}, seed 0") for arm in ("u", "g")]
+UNIFORM = Arm("u", {"learner": "protonet", "sampler": "uniform"}, (RUNS[0],))
+GCP = Arm("g", {"learner": "protonet", "sampler": "gcp"}, (RUNS[1],), baseline="u")
 TEXT = st.text(st.characters())  # lone surrogates too: names of files may have them
 
 
+def in_folder(study, folder):
+    """Return a study whose runs are below a folder."""
+    arms = (
+        replace(arm, runs=tuple(replace(run, path=folder / run.path) for run in arm.runs))
+        for arm in study.arms
+    )
+    return replace(study, arms=tuple(arms))
+
+
 def test_a_study_comes_back_from_its_file(tmp_path):
-    study = Study(
+    planned = Study(
         title="Tâche",
-        arms=(UNIFORM, replace(GCP, published=Published(54.87, 0.72, 12.5))),
+        arms=(UNIFORM, replace(GCP, published=Published(54.87, 0.72))),
         command="adaptask compare",
         columns=("sampler",),
         notes=("one", "two"),
         citations=(Citation({"sampler": "random"}, Published(accuracy=50)),),
     )
+    study = in_folder(planned, tmp_path)
     study.write(tmp_path)
     assert read_study(tmp_path) == study
     assert find_study(tmp_path) == study
@@ -42,7 +55,8 @@ def test_a_study_comes_back_from_its_file(tmp_path):
 @given(TEXT, TEXT, TEXT.filter(lambda text: text != "b"))
 def test_any_text_comes_back(tmp_path_factory, title, key, name):
     folder = tmp_path_factory.mktemp("study")
-    arms = (Arm(name, {key: name}, (PlannedRun(7, "a"),)), Arm("b", {key: "b"}, (), baseline=name))
+    run = Run(folder / "a", 7, f"{name}, seed 7")
+    arms = (Arm(name, {key: name}, (run,)), Arm("b", {key: "b"}, (), baseline=name))
     study = Study(title=title, arms=arms, notes=(title,), command=name)
     study.write(folder)
     assert read_study(folder) == study
@@ -63,14 +77,29 @@ def test_an_arm_is_found_by_its_name():
         ((UNIFORM, replace(GCP, labels={"sampler": "gcp"})), "'g' has sampler"),
         ((UNIFORM, replace(GCP, baseline="x")), "must be another arm of the study; got 'x'"),
         ((UNIFORM, replace(GCP, baseline="g")), "must be another arm of the study; got 'g'"),
-        ((replace(UNIFORM, runs=(PlannedRun(1, "a"), PlannedRun(1, "b"))),), "a seed twice"),
-        ((replace(UNIFORM, runs=(PlannedRun(1, "../a"),)),), "below"),
-        ((replace(UNIFORM, runs=(PlannedRun(1, "/a"),)),), "below"),
+        ((replace(UNIFORM, runs=(Run(Path("a"), 1), Run(Path("b"), 1))),), "a seed twice"),
     ],
 )
 def test_arms_that_cannot_be_told_apart_or_compared_are_refused(arms, message):
     with pytest.raises(ArgumentError, match=message):
         Study("s", arms)
+
+
+@pytest.mark.parametrize("path", ["../a", "/a"])
+def test_a_run_that_is_not_below_its_study_is_not_written(tmp_path, path):
+    study = Study("s", (replace(UNIFORM, runs=(Run(tmp_path / path, 1),)),))
+    with pytest.raises(ArgumentError, match="below"):
+        study.write(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_runs_are_planned_below_their_study(tmp_path):
+    config = RunConfig(steps=5)
+    arm = Arm("maml++ gcp:tau=0.7", {"sampler": "gcp"}, config=config)
+    first, second = arm.with_runs(tmp_path, (0, 4)).runs
+    assert first.path == tmp_path / "runs" / "maml++-gcp-tau=0.7" / "seed-0"
+    assert (second.name, second.seed) == ("maml++ gcp:tau=0.7, seed 4", 4)
+    assert second.config == replace(config, seed=4)
 
 
 def test_columns_and_citations_must_fit_the_labels():
@@ -82,9 +111,8 @@ def test_columns_and_citations_must_fit_the_labels():
 
 
 def written(tmp_path, change):
-    Study("s", (UNIFORM, GCP), citations=(Citation({"sampler": "x"}, Published(1)),)).write(
-        tmp_path
-    )
+    study = Study("s", (UNIFORM, GCP), citations=(Citation({"sampler": "x"}, Published(1)),))
+    in_folder(study, tmp_path).write(tmp_path)
     path = tmp_path / "study.json"
     content = json.loads(path.read_text())
     change(content)
@@ -118,6 +146,14 @@ def written(tmp_path, change):
 def test_a_damaged_study_is_named_and_nothing_of_it_used(tmp_path, change):
     with pytest.raises(StateError, match=r"study\.json is damaged: .+Remove it"):
         find_study(written(tmp_path, change))
+
+
+def test_a_study_of_an_earlier_version_is_read(tmp_path):
+    def earlier(content):
+        del content["by_validation"]
+        content["arms"][1]["published"] = {"accuracy": 54.5, "interval": None, "seconds": None}
+
+    assert read_study(written(tmp_path, earlier)).arms[1].published == Published(54.5)
 
 
 def test_a_newer_study_asks_for_a_newer_version(tmp_path):
@@ -180,7 +216,7 @@ def test_one_run_alone_is_a_study_wherever_one_stands(tmp_path, write_run):
         [(name, labels, seeds, baseline)] = shape(study)
         assert (name, seeds, baseline) == ("protonet gcp", [4], None)
         assert labels == {"learner": "protonet", "sampler": "gcp"}
-        assert study.arms[0].runs[0].folder == place
+        assert study.arms[0].runs[0].path == tmp_path / folder / place
         assert study.title == (tmp_path / folder).name
         assert study.command == f"adaptask report {tmp_path / folder}"
 
@@ -190,8 +226,8 @@ def test_nested_folders_belong_to_the_same_study(tmp_path, write_run):
     write_run(tmp_path / "b" / "c", sampler="uniform", seed=1)
     write_run(tmp_path / "a" / "inside", sampler="gcp", seed=0)
     uniform, gcp = find_study(tmp_path).arms
-    assert [run.folder for run in uniform.runs] == ["a", "b/c"]
-    assert [run.folder for run in gcp.runs] == ["a/inside"]
+    assert [run.path for run in uniform.runs] == [tmp_path / "a", tmp_path / "b/c"]
+    assert [run.path for run in gcp.runs] == [tmp_path / "a/inside"]
     assert gcp.baseline == uniform.name
 
 
@@ -260,7 +296,7 @@ def test_of_runs_alike_in_everything_one_counts_and_a_note_says_so(tmp_path, wri
         # Where and how often things are written plays no part.
         write_run(tmp_path / name, seed=2, changes={"every.log": len(name)})
     study = find_study(tmp_path)
-    assert [run.folder for arm in study.arms for run in arm.runs] == ["a"]
+    assert [run.path for arm in study.arms for run in arm.runs] == [tmp_path / "a"]
     [note] = study.notes
     assert note == ("The run in b is left out: a has the same settings and the same seed, 2.")
 
@@ -289,7 +325,7 @@ def test_a_damaged_configuration_is_left_out_with_a_note(tmp_path, write_run):
     write_run(tmp_path / "b", seed=1)
     (tmp_path / "a" / "config.toml").write_text("= =")
     study = find_study(tmp_path)
-    assert [[run.folder for run in arm.runs] for arm in study.arms] == [["b"]]
+    assert [[run.path for run in arm.runs] for arm in study.arms] == [[tmp_path / "b"]]
     assert re.search(r"run in a is left out: .*config\.toml cannot be read", study.notes[0])
     (tmp_path / "b" / "config.toml").write_text("= =")
     with pytest.raises(StateError, match=r"config\.toml cannot be read"):

@@ -11,7 +11,7 @@ from adaptask.experiments.arithmetic import settled
 from adaptask.experiments.config import RunConfig, check_config
 from adaptask.experiments.config_file import dump_config
 from adaptask.experiments.running import check_same_run, execute
-from adaptask.report.records import RunRecord
+from adaptask.report.run import Run
 from adaptask.training.displays import Unseen, choose_display
 from adaptask.training.group import ALONE, Group
 from adaptask.training.joining import joined, launch_id, n_restarts
@@ -100,7 +100,7 @@ def _was_restarted(folder: RunFolder, n_starts_before: int) -> bool:
     if n_starts_before > 0:
         return folder.config.exists() or folder.last_checkpoint() is not None
     # A machine that joins or leaves is no restart to torchrun.
-    began = [entry.get("launch") for entry in RunRecord(folder.path).environment]
+    began = [entry.get("launch") for entry in Run(folder.path).environment]
     return folder.launch is not None and folder.launch in began
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from adaptask.experiments.cluster.options import ClusterOptions
 from adaptask.experiments.sweeping.command import sweep
-from adaptask.report.records import RunRecord
+from adaptask.report.run import Run
 
 pytestmark = [
     pytest.mark.xdist_group("ray"),
@@ -75,5 +75,5 @@ def test_a_trial_that_fails_does_not_stop_the_others(tiny_config, tmp_path, caps
     told = capsys.readouterr()
     assert "Trial 2 of 3 failed" in told.err
     assert "Failed: alpha 1: " in " ".join(told.out.split())
-    assert "damaged" in RunRecord(damaged).failure
+    assert "damaged" in Run(damaged).failure
     assert json.loads((folder / "runs/alpha=2/seed-0/test.json").read_text())

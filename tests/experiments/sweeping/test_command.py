@@ -28,7 +28,7 @@ from adaptask.experiments.config_file import dump_config
 from adaptask.experiments.shared_config import SweptConfig
 from adaptask.experiments.sweeping.command import sweep
 from adaptask.experiments.sweeping.journal import JournalLock
-from adaptask.report.records import RunRecord
+from adaptask.report.run import Run
 from adaptask.report.study import read_study
 from adaptask.training.random_state import seed_process
 from adaptask.training.run_folder import RunFolder
@@ -124,12 +124,12 @@ def test_a_grid_is_trained_and_reported(tiny, tmp_path, capsys, trials_of):
     assert [arm.baseline for arm in study.arms] == [None, "alpha=1,tau=0.5"]
     best = {}
     for arm in study.arms:
-        records = [RunRecord(folder / run.folder) for run in arm.runs]
-        assert [record.seed for record in records] == [0, 1]
+        records = arm.runs
+        assert [record.settings["seed"] for record in records] == [0, 1]
         for record in records:
             assert record.is_finished
-            assert record.config["sampler"]["alpha"] == float(arm.labels["alpha"])
-            assert record.config["sampler"]["tau"] == float(arm.labels["tau"])
+            assert record.settings["sampler"]["alpha"] == float(arm.labels["alpha"])
+            assert record.settings["sampler"]["tau"] == float(arm.labels["tau"])
             assert record.n_steps == 8
         best[arm.name] = sum(r.curve("val", "accuracy")[1].max() for r in records) / 2
     found = {name: value for name, state, value, *_ in trials_of(folder)}
@@ -182,7 +182,7 @@ def test_a_bad_trial_is_given_up_early_and_stays_so(tmp_path, capsys, trials_of)
     assert sweep(base, flags=flags, output=tmp_path, run=run, seeds=2) == 0
     assert run.steps[0.1, 0] == 20  # the first validation after a fifth of the steps
     assert (0.1, 1) not in run.calls
-    record = RunRecord(tmp_path / "runs/alpha=0.1/seed-0")
+    record = Run(tmp_path / "runs/alpha=0.1/seed-0")
     assert record.pruned.startswith("given up after step 20")
     assert not record.is_finished
     states = {name: state for name, state, *_ in trials_of(tmp_path)}
@@ -222,12 +222,12 @@ def test_a_failing_trial_is_reported_tried_again_and_does_not_stop_the_rest(
     printed = capsys.readouterr()
     assert f"Failed: alpha 1: {error}" in printed.out
     assert f"Trial 2 of 3 failed: {error}" in printed.err
-    assert RunRecord(tmp_path / "runs/alpha=1/seed-0").failure == str(error)
+    assert Run(tmp_path / "runs/alpha=1/seed-0").failure == str(error)
     fails = False
     run = Curves(curve)
     assert sweep(TINY, flags=ALPHA, output=tmp_path, quiet=True, run=run) == 0
     assert run.calls == [(1.0, 0)]
-    assert RunRecord(tmp_path / "runs/alpha=1/seed-0").failure is None
+    assert Run(tmp_path / "runs/alpha=1/seed-0").failure is None
     assert [state for _, state, *_ in trials_of(tmp_path)] == ["COMPLETE", "FAIL"] + 2 * [
         "COMPLETE"
     ]
@@ -246,7 +246,7 @@ def test_a_diverging_run_fails_for_itself(tiny, tmp_path, trials_of):
     flags = {"optimiser.lr": ("0.01", "1e30")}
     assert sweep(base, flags=flags, output=tmp_path, quiet=True, run=train_tiny) == 1
     assert [state for _, state, *_ in trials_of(tmp_path)] == ["COMPLETE", "FAIL"]
-    assert "no " in RunRecord(tmp_path / "runs/lr=1e+30/seed-0").failure
+    assert "no " in Run(tmp_path / "runs/lr=1e+30/seed-0").failure
 
 
 @forks

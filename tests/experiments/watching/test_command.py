@@ -17,7 +17,8 @@ from adaptask.experiments.config import RunConfig, SamplerConfig
 from adaptask.experiments.config_file import dump_config
 from adaptask.experiments.watching import command as watch_command
 from adaptask.experiments.watching.command import watch
-from adaptask.report.study import Arm, PlannedRun, Study
+from adaptask.report.run import Run
+from adaptask.report.study import Arm, Study
 
 
 def write_run(folder, *, steps=1000, done=600, seed=0, age=0.0, sampler="gcp", validations=None):
@@ -151,7 +152,7 @@ def test_what_is_not_there_yet_is_waited_for(tmp_path):
 def write_study(folder):
     """Five runs, one in each state."""
     arms = tuple(
-        Arm(name, {"alpha": name}, (PlannedRun(0, f"runs/{name}"),))
+        Arm(name, {"alpha": name}, (Run(folder / f"runs/{name}"),))
         for name in ("finished", "running", "stopped", "failed", "waiting")
     )
     write_run(folder / "runs/finished", done=1000)
@@ -187,7 +188,7 @@ def test_a_study_has_a_line_a_run(tmp_path):
 
 
 def test_a_study_that_is_too_long_shows_what_goes_on(tmp_path):
-    arms = tuple(Arm(f"arm{i}", {"a": str(i)}, (PlannedRun(0, f"r{i}"),)) for i in range(40))
+    arms = tuple(Arm(f"arm{i}", {"a": str(i)}, (Run(tmp_path / f"r{i}"),)) for i in range(40))
     Study("Long", arms).write(tmp_path)
     write_run(tmp_path / "r33")
     view = shown(tmp_path)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from adaptask.experiments.config import RunConfig
 from adaptask.experiments.config_file import dump_config
 from adaptask.experiments.watching.following import FollowedRun, MetricsFollower, Pace, is_locked
-from adaptask.report.records import read_metrics
+from adaptask.report.run import read_metrics
 from adaptask.training.folder_lock import FolderLock
 from adaptask.training.records import MetricsLog
 

@@ -21,9 +21,16 @@ from adaptask.experiments.sweeping.journal import Journal
 from adaptask.experiments.sweeping.plan import SweepTrial
 from adaptask.experiments.sweeping.plan_file import check_same_sweep
 from adaptask.experiments.watching.following import MetricsFollower
-from adaptask.report.records import ForgivingRecord, RunRecord
+from adaptask.report.run import (
+    Run,
+    read_metrics,
+    read_portrait,
+    read_settings,
+    read_snapshots,
+    read_test,
+)
 from adaptask.report.study import find_study, read_study
-from adaptask.report.summary import summarise
+from adaptask.report.summary import summarize
 from adaptask.training.checkpoints import load_checkpoint, save_checkpoint
 from adaptask.training.records import MetricsLog, record_environment
 from adaptask.training.run_folder import RunFolder
@@ -82,16 +89,20 @@ def run_loaders(left, damage, loading, folder, monkeypatch):
         evaluate_run(path.parent, n_episodes=2, weights=weights, device="cpu")
 
     def show(path):
-        record = ForgivingRecord(path.parent)
+        record = Run(path.parent)
         if record.is_readable:
             _ = record.metrics, record.test, record.portrait, record.last_snapshot
             _ = record.environment, record.seconds_per_step, record.steps_done
-            summarise(find_study(path.parent), path.parent)
+            summarize(find_study(path.parent))
 
     def strictly(path):
-        record = RunRecord(path.parent)
-        _ = record.config, record.seed, record.n_steps, record.metrics, record.seconds_per_step
-        _ = record.test, record.portrait, record.snapshots
+        folder = path.parent
+        read_settings(folder / "config.toml")
+        read_metrics(folder / "metrics.jsonl")
+        read_test(folder / "test.json")
+        read_snapshots(folder / "snapshots")
+        if (folder / "portrait.npz").exists():
+            read_portrait(folder / "portrait.npz")
 
     def follow(path):
         MetricsFollower(path).poll()
@@ -141,7 +152,7 @@ def study_loaders(left, damage, loading):
 
     def read(path):
         read_study(path.parent)
-        summarise(find_study(path.parent), path.parent)
+        summarize(find_study(path.parent))
 
     configs = json.loads(sweep["sweep.json"])["trials"]
     plan = [SweepTrial(name, {}, {}, parse_config(text)) for name, text in configs.items()]

@@ -17,7 +17,7 @@ from pathlib import Path
 from adaptask.experiments.cluster.storage import Storage
 from adaptask.experiments.running import TEST
 from adaptask.experiments.sweeping.journal import FILE as JOURNAL
-from adaptask.report.records import PRUNED
+from adaptask.report.run import PRUNED
 from adaptask.report.study import FILE as STUDY
 from adaptask.training.checkpoints import LAST, PREVIOUS
 from adaptask.training.run_folder import LOCK

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from adaptask.experiments.paper.datasets_at_hand import needs_preparing
 from adaptask.experiments.paper.reproduction import Plan
 from adaptask.experiments.paper.target_trials import time_name
-from adaptask.experiments.trials import Trial
+from adaptask.report.study import Arm as Trial
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from adaptask.experiments.config import RunConfig
     from adaptask.experiments.paper.estimates import Cost
     from adaptask.experiments.sharing import Sharing
-    from adaptask.report.table import Table
+    from adaptask.report.tables import Table
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from adaptask.experiments.paper.scaling import LEAST_EPISODES, LEAST_STEPS, fitt
 from adaptask.experiments.paper.target_notes import of_recipes
 from adaptask.experiments.paper.target_trials import Choice, time_name
 from adaptask.experiments.paper.targets import TARGETS, Target
-from adaptask.experiments.trials import Trial
+from adaptask.report.study import Arm as Trial
 from adaptask.report.study import Citation
 
 SCHEDULES = ("paper", "cosine")
@@ -272,21 +272,25 @@ def reproduce(
     if planned.times:
         run_times(planned, folder)
         return 0
-    from adaptask.experiments.conclusion import run_and_conclude
-    from adaptask.experiments.studies import StudyPlan
+    from adaptask.experiments.study import run_and_conclude
+    from adaptask.report.study import Study
 
     configs = _all_configs(planned)
-    study = StudyPlan(
+    study = Study(
         title=planned.title,
-        trials=planned.trials,
-        seeds=range(planned.seeds),
+        arms=tuple(trial.with_runs(folder, range(planned.seeds)) for trial in planned.trials),
         command=planned.command,
         columns=planned.target.columns,
         notes=planned.notes,
         citations=planned.citations,
+    )
+    return run_and_conclude(
+        study,
+        folder,
+        workers=workers,
+        cluster=cluster,
         config_of=lambda arm: configs.get(arm.name),
     )
-    return run_and_conclude(study, folder, workers=workers, cluster=cluster)
 
 
 def _all_configs(planned: Plan) -> dict[str, RunConfig]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from adaptask.experiments.trials import Trial
+from adaptask.report.study import Arm as Trial
 
 SAMPLER = (
     "Open: alpha and tau of the tables. We take alpha 1 and tau 0.5, at which the paper holds the "

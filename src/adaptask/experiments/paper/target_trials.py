@@ -14,7 +14,7 @@ from adaptask.experiments.paper.figures import (
     PrintedTime,
 )
 from adaptask.experiments.recipes import recipe
-from adaptask.experiments.trials import Trial
+from adaptask.report.study import Arm as Trial
 from adaptask.report.study import Published
 
 METHODS = {

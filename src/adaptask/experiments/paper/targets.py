@@ -33,7 +33,7 @@ from adaptask.experiments.paper.target_trials import (
     time_name,
 )
 from adaptask.experiments.recipes import CONV4_LEARNERS, RESNET12_LEARNERS
-from adaptask.experiments.trials import Trial
+from adaptask.report.study import Arm as Trial
 from adaptask.report.study import Citation
 
 

@@ -24,7 +24,7 @@ from adaptask.experiments.paper.figures import PrintedTime
 from adaptask.experiments.paper.scaling import fitted
 from adaptask.experiments.paper.step_times import build_step, seconds
 from adaptask.experiments.recipes import recipe
-from adaptask.report.table import Cell, Table
+from adaptask.report.tables import Cell, Table
 
 FILE = "times.json"
 FORMAT = 1

@@ -21,7 +21,7 @@ from adaptask.experiments.building import build_model, build_schedule
 from adaptask.experiments.cluster.options import ClusterOptions
 from adaptask.experiments.config import RunConfig
 from adaptask.experiments.running import run as train_run
-from adaptask.experiments.study_checks import check_buildable
+from adaptask.experiments.study import check_buildable
 from adaptask.experiments.sweeping.journal import FILE as JOURNAL
 from adaptask.experiments.sweeping.journal import Journal, JournalLock, require_optuna
 from adaptask.experiments.sweeping.on_cluster import search_on_cluster
@@ -30,7 +30,7 @@ from adaptask.experiments.sweeping.plan_file import check_same_sweep, write_plan
 from adaptask.experiments.sweeping.results import Result, print_results, study_of_sweep
 from adaptask.experiments.sweeping.searching import RunFunction, Searching
 from adaptask.experiments.sweeping.space import parse_options
-from adaptask.report.making import make_report
+from adaptask.report.report import make_report
 from adaptask.samplers import build_sampler
 from adaptask.training.displays import choose_display
 from adaptask.training.joining import refuse_launch
@@ -93,7 +93,7 @@ def sweep(
     folder = output or default_output(base, list(plan[0].labels))
     machines = cluster.open()
     run_seeds = range(base.seed, base.seed + seeds)
-    study = study_of_sweep(base, plan, run_seeds, command=shlex.join(command))
+    study = study_of_sweep(base, plan, run_seeds, folder, command=shlex.join(command))
     with ExitStack() as stack:
         if machines is not None:
             stack.enter_context(machines.opened(folder, [trial.config for trial in plan]))
@@ -127,9 +127,10 @@ def _conclude(
     """Write down what came out, and show it; return the exit status."""
     results = [Result.read(folder, trial, seeds) for trial in plan]
     with JournalLock(folder / JOURNAL):
-        study_of_sweep(base, plan, seeds, command=command, results=results).write(folder)
+        study = study_of_sweep(base, plan, seeds, folder, command=command, results=results)
+        study.write(folder)
     print_results(results, folder)
-    _, page = make_report(folder)
+    page = make_report(folder, study).page
     sys.stdout.write(f"The report is {page.resolve()}\n")
     return 1 if any(result.state == "failed" for result in results) else 0
 

@@ -19,7 +19,7 @@ from adaptask.experiments.study_display import StudyLines, choose_study_display
 from adaptask.experiments.sweeping.journal import Journal
 from adaptask.experiments.sweeping.plan import SweepTrial
 from adaptask.experiments.sweeping.searching import Searching
-from adaptask.report.records import PRUNED
+from adaptask.report.run import PRUNED
 from adaptask.training.displays import Display, Silent
 from adaptask.training.loggers import Logger
 

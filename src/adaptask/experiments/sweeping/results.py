@@ -11,8 +11,8 @@ import numpy as np
 
 from adaptask.experiments.config import RunConfig
 from adaptask.experiments.sweeping.plan import SweepTrial
-from adaptask.report.records import RunRecord
-from adaptask.report.study import Arm, PlannedRun, Study
+from adaptask.report.run import Run
+from adaptask.report.study import Arm, Study
 
 _ORDER = {"finished": 0, "unfinished": 1, "pruned": 2, "failed": 3}
 
@@ -38,7 +38,7 @@ class Result:
         Raises:
             StateError: If a file is damaged.
         """
-        records = [RunRecord(folder / trial.run_folder(seed)) for seed in seeds]
+        records = [Run(folder / trial.run_folder(seed)) for seed in seeds]
         best = [float(np.max(c)) for r in records if (c := r.curve("val", "accuracy")[1]).size]
         tests = [float(r.test.accuracies.mean()) for r in records if r.test is not None]
         state, why = "unfinished", ""
@@ -129,6 +129,7 @@ def study_of_sweep(
     base: RunConfig,
     plan: Sequence[SweepTrial],
     seeds: Sequence[int],
+    folder: Path,
     *,
     command: str = "",
     results: Sequence[Result] = (),
@@ -139,7 +140,7 @@ def study_of_sweep(
         Arm(
             name=trial.name,
             labels=trial.labels,
-            runs=tuple(PlannedRun(seed, trial.run_folder(seed)) for seed in seeds),
+            runs=tuple(Run(folder / trial.run_folder(seed), seed) for seed in seeds),
             baseline=None if trial.name == baseline else baseline,
         )
         for trial in plan

@@ -15,7 +15,7 @@ from adaptask.experiments.jobs import FAILURE
 from adaptask.experiments.sweeping.journal import Journal, PruningLogger
 from adaptask.experiments.sweeping.plan import SweepTrial
 from adaptask.experiments.sweeping.results import Result
-from adaptask.report.records import PRUNED, RunRecord
+from adaptask.report.run import PRUNED, Run
 from adaptask.training.displays import Display
 from adaptask.training.folder_lock import FolderLock
 from adaptask.training.loggers import Logger
@@ -117,12 +117,12 @@ class Searching:
         import optuna
 
         (path / FAILURE).unlink(missing_ok=True)
-        if (why := RunRecord(path).pruned) is not None:
+        if (why := Run(path).pruned) is not None:
             raise optuna.TrialPruned(why)  # a kill kept Optuna from being told
         is_first = config.seed == self._seeds[0]
         logger = PruningLogger(running)
         self._run(config, path, display=self._display, loggers=[logger] if is_first else [])
-        record = RunRecord(path)
+        record = Run(path)
         if not record.is_finished:
             raise StateError(f"the run in {path} has ended without a test result.")
         if is_first:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from adaptask.parsing import parse_json
-from adaptask.report.records import RunRecord, Snapshot, read_snapshot, snapshot_files
+from adaptask.report.run import Run, Snapshot, read_snapshot, snapshot_files
 
 State = Literal["waiting", "running", "stopped", "silent", "finished", "failed", "pruned"]
 SETTLED: tuple[State, ...] = ("finished", "failed", "pruned")
@@ -116,7 +116,7 @@ class FollowedRun:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.record = RunRecord(folder)
+        self.record = Run(folder)
         """What was read at the last poll."""
         self.state: State = "waiting"
         self.last_write: float | None = None
@@ -137,11 +137,11 @@ class FollowedRun:
         self.last_write = written
         if changed or self.state not in SETTLED:
             known = vars(self.record)
-            self.record = RunRecord(self.folder)
+            self.record = Run(self.folder)
             # As if the record had read them itself.
             vars(self.record)["metrics"] = self._metrics.records
-            if not changed and "config" in known:
-                vars(self.record)["config"] = known["config"]
+            if not changed and "_settings" in known:
+                vars(self.record)["_settings"] = known["_settings"]
             self.state = self._state()
         if self.record.metrics:
             self.pace.take(time.monotonic(), self.record.steps_done)

@@ -70,7 +70,7 @@ def description(run: FollowedRun) -> str:
     """Return what the run is, in a line."""
     if not run.record.has_begun:
         return "nothing was written yet"
-    config = run.record.config
+    config = run.record.settings
     task = config.get("task", {})
     model = config.get("model", {})
     return "  ".join(
@@ -79,7 +79,7 @@ def description(run: FollowedRun) -> str:
             f"{model.get('learner', '')} {model.get('backbone', '')}",
             str(config.get("sampler", {}).get("name", "")),
             f"{task.get('n_way', '?')}-way {task.get('n_shot', '?')}-shot",
-            f"seed {run.record.seed}",
+            f"seed {config.get('seed', 0)}",
         )
     )
 
@@ -251,6 +251,6 @@ def _pairs(run: FollowedRun, pairs: list[tuple[str, float]]) -> Panel:
 def _pairs_title(run: FollowedRun) -> str:
     snapshot = run.snapshot
     alone = snapshot is not None and getattr(snapshot.distribution, "ndim", 2) == 1
-    strategy = run.record.config.get("sampler", {}).get("strategy", "hard")
+    strategy = run.record.settings.get("sampler", {}).get("strategy", "hard")
     what = "classes" if alone else "pairs"
     return f"most confused {what}" if strategy == "hard" else f"most sought {what}"

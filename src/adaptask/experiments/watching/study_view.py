@@ -37,8 +37,7 @@ class FollowedStudy:
         self.runs: list[tuple[str, int, FollowedRun]] = []
         for arm in study.arms:
             for planned in arm.runs:
-                path = folder / planned.folder
-                run = (known or {}).get(path) or FollowedRun(path)
+                run = (known or {}).get(planned.path) or FollowedRun(planned.path)
                 self.runs.append((arm.name, planned.seed, run))
         self._pace = Pace()
 
