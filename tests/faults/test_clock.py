@@ -10,8 +10,8 @@ import pytest
 
 from adaptask.cli import main
 from adaptask.experiments.watching.following import FollowedRun, MetricsFollower, Pace
+from adaptask.report.grouping import find_study
 from adaptask.report.run import Run
-from adaptask.report.study import find_study
 from adaptask.report.summary import summarize
 
 

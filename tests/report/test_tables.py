@@ -113,7 +113,7 @@ def test_expendable_columns_are_figures_and_never_the_important_ones(compared):
 def test_arms_with_other_options_of_the_sampler_share_the_group_of_their_baseline(
     tmp_path, write_run
 ):
-    from adaptask.report.study import find_study
+    from adaptask.report.grouping import find_study
 
     write_run(tmp_path / "u", sampler="uniform", accuracy=0.5)
     for alpha, accuracy in ((0.5, 0.55), (2.0, 0.45)):

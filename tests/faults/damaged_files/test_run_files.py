@@ -21,6 +21,7 @@ from adaptask.experiments.sweeping.journal import Journal
 from adaptask.experiments.sweeping.plan import SweepTrial
 from adaptask.experiments.sweeping.plan_file import check_same_sweep
 from adaptask.experiments.watching.following import MetricsFollower
+from adaptask.report.grouping import find_study
 from adaptask.report.run import (
     Run,
     read_metrics,
@@ -29,7 +30,7 @@ from adaptask.report.run import (
     read_snapshots,
     read_test,
 )
-from adaptask.report.study import find_study, read_study
+from adaptask.report.study import read_study
 from adaptask.report.summary import summarize
 from adaptask.training.checkpoints import load_checkpoint, save_checkpoint
 from adaptask.training.records import MetricsLog, record_environment

@@ -12,7 +12,8 @@ from rich.text import Text
 from adaptask.experiments.watching.following import SETTLED, FollowedRun
 from adaptask.experiments.watching.run_view import run_lines, run_view
 from adaptask.experiments.watching.study_view import FollowedStudy, study_lines, study_view
-from adaptask.report.study import FILE, read_study, study_of_runs
+from adaptask.report.grouping import study_of_runs
+from adaptask.report.study import FILE, read_study
 
 SECONDS_BETWEEN_VIEWS = 0.5
 _SHARE_OF_TIME = 0.05
