@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from adaptask.report.statistics import MeanInterval, PairedDifference
 from adaptask.report.study import Published
@@ -48,80 +49,111 @@ def tables_of(summary: StudySummary) -> list[Table]:
     return [*tables, _seeds(summary)]
 
 
+_ACCURACY = "accuracy (%)"
+_VALIDATION = "validation (%)"
+
+
 @dataclass(frozen=True)
 class _Column:
     heading: str
     text: Callable[[ArmSummary], str]
     expendable: int = 0
     """When it goes if there is no room, 1 first; 0 is never."""
+    meaning: str = ""
+    """What a note below the table says of it."""
 
 
 def _results(summary: StudySummary, best: set[str]) -> Table:
-    columns = [_Column(key, _label(key)) for key in _label_keys(summary)]
-    n_labels = len(columns)
-    columns += [column for column in _figures(summary) if any(map(column.text, summary.arms))]
-    headings = [column.heading for column in columns]
+    labels = [_Column(key, partial(_label, key)) for key in _label_keys(summary)]
+    figures = [c for c in _figures(summary, best) if any(map(c.text, summary.arms))]
+    columns = [*labels, *figures]
     judged = _VALIDATION if summary.study.by_validation else _ACCURACY
-    accuracy = headings.index(judged, n_labels) if judged in headings[n_labels:] else None
     rows = tuple(
-        tuple(
-            Cell(column.text(found), i == accuracy and found.arm.name in best)
-            for i, column in enumerate(columns)
+        (
+            *(Cell(column.text(found)) for column in labels),
+            *(Cell(c.text(found), c.heading == judged and found.arm.name in best) for c in figures),
         )
         for found in summary.arms
     )
-    goers = [i for i, column in enumerate(columns) if column.expendable]
+    expendable = [i for i, column in enumerate(columns) if column.expendable]
     return Table(
         name="results",
         title=summary.study.title,
         heading="Results",
-        headings=tuple(headings),
+        headings=tuple(column.heading for column in columns),
         rows=rows,
-        n_labels=n_labels,
+        n_labels=len(labels),
         notes=(
-            *_explained(summary, headings[n_labels:], best),
+            *(f"{column.heading}: {column.meaning}" for column in figures if column.meaning),
             *shortfalls(summary),
             *summary.study.notes,
         ),
-        expendable=tuple(sorted(goers, key=lambda i: columns[i].expendable)),
+        expendable=tuple(sorted(expendable, key=lambda i: columns[i].expendable)),
     )
 
 
-_ACCURACY = "accuracy (%)"
-_VALIDATION = "validation (%)"
-
-
-def _label(key: str) -> Callable[[ArmSummary], str]:
-    return lambda found: found.arm.labels[key]
+def _label(key: str, found: ArmSummary) -> str:
+    return found.arm.labels[key]
 
 
 def _label_keys(summary: StudySummary) -> list[str]:
     return list(summary.arms[0].arm.labels) if summary.arms else []
 
 
-def _figures(summary: StudySummary) -> list[_Column]:
+def _figures(summary: StudySummary, best: set[str]) -> list[_Column]:
+    by_validation, several = summary.study.by_validation, summary.n_tests > 1
+    validation = _Column(
+        _VALIDATION,
+        lambda found: "" if found.validation is None else f"{found.validation:.2f}",
+        meaning="best of each run, mean of the seeds; bold: the highest of those that have "
+        "finished.",
+    )
+    bold = "; bold: the highest of its group, significant or not" if best else ""
+    if by_validation:
+        bold = "; nothing is chosen by it, and the highest of many is high by chance"
+    # A corrected p-value above 0.05 may stand beside an interval without 0.
+    alone = "; each interval is for its comparison alone, p and verdict allow for all of them"
+    holm = f", after Holm's correction for {summary.n_tests} tests"
+    n_pairs = sorted({found.overhead.n_pairs for found in summary.arms if found.overhead})
+    pairs = " to ".join(str(n) for n in dict.fromkeys((*n_pairs[:1], *n_pairs[-1:])))
     return [
         _Column("runs", lambda found: f"{found.n_finished}/{found.n_planned}", 3),
-        *([_Column(_VALIDATION, _validation)] if summary.study.by_validation else []),
-        _Column(_ACCURACY, lambda found: _mean_text(found.mean)),
-        _Column("sd", lambda found: "" if found.spread is None else f"{found.spread:.2f}", 2),
-        _Column(_difference_heading(summary), lambda found: _difference_text(found.difference)),
-        _Column("p", lambda found: "" if found.p is None else p_value(found.p), 5),
+        *([validation] if by_validation else []),
+        _Column(
+            _ACCURACY,
+            lambda found: _mean_text(found.mean),
+            meaning=f"mean over the seeds; ±: 95 % interval over test tasks, not seeds{bold}.",
+        ),
+        _Column(
+            "sd",
+            lambda found: "" if found.spread is None else f"{found.spread:.2f}",
+            2,
+            "standard deviation over the seeds.",
+        ),
+        _Column(
+            _difference_heading(summary),
+            lambda found: _difference_text(found.difference),
+            meaning="points, paired by seed; 95 % interval by Student's t over the seeds"
+            f"{alone if several else ''}.",
+        ),
+        _Column(
+            "p",
+            lambda found: "" if found.p is None else p_value(found.p),
+            5,
+            f"paired t-test over the seeds{holm if several else ''}.",
+        ),
         _Column("verdict", short_verdict),
         _Column("ms a step", lambda found: _milliseconds(found.seconds_per_step), 1),
-        _Column("factor", _factor, 4),
+        _Column(
+            "factor",
+            lambda found: "" if found.overhead is None else f"{found.overhead.factor:.2f}",
+            4,
+            f"time a step over that of the baseline, median of {pairs} "
+            f"{'seed' if pairs == '1' else 'seeds'}.",
+        ),
         _Column("paper (%)", lambda found: _printed(found.arm.published), 7),
         _Column("paper's gain", lambda found: _published_gain(summary, found), 6),
     ]
-
-
-def _published_gain(summary: StudySummary, found: ArmSummary) -> str:
-    if found.arm.baseline is None:
-        return ""
-    ours, theirs = found.arm.published, summary.study.arm(found.arm.baseline).published
-    if ours is None or theirs is None or ours.accuracy is None or theirs.accuracy is None:
-        return ""
-    return signed(ours.accuracy - theirs.accuracy)
 
 
 def _difference_heading(summary: StudySummary) -> str:
@@ -134,40 +166,13 @@ def _difference_heading(summary: StudySummary) -> str:
     return f"difference to {names.pop() if len(names) == 1 else 'baseline'}"
 
 
-def _validation(found: ArmSummary) -> str:
-    return "" if found.validation is None else f"{found.validation:.2f}"
-
-
-def _factor(found: ArmSummary) -> str:
-    return "" if found.overhead is None else f"{found.overhead.factor:.2f}"
-
-
-def _explained(summary: StudySummary, headings: Sequence[str], best: set[str]) -> list[str]:
-    """Return what the columns mean, those that are there; each begins with the heading."""
-    n_pairs = {found.overhead.n_pairs for found in summary.arms if found.overhead is not None}
-    pairs = " to ".join(str(n) for n in sorted({min(n_pairs), max(n_pairs)})) if n_pairs else ""
-    bold = "; bold: the highest of its group, significant or not" if best else ""
-    if summary.study.by_validation:
-        bold = "; nothing is chosen by it, and the highest of many is high by chance"
-    holm = f", after Holm's correction for {summary.n_tests} tests" if summary.n_tests > 1 else ""
-    # A corrected p-value above 0.05 may stand beside an interval without 0.
-    alone = (
-        "; each interval is for its comparison alone, p and verdict allow for all of them"
-        if summary.n_tests > 1
-        else ""
-    )
-    meanings = {
-        _VALIDATION: "best of each run, mean of the seeds; bold: the highest of those that have "
-        "finished.",
-        _ACCURACY: f"mean over the seeds; ±: 95 % interval over test tasks, not seeds{bold}.",
-        "sd": "standard deviation over the seeds.",
-        _difference_heading(summary): "points, paired by seed; 95 % interval by Student's t over "
-        f"the seeds{alone}.",
-        "p": f"paired t-test over the seeds{holm}.",
-        "factor": f"time a step over that of the baseline, median of {pairs} "
-        f"{'seed' if pairs == '1' else 'seeds'}.",
-    }
-    return [f"{name}: {text}" for name, text in meanings.items() if name in headings]
+def _published_gain(summary: StudySummary, found: ArmSummary) -> str:
+    if found.arm.baseline is None:
+        return ""
+    ours, theirs = found.arm.published, summary.study.arm(found.arm.baseline).published
+    if ours is None or theirs is None or ours.accuracy is None or theirs.accuracy is None:
+        return ""
+    return signed(ours.accuracy - theirs.accuracy)
 
 
 def _seeds(summary: StudySummary) -> Table:
@@ -187,12 +192,9 @@ def _seeds(summary: StudySummary) -> Table:
         heading="Test accuracy of each run, %",
         headings=(*keys, *(f"seed {seed}" for seed in seeds)),
         rows=tuple(
-            tuple(
-                Cell(text)
-                for text in (
-                    *(found.arm.labels[key] for key in keys),
-                    *(cell(found, seed) for seed in seeds),
-                )
+            (
+                *(Cell(found.arm.labels[key]) for key in keys),
+                *(Cell(cell(found, seed)) for seed in seeds),
             )
             for found in summary.arms
         ),
