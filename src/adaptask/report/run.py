@@ -76,6 +76,7 @@ class Run:
     path: Path
     """Its folder."""
     seed: int = 0
+    """As its study has it."""
     name: str = ""
     """Unlike those of all other runs of its study."""
     config: Any = field(default=None, repr=False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, median
-from typing import Any
 
 from adaptask.report.run import Run
 from adaptask.report.statistics import (
@@ -108,7 +107,7 @@ def summarize(study: Study) -> StudySummary:
     alone = {arm.name: _summarize_arm(arm) for arm in study.arms}
     remarks = [remark for arm in study.arms for remark in _remarks_on_times(arm)]
     precisions = {
-        str(_section(run, "machine").get("precision", "auto"))
+        str(run.settings.get("machine", {}).get("precision", "auto"))
         for found in alone.values()
         for run in found.tested
     }
@@ -214,16 +213,11 @@ def _compare(found: ArmSummary, baseline: ArmSummary) -> tuple[ArmSummary, list[
     return compared, remarks
 
 
-def _section(run: Run, name: str) -> dict[str, Any]:
-    section: dict[str, Any] = run.settings.get(name, {})
-    return section
-
-
 def _episodes(run: Run) -> object:
     """Return what decides the test episodes; equal for runs that were tested on the same ones."""
-    tested, trained = _section(run, "evaluation"), _section(run, "task")
+    tested, trained = run.settings.get("evaluation", {}), run.settings.get("task", {})
     return (
-        _section(run, "data").get("dataset"),
+        run.settings.get("data", {}).get("dataset"),
         *(tested.get(name) for name in ("seed", "n_query", "n_episodes")),
         *(tested.get(name, trained.get(name)) for name in ("n_way", "n_shot")),
     )
