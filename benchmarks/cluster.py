@@ -31,6 +31,9 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+from adaptask.experiments.jobs import Job, run_jobs
+from adaptask.experiments.sharing import Sharing
+
 from adaptask.data import load
 from adaptask.experiments.cluster.connection import connected
 from adaptask.experiments.cluster.options import ClusterOptions
@@ -41,9 +44,7 @@ from adaptask.experiments.config import (
     MachineConfig,
     RunConfig,
 )
-from adaptask.experiments.jobs import Job, run_jobs
 from adaptask.experiments.model_options import Conv4Options
-from adaptask.experiments.sharing import Sharing
 
 N_RUNS, N_WORKERS = 8, 2
 

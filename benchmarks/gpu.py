@@ -122,7 +122,7 @@ def build(setting: Setting, images: ImageSet) -> Callable[[], None]:
         nonlocal number
         wait = engine.lead()
         if wait is not None:
-            wait.synchronize()  # type: ignore[no-untyped-call]
+            wait.synchronize()
         engine(number)
         number += 1
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from adaptask.experiments.backends.base import Event, Job
+from adaptask.experiments.backends.base import Event
 from adaptask.experiments.backends.interleaved import Interleaved
 from adaptask.experiments.config import (
     DataConfig,
@@ -31,6 +31,7 @@ from adaptask.experiments.config import (
     SamplerConfig,
     TaskConfig,
 )
+from adaptask.report.study import Arm
 
 CONFIG = RunConfig(
     task=TaskConfig(n_way=5, n_shot=1, n_query=16),
@@ -55,10 +56,10 @@ class Meter:
     def __call__(self, event: Event) -> None:
         """Look at an event."""
         if event.kind == "warn":
-            print(event.job, event.text)
+            print(event.run, event.text)
         if event.kind != "advance":
             return
-        self._steps[event.job] = event.step
+        self._steps[event.run] = event.step
         now = time.perf_counter(), time.process_time(), sum(self._steps.values())
         slowest = min(self._steps.values())
         if self._first is None and len(self._steps) == self._n_runs and slowest >= self._warm:
@@ -86,11 +87,8 @@ def main() -> None:
     for n_runs in arguments.runs:
         meter = Meter(n_runs, arguments.steps)
         with tempfile.TemporaryDirectory() as folder:
-            jobs = [
-                Job(str(seed), replace(config, seed=seed), Path(folder) / str(seed))
-                for seed in range(n_runs)
-            ]
-            failures = Interleaved(n_runs).run(jobs, meter)
+            arm = Arm("gcp", {}, config=config).with_runs(Path(folder), range(n_runs))
+            failures = Interleaved(n_runs).run(arm.runs, meter)
         if failures:
             print(n_runs, failures)
             continue

@@ -29,8 +29,9 @@ from typing import Any
 
 import numpy as np
 
-from adaptask.report.making import make_report
-from adaptask.report.study import Arm, PlannedRun, Study
+from adaptask.report.report import make_report
+from adaptask.report.run import Run
+from adaptask.report.study import Arm, Study
 
 N_CLASSES, N_GROUPS, N_STEPS, SIZE = 64, 16, 10_000, 32
 CONFIG = """format = 1
@@ -107,9 +108,9 @@ def make_study(folder: Path, n_settings: int, n_seeds: int) -> None:
             labels = {"learner": f"learner-{setting // 2}", "shots": "15"[setting % 2]}
             labels["sampler"] = sampler
             name = "-".join(labels.values())
-            runs = tuple(PlannedRun(s, f"runs/{name}/seed-{s}") for s in range(n_seeds))
+            runs = tuple(Run(folder / f"runs/{name}/seed-{s}", s) for s in range(n_seeds))
             for run in runs:
-                write_run(folder / run.folder, labels, run.seed)
+                write_run(run.path, labels, run.seed)
             baseline = None if sampler == "uniform" else name.replace("gcp", "uniform")
             arms.append(Arm(name, labels, runs, baseline))
     Study(title="Made up", arms=tuple(arms), command="adaptask compare").write(folder)
@@ -121,7 +122,7 @@ def measure(n_settings: int, n_seeds: int) -> None:
         folder = Path(name)
         make_study(folder, n_settings, n_seeds)
         start, started = time.perf_counter(), time.process_time()
-        _, page = make_report(folder)
+        page = make_report(folder).page
         seconds, busy = time.perf_counter() - start, time.process_time() - started
         beside = sum(path.stat().st_size for path in (folder / "plots").iterdir())
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

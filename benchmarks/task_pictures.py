@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from adaptask.report.records import snapshot_files
+from adaptask.report.run import snapshot_files
 from adaptask.samplers import build_sampler
 
 N_ROWS, N_WAY, PAIRS_A_ROW = 4, 5, 3

@@ -318,9 +318,10 @@ def report(folder: Positional[Annotated[Path, arg(metavar="FOLDER")]]) -> int:
     Args:
         folder: The folder of a study, or of runs.
     """
-    from adaptask.experiments.conclusion import conclude
+    from adaptask.report.report import make_report, print_report
 
-    return conclude(folder)
+    print_report(make_report(folder))
+    return 0
 
 
 @app.command(name="list")

@@ -6,8 +6,7 @@ import torch
 from adaptask.data.cache import write_cache
 from adaptask.data.images import ImageSet
 from adaptask.data.registry import GLYPHS
-from adaptask.report.records import RunRecord
-from adaptask.report.study import read_study
+from adaptask.report.run import Run
 
 
 @pytest.fixture(scope="session")
@@ -56,7 +55,7 @@ def no_page(monkeypatch):
     def write_nothing(folder, *args, **kwargs):
         return folder / "report.html"
 
-    monkeypatch.setattr("adaptask.report.making.write_report", write_nothing)
+    monkeypatch.setattr("adaptask.report.report.write_report", write_nothing)
 
 
 class Notes:
@@ -67,13 +66,13 @@ class Notes:
 
     def __call__(self, event):
         if event.kind == "begin":
-            self.events.append(("begin", event.job))
+            self.events.append(("begin", event.run))
         elif event.kind == "advance":
-            self.steps[event.job] = event.step
+            self.steps[event.run] = event.step
         elif event.kind == "end":
-            self.events.append(("end", event.job, event.text))
+            self.events.append(("end", event.run, event.text))
         else:
-            self.warnings.append(f"{event.job}: {event.text}" if event.job else event.text)
+            self.warnings.append(f"{event.run}: {event.text}" if event.run else event.text)
 
 
 @pytest.fixture
@@ -114,10 +113,10 @@ def outcome():
     def read(folder):
         runs = {}
         for path in sorted(folder.glob("runs/*/seed-*")):
-            record = RunRecord(path)
+            record = Run(path)
             metrics = [{k: v for k, v in r.items() if k != "seconds"} for r in record.metrics]
             test = None if record.test is None else record.test.accuracies.tolist()
             runs[str(path.relative_to(folder))] = metrics, test, record.pruned, record.failure
-        return runs, trials_in(folder), read_study(folder)
+        return runs, trials_in(folder), (folder / "study.json").read_text()
 
     return read

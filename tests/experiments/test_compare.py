@@ -8,7 +8,7 @@ import pytest
 
 from adaptask.cli import main
 from adaptask.errors import ArgumentError
-from adaptask.experiments import studies
+from adaptask.experiments import study as study_module
 from adaptask.experiments.compare_command import comparison
 from adaptask.experiments.config import (
     LEARNERS,
@@ -20,8 +20,7 @@ from adaptask.experiments.config import (
 )
 from adaptask.experiments.config_file import load_config
 from adaptask.experiments.model_options import MAMLOptions
-from adaptask.report.records import RunRecord
-from adaptask.report.study import read_study
+from adaptask.report.study import Study, read_study
 
 
 def test_every_learner_meets_every_sampler():
@@ -105,10 +104,9 @@ def test_the_command_trains_all_and_says_what_came_out(tiny_comparison, tmp_path
     for arm in study.arms:
         assert [run.seed for run in arm.runs] == [0, 1]
         for run in arm.runs:
-            record = RunRecord(output / run.folder)
-            assert record.is_finished
-            assert record.seed == run.seed
-            assert record.config["sampler"]["name"] == arm.labels["sampler"]
+            assert run.is_finished
+            assert run.settings["seed"] == run.seed
+            assert run.settings["sampler"]["name"] == arm.labels["sampler"]
 
 
 @pytest.mark.usefixtures("no_page")
@@ -255,9 +253,10 @@ def test_failures_are_told_in_the_order_of_the_plan(tiny_config, tmp_path, monke
     def fail_backwards(jobs, display, sharing):
         return {job.name: "why" for job in reversed(jobs)}
 
-    monkeypatch.setattr(studies, "run_jobs", fail_backwards)
-    trials = comparison(tiny_config, learners=("protonet",), samplers=("uniform", "gcp"))
-    plan = studies.StudyPlan(title="", trials=trials, seeds=range(2), command="")
-    assert list(studies.run_study(plan, tmp_path)) == [
+    monkeypatch.setattr(study_module, "run_jobs", fail_backwards)
+    arms = comparison(tiny_config, learners=("protonet",), samplers=("uniform", "gcp"))
+    study = Study("", tuple(arm.with_runs(tmp_path, range(2)) for arm in arms))
+    _, failures = study_module.run_study(study, tmp_path)
+    assert list(failures) == [
         f"protonet {sampler}, seed {seed}" for seed in (0, 1) for sampler in ("uniform", "gcp")
     ]

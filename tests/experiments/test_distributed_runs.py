@@ -9,7 +9,7 @@ import torch
 from torch.distributed import TCPStore
 
 from adaptask.cli import main
-from adaptask.report.records import read_metrics
+from adaptask.report.run import read_metrics
 from adaptask.training.checkpoints import load_checkpoint
 from adaptask.training.run_folder import FolderLock
 

@@ -10,7 +10,7 @@ from adaptask.data.cache import write_cache
 from adaptask.data.images import ImageSet
 from adaptask.experiments import evaluate_command
 from adaptask.experiments.evaluate_command import evaluate_run
-from adaptask.report.records import read_metrics
+from adaptask.report.run import read_metrics
 
 
 @pytest.fixture

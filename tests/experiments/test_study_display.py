@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 
 from adaptask.experiments import study_display
-from adaptask.experiments.backends.base import Event, EventDisplay, Job
+from adaptask.experiments.backends.base import Event, EventDisplay
 from adaptask.experiments.config import RunConfig
 from adaptask.experiments.study_display import StudyBars, StudyLines, choose_study_display
+from adaptask.report.run import Run
 
 
 @pytest.fixture
 def jobs():
-    return [Job(f"[run {i}]", RunConfig(steps=100), Path(f"run-{i}")) for i in range(3)]
+    return [Run(Path(f"run-{i}"), name=f"[run {i}]", config=RunConfig(steps=100)) for i in range(3)]
 
 
 class Terminal(io.StringIO):

@@ -29,7 +29,7 @@ from adaptask.experiments.config import (
 from adaptask.experiments.config_file import dump_config
 from adaptask.experiments.shared_config import SweptConfig
 from adaptask.experiments.sweep import open_pruner, sweep
-from adaptask.report.records import RunRecord
+from adaptask.report.run import Run
 from adaptask.report.study import read_study
 
 TINY = RunConfig(
@@ -91,7 +91,7 @@ def test_a_grid_is_trained_and_reported(tmp_path, capsys, trials_of):
     assert arms["alpha=2,tau=0.5"].baseline == "alpha=1,tau=0.5"
     best = {}
     for arm in study.arms:
-        records = [RunRecord(folder / run.folder) for run in arm.runs]
+        records = list(arm.runs)
         assert [record.seed for record in records] == [3, 4]
         for record in records:
             assert record.is_finished
@@ -141,7 +141,7 @@ def test_a_bad_trial_is_given_up_early_and_stays_so(tmp_path, capsys, trials_of)
         pretend(run, validation=1.0)
     for flags in ({"sampler.alpha": (*values, "6")},) * 2:
         assert again(flags=flags) == 0
-        record = RunRecord(tmp_path / "runs/alpha=6/seed-0")
+        record = Run(tmp_path / "runs/alpha=6/seed-0")
         # The first validation after a fifth of the steps.
         assert record.pruned.startswith("given up after step 4: its best validation accuracy")
         assert record.steps_done == 4
@@ -153,7 +153,7 @@ def test_a_bad_trial_is_given_up_early_and_stays_so(tmp_path, capsys, trials_of)
         assert "alpha=6, seed 0 not finished: given up after 4 of 20 steps" in printed.out
     # Without pruning it goes on where it was.
     assert again(flags=flags, prune=False) == 0
-    record = RunRecord(tmp_path / "runs/alpha=6/seed-0")
+    record = Run(tmp_path / "runs/alpha=6/seed-0")
     assert record.is_finished
     assert record.pruned is None
     assert (tmp_path / "runs/alpha=6/seed-1/test.json").exists()
@@ -205,10 +205,10 @@ def test_a_failing_trial_is_reported_tried_again_and_does_not_stop_the_rest(
     assert [state for _, state, *_ in trials_of(tmp_path)] == ["FAIL", "COMPLETE"]
     assert "lr=1e+30, seed 0 failed: " in " ".join(capsys.readouterr().out.split())
     run = tmp_path / "runs/lr=1e+30/seed-0"
-    why = RunRecord(run).failure
+    why = Run(run).failure
     (run / "failure.txt").unlink()
     assert again() == 1
-    assert RunRecord(run).failure == why
+    assert Run(run).failure == why
 
 
 @forks
@@ -240,7 +240,7 @@ def test_a_sweep_killed_again_and_again_ends_as_one_left_alone(tmp_path, outcome
         time.sleep(rng.uniform(0, 0.02))
         os.kill(child, signal.SIGKILL)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-        begun = [RunRecord(path.parent) for path in tmp_path.glob("killed/runs/*/*/config.toml")]
+        begun = [Run(path.parent) for path in tmp_path.glob("killed/runs/*/*/config.toml")]
         n_in_progress += any(r.test is None and r.pruned is None for r in begun)
     assert n_in_progress >= 1
     assert os.waitpid(forked(act(tmp_path / "killed")), 0)[1] == 0

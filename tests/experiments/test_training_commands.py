@@ -7,7 +7,7 @@ import torch
 
 from adaptask.cli import main
 from adaptask.experiments.config_file import load_config
-from adaptask.report.records import read_metrics
+from adaptask.report.run import read_metrics
 from adaptask.training.checkpoints import load_checkpoint, save_checkpoint
 
 

@@ -9,6 +9,7 @@ import threading
 import time
 
 import pytest
+from adaptask.training.folder_lock import FolderLock
 from rich.console import Console
 
 from adaptask.cli import main
@@ -18,7 +19,6 @@ from adaptask.experiments.config import RunConfig
 from adaptask.experiments.config_file import dump_config
 from adaptask.experiments.watch import read_runs, watch
 from adaptask.report.study import Arm, PlannedRun, Study
-from adaptask.training.folder_lock import FolderLock
 
 
 def set_age(folder, seconds):

@@ -20,7 +20,7 @@ def left_behind(tiny_cache, tiny_words, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ADAPTASK_CACHE", str(tiny_cache))
         # Drawing the page takes seconds, and nothing reads it.
-        patch.setattr("adaptask.report.making.write_report", lambda folder, *_, **__: folder)
+        patch.setattr("adaptask.report.report.write_report", lambda folder, *_, **__: folder)
         study = folder / "study"
         shared = [*tiny_words, *SHORTER.split()]
         assert (

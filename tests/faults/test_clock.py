@@ -7,9 +7,9 @@ import time
 import pytest
 
 from adaptask.cli import main
-from adaptask.report.records import RunRecord
-from adaptask.report.study import find_study
-from adaptask.report.summary import summarise
+from adaptask.report.grouping import find_study
+from adaptask.report.run import Run
+from adaptask.report.summary import summarize
 
 
 def wild(start, seed):
@@ -47,7 +47,7 @@ def test_a_run_does_not_depend_on_the_time_of_day(tiny_run, tmp_path, wild_clock
     seconds = [record["seconds"] for record in metrics(folder) if record["split"] == "train"]
     assert seconds == sorted(seconds)
     assert seconds[0] > 0
-    assert RunRecord(folder).seconds_per_step > 0
+    assert Run(folder).seconds_per_step > 0
 
 
 def test_with_all_clocks_out_of_order_nothing_breaks_and_no_time_is_negative(
@@ -58,7 +58,7 @@ def test_with_all_clocks_out_of_order_nothing_breaks_and_no_time_is_negative(
     said = capsys.readouterr()
     assert "Test accuracy" in said.out + said.err
     assert "-1:" not in said.out + said.err
-    pace = RunRecord(folder).seconds_per_step
+    pace = Run(folder).seconds_per_step
     assert pace is None or pace > 0
-    summarise(find_study(folder), folder)
+    summarize(find_study(folder))
     assert main(["watch", str(folder), "--once"]) == 0

@@ -11,8 +11,8 @@ import pytest
 
 from adaptask.cli import main
 from adaptask.errors import TrainingError
-from adaptask.report.making import make_report
-from adaptask.report.records import RunRecord
+from adaptask.report.report import make_report
+from adaptask.report.run import Run
 from adaptask.training.checkpoints import load_checkpoint
 
 IS_ROOT = sys.platform == "linux" and os.geteuid() == 0
@@ -71,7 +71,7 @@ def test_a_run_on_a_full_disk_says_so_and_goes_on_when_there_is_room(
 
 
 def test_a_report_on_a_full_disk_leaves_the_one_before(left_behind, disk, monkeypatch):
-    monkeypatch.setattr("adaptask.report.making.write_report", write_page)
+    monkeypatch.setattr("adaptask.report.report.write_report", write_page)
     study = disk.folder / "study"
     for path in left_behind.study.rglob("*"):
         if path.is_file() and path.suffix != ".pt":
@@ -97,7 +97,7 @@ def write_page(folder, study, *_, **__):
 def test_a_comparison_on_a_full_disk_says_so_and_goes_on(
     tiny_comparison, tmp_path, disk, capsys, monkeypatch
 ):
-    monkeypatch.setattr("adaptask.report.making.write_report", write_page)
+    monkeypatch.setattr("adaptask.report.report.write_report", write_page)
     alone, study = tmp_path / "alone", disk.folder / "study"
     assert main([*tiny_comparison, "--output", str(alone)]) == 0
     disk.fill(250_000)
@@ -134,7 +134,7 @@ def test_what_only_reads_needs_no_disk_that_can_be_written(
     shutil.copytree(left_behind.cache, disk.folder / "tiny")
     disk.remount("ro")
     monkeypatch.setenv("ADAPTASK_CACHE", str(disk.folder))
-    assert RunRecord(run).test is not None
+    assert Run(run).test is not None
     assert main(["evaluate", str(run), "--n-episodes", "4", "--device", "cpu"]) == 0
     said = capsys.readouterr()
     assert "4 episodes" in said.out

@@ -25,9 +25,15 @@ from adaptask.data.convert import ImageForm, Piece, decode
 from adaptask.data.safe_pickle import load_pickle
 from adaptask.errors import AdaptaskError, ArgumentError, DataError, StateError
 from adaptask.experiments.config_file import load_config
-from adaptask.report import records
-from adaptask.report.records import RunRecord, read_metrics, read_snapshot
-from adaptask.report.study import Arm, PlannedRun, Study, read_study
+from adaptask.report import run as run_module
+from adaptask.report.run import (
+    Run,
+    read_metrics,
+    read_settings,
+    read_snapshot,
+    read_test,
+)
+from adaptask.report.study import Arm, Study, read_study
 from adaptask.training.checkpoints import save_checkpoint
 
 MOST_MEGABYTES = 400
@@ -68,7 +74,7 @@ READ_ALL = textwrap.dedent(
     from adaptask.data.cache import read_cache
     from adaptask.data.safe_pickle import load_pickle
     from adaptask.errors import AdaptaskError
-    from adaptask.report.records import RunRecord, read_snapshot
+    from adaptask.report.run import read_portrait, read_snapshot
     from adaptask.training.run_folder import RunFolder
 
     folder = Path(sys.argv[1])
@@ -83,7 +89,7 @@ READ_ALL = textwrap.dedent(
         "numbered.pkl": load_pickle,
         "lists.pkl": load_pickle,
         "claims.npz": lambda path: read_snapshot(1, path),
-        "portrait.npz": lambda path: RunRecord(path.parent).portrait,
+        "portrait.npz": read_portrait,
         "cache/train.npy": lambda path: read_cache(path.parent, "train"),
         "best.pt": best,
     }
@@ -128,7 +134,7 @@ def test_arrays_that_expand_beyond_measure_are_refused(tmp_path, monkeypatch):
     np.savez_compressed(path, distribution=np.zeros(1 << 20, np.float32))
     assert path.stat().st_size < 1 << 14
     assert read_snapshot(1, path).distribution.shape == (1 << 20,)
-    monkeypatch.setattr(records, "_LARGEST", 1 << 20)
+    monkeypatch.setattr(run_module, "_LARGEST", 1 << 20)
     with pytest.raises(StateError, match="would take"):
         read_snapshot(1, path)
 
@@ -146,7 +152,7 @@ NESTED = {
         ("meta.json", read_meta),
         ("study.json", read_study),
         ("metrics.jsonl", lambda folder: read_metrics(folder / "metrics.jsonl")),
-        ("test.json", lambda folder: RunRecord(folder).test),
+        ("test.json", lambda folder: read_test(folder / "test.json")),
     ],
 )
 def test_json_that_is_nested_without_end_is_refused(tmp_path, name, read, text):
@@ -161,7 +167,7 @@ def test_toml_that_is_nested_or_long_without_end_is_refused(tmp_path, text):
     with pytest.raises(AdaptaskError):
         load_config(tmp_path / "config.toml")
     with pytest.raises(StateError):
-        _ = RunRecord(tmp_path).config
+        read_settings(tmp_path / "config.toml")
 
 
 POSTSCRIPT = b"""%!PS-Adobe-3.0 EPSF-3.0
@@ -253,6 +259,13 @@ def test_an_archive_that_breaks_off_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("folder", ["runs/" + "x" * 300, "runs/\0", "runs/\ud800", "a/" * 900])
-def test_a_study_names_folders_that_there_can_be(folder):
+def test_a_study_names_folders_that_there_can_be(tmp_path, folder):
+    Study("A study", (Arm("a", {"sampler": "a"}, (Run(tmp_path / "a"),)),)).write(tmp_path)
+    path = tmp_path / "study.json"
+    content = json.loads(path.read_text())
+    content["arms"][0]["runs"][0]["folder"] = folder
+    path.write_text(json.dumps(content))
+    with pytest.raises(StateError, match="must be in a folder below"):
+        read_study(tmp_path)
     with pytest.raises(ArgumentError, match="must be in a folder below"):
-        Study("A study", (Arm("a", {"sampler": "a"}, (PlannedRun(0, folder),)),))
+        Study("A study", (Arm("a", {"sampler": "a"}, (Run(tmp_path / folder),)),)).write(tmp_path)

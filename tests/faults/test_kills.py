@@ -15,7 +15,7 @@ import torch
 from adaptask.cli import main
 from adaptask.experiments.config_file import load_config
 from adaptask.experiments.run import run_steps
-from adaptask.report.records import read_metrics, read_snapshots
+from adaptask.report.run import read_metrics, read_snapshots
 from adaptask.training.checkpoints import load_checkpoint
 from adaptask.training.device_steps import finish
 from adaptask.training.displays import Silent

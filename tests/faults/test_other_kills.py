@@ -12,7 +12,7 @@ from adaptask.data import load
 from adaptask.data.check import check_cache
 from adaptask.data.prepare import prepare_own
 from adaptask.errors import AdaptaskError
-from adaptask.report.making import make_report
+from adaptask.report.report import make_report
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 

@@ -8,7 +8,7 @@ import pytest
 
 from adaptask.cli import main
 from adaptask.report.study import read_study
-from adaptask.report.summary import summarise
+from adaptask.report.summary import summarize
 from adaptask.report.tables import tables_of
 
 TIMES = ("time", "factor", "ms", "overhead")
@@ -17,7 +17,7 @@ TIMES = ("time", "factor", "ms", "overhead")
 def tables(folder):
     """Every table of a study, but for times."""
     found = []
-    for table in tables_of(summarise(read_study(folder), folder)):
+    for table in tables_of(summarize(read_study(folder))):
         kept = [i for i, text in enumerate(table.headings) if not any(t in text for t in TIMES)]
         found.append(
             [
@@ -35,7 +35,7 @@ def results(folder):
 @pytest.fixture
 def no_page(monkeypatch):
     """Leaves out the page, which takes seconds; test_other_kills.py kills its making."""
-    monkeypatch.setattr("adaptask.report.making.write_report", lambda folder, *_, **__: folder)
+    monkeypatch.setattr("adaptask.report.report.write_report", lambda folder, *_, **__: folder)
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import tomlkit
 
-from adaptask.report.study import Arm, PlannedRun, Published, Study
+from adaptask.report.run import Run
+from adaptask.report.study import Arm, Published, Study
 
 SAMPLER_OPTIONS = {
     "uniform": {},
@@ -146,13 +147,13 @@ def study_folder(tmp_path, write_run):
             settings = {k: known[k] for k in ("learner", "sampler") if k in known}
             runs = []
             for seed, value in values.items():
-                place = f"runs/{len(arms)}/{seed}"
-                runs.append(PlannedRun(seed, place))
+                place = folder / f"runs/{len(arms)}/{seed}"
+                runs.append(Run(place, seed))
                 if value == "":
                     continue
                 ending = {"failure": value} if isinstance(value, str) else {"accuracy": value}
                 pace = (seconds or {}).get(labels, 0.01)
-                write_run(folder / place, seed=seed, seconds_per_step=pace, **ending, **settings)
+                write_run(place, seed=seed, seconds_per_step=pace, **ending, **settings)
             printed = (published or {}).get(labels)
             arms.append(
                 Arm(

@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from adaptask.report.formats import print_table, to_csv, to_latex, to_markdown
-from adaptask.report.table import Cell, Table
-from adaptask.report.wording import plain
+from adaptask.report.formats import plain, print_table, to_csv, to_latex, to_markdown
+from adaptask.report.tables import Cell, Table
 
 NASTY = [
     "a|b",
@@ -45,7 +44,9 @@ NASTY = [
     "",
     " ",
 ]
-TEXT = st.one_of(st.sampled_from(NASTY), st.text(st.characters(), max_size=8))
+# No private use: `_hidden` below puts characters that were escaped there.
+ANYTHING = st.text(st.characters(exclude_categories=["Co"]), max_size=8)
+TEXT = st.one_of(st.sampled_from(NASTY), ANYTHING)
 
 
 @st.composite
@@ -305,19 +306,6 @@ def test_a_narrow_terminal_leaves_out_what_can_be_spared_and_says_so(width, gone
         assert (f"{heading}: " in text) == (heading not in gone)
     assert ("For lack of room without: " in text) == bool(gone)
     assert all(f"{heading}" in text.partition("without:")[2] for heading in gone)
-
-
-def test_labels_share_a_column_where_there_is_no_other_way():
-    headings = ("learner", "dataset", "accuracy", "difference")
-    row = (
-        Cell("protonet"),
-        Cell("miniImageNet"),
-        Cell("50.00 ± 1.07"),
-        Cell("-1.25 [-2.00, +0.50]"),
-    )
-    lines = shown(Table("t", "t", headings, (row,), n_labels=2), 44).splitlines()
-    assert lines[-2].split() == ["protonet,", "50.00", "±", "1.07", "-1.25"]
-    assert lines[-1].split() == ["miniImageNet", "[-2.00,", "+0.50]"]
 
 
 @pytest.mark.parametrize("width", range(54, 72))

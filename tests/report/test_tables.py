@@ -3,7 +3,7 @@
 import pytest
 
 from adaptask.report.study import Citation, Published, Study, read_study
-from adaptask.report.summary import summarise
+from adaptask.report.summary import summarize
 from adaptask.report.tables import tables_of
 
 UNIFORM = {0: 0.50, 1: 0.52, 2: 0.48}
@@ -11,7 +11,7 @@ GCP = {0: 0.53, 1: 0.551, 2: 0.509}
 
 
 def tables(folder):
-    return {table.name: table for table in tables_of(summarise(read_study(folder), folder))}
+    return {table.name: table for table in tables_of(summarize(read_study(folder)))}
 
 
 def column(table, heading):
@@ -98,8 +98,8 @@ def test_a_study_that_has_not_begun_has_tables_all_the_same(study_folder):
     assert column(found["seeds"], "seed 0") == ["unfinished", "unfinished"]
 
 
-def test_a_study_without_arms_has_empty_tables(tmp_path):
-    for table in tables_of(summarise(Study("nothing", ()), tmp_path)):
+def test_a_study_without_arms_has_empty_tables():
+    for table in tables_of(summarize(Study("nothing", ()))):
         assert table.rows == ()
 
 
@@ -113,13 +113,13 @@ def test_expendable_columns_are_figures_and_never_the_important_ones(compared):
 def test_arms_with_other_options_of_the_sampler_share_the_group_of_their_baseline(
     tmp_path, write_run
 ):
-    from adaptask.report.study import find_study
+    from adaptask.report.grouping import find_study
 
     write_run(tmp_path / "u", sampler="uniform", accuracy=0.5)
     for alpha, accuracy in ((0.5, 0.55), (2.0, 0.45)):
         changes = {"sampler.alpha": alpha}
         write_run(tmp_path / str(alpha), sampler="gcp", accuracy=accuracy, changes=changes)
-    [results, _] = tables_of(summarise(find_study(tmp_path), tmp_path))
+    [results, _] = tables_of(summarize(find_study(tmp_path)))
     assert best(results) == [False, True, False]
 
 
@@ -184,38 +184,6 @@ def test_the_long_table_has_published_figures_and_gains(reproduced):
     table = reproduced["results"]
     assert column(table, "paper (%)") == ["54.87 ± 0.72", "56.12 ± 0.80", "71.6 ± 0.5", ""]
     assert column(table, "paper's gain") == ["", "+1.25", "", ""]
-
-
-def test_a_table_of_times_has_the_published_times_and_factors(study_folder):
-    found = tables(
-        study_folder(
-            {
-                ("5-way", "uniform"): {0: 0.5},
-                ("5-way", "gcp"): {0: 0.5},
-                ("20-way", "uniform"): {0: 0.5},
-                ("20-way", "gcp"): {0: ""},
-            },
-            keys=("task", "sampler"),
-            columns=("sampler",),
-            published={
-                ("5-way", "uniform"): {"seconds": 235.4},
-                ("5-way", "gcp"): {"seconds": 251.8},
-                ("20-way", "uniform"): {"seconds": 816.8},
-                ("20-way", "gcp"): {"seconds": 992.5},
-            },
-            seconds={("5-way", "gcp"): 0.0105},
-        )
-    )
-    table = found["paper"]
-    assert table.headings == ("task", "uniform", "gcp", "factor of gcp")
-    # 251.8 / 235.4 and 992.5 / 816.8, as the paper prints them.
-    assert [[cell.text for cell in row[1:]] for row in table.rows] == [
-        ["10.0 ms (paper 235.4 s)", "10.5 ms (paper 251.8 s)", "1.050 (paper 1.070)"],
-        ["10.0 ms (paper 816.8 s)", "- (paper 992.5 s)", "- (paper 1.215)"],
-    ]
-    assert column(found["results"], "paper's factor") == ["", "1.070", "", "1.215"]
-    assert column(found["results"], "paper (s an epoch)") == ["235.4", "251.8", "816.8", "992.5"]
-    assert not any(best(table))
 
 
 def test_all_labels_may_be_columns(study_folder):

@@ -11,7 +11,7 @@ from adaptask.backbones import build_backbone
 from adaptask.data import open_episodes
 from adaptask.errors import TrainingError
 from adaptask.learners import build_learner
-from adaptask.report.records import RunRecord
+from adaptask.report.run import Run
 from adaptask.samplers import build_sampler
 from adaptask.training import Evaluator, Every, Trainer, build_optimizer
 from adaptask.training.device_steps import finish
@@ -141,4 +141,4 @@ def test_the_time_of_a_step_is_that_of_the_device(tiny, tmp_path, engine):
         matrix @ matrix @ matrix
         torch.cuda.synchronize()
         times.append(time.perf_counter() - start)
-    assert RunRecord(tmp_path / "run").seconds_per_step > 0.8 * min(times)
+    assert Run(tmp_path / "run").seconds_per_step > 0.8 * min(times)

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from adaptask.errors import ArgumentError, StateError, TrainingError
-from adaptask.report.records import read_metrics, read_snapshots
+from adaptask.report.run import read_metrics, read_snapshots
 from adaptask.samplers import build_sampler
 from adaptask.training import records
 from adaptask.training.records import MetricsLog, Snapshots, environment, record_environment

@@ -8,7 +8,7 @@ import torch
 
 from adaptask.backbones import build_backbone
 from adaptask.learners import LEARNERS, build_learner
-from adaptask.report.records import read_metrics
+from adaptask.report.run import read_metrics
 from adaptask.samplers import SAMPLERS
 from adaptask.training import Every, build_optimizer, cosine
 from adaptask.training.device_steps import finish

@@ -14,7 +14,7 @@ from torch import nn
 
 from adaptask.errors import ArgumentError, StateError, TrainingError
 from adaptask.interfaces import Outcome
-from adaptask.report.records import read_metrics, read_snapshots
+from adaptask.report.run import read_metrics, read_snapshots
 from adaptask.samplers import kl_from_uniform
 from adaptask.training import Every, Trainer, cosine
 from adaptask.training.trainer import Trainer as TrainerClass

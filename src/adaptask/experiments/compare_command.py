@@ -19,7 +19,7 @@ from adaptask.experiments.config import (
     section_name,
 )
 from adaptask.experiments.config_file import with_option
-from adaptask.experiments.trials import Trial
+from adaptask.report.study import Arm, Study
 
 BASELINE = "uniform"
 
@@ -54,25 +54,25 @@ def compare(
     Raises:
         AdaptaskError: If something cannot be used or done; the message says what to do.
     """
-    from adaptask.experiments.conclusion import run_and_conclude
-    from adaptask.experiments.studies import StudyPlan
+    from adaptask.experiments.study import run_and_conclude
     from adaptask.training.distributed import refuse_launch
 
     refuse_launch("compare")
     check_integer("seeds", seeds, low=1)
-    trials = comparison(base, learners=learners, samplers=samplers)
+    arms = comparison(base, learners=learners, samplers=samplers)
     folder = output or default_folder(base, learners)
-    plan = StudyPlan(
+    study = Study(
         title=comparison_title(base, learners),
-        trials=trials,
-        seeds=range(seeds),
+        arms=tuple(arm.with_runs(folder, range(seeds)) for arm in arms),
         command=shlex.join(command),
-        notes=_notes(trials),
-        config_of=lambda arm: _configured(
-            base, arm.labels["learner"], _sampler(arm.labels["sampler"], base.sampler)
-        ),
+        notes=_notes(learners),
     )
-    return run_and_conclude(plan, folder, workers=workers, cluster=cluster)
+
+    def config_of(arm: Arm) -> RunConfig:
+        sampler = _sampler(arm.labels["sampler"], base.sampler)
+        return _configured(base, arm.labels["learner"], sampler)
+
+    return run_and_conclude(study, folder, workers=workers, cluster=cluster, config_of=config_of)
 
 
 def default_folder(base: RunConfig, learners: Sequence[str]) -> Path:
@@ -89,14 +89,14 @@ def comparison_title(base: RunConfig, learners: Sequence[str]) -> str:
     )
 
 
-def comparison(base: RunConfig, *, learners: Sequence[str], samplers: Sequence[str]) -> list[Trial]:
-    """Return a trial for every learner with every sampler.
+def comparison(base: RunConfig, *, learners: Sequence[str], samplers: Sequence[str]) -> list[Arm]:
+    """Return an arm for every learner with every sampler, without its runs.
 
     Options that one of them takes and another does not are set where they are taken; an option
     that none takes is an error.
 
     Raises:
-        ArgumentError: If a name or an option is not known, or plays no part in any trial.
+        ArgumentError: If a name or an option is not known, or plays no part in any arm.
     """
     for learner in learners:
         check_choice("learner", learner, LEARNERS)
@@ -105,7 +105,7 @@ def comparison(base: RunConfig, *, learners: Sequence[str], samplers: Sequence[s
     _check_sampler_options(base.sampler, list(configs.values()))
     _check_learner_options(base, learners)
     return [
-        Trial(
+        Arm(
             name=f"{learner} {text}",
             labels={"learner": learner, "sampler": text},
             config=_configured(base, learner, configs[text]),
@@ -177,7 +177,7 @@ def _configured(base: RunConfig, learner: str, sampler: SamplerConfig) -> RunCon
     return config
 
 
-def _notes(trials: Sequence[Trial]) -> tuple[str, ...]:
-    if any(trial.config.model.learner == "reptile" for trial in trials):
+def _notes(learners: Sequence[str]) -> tuple[str, ...]:
+    if "reptile" in learners:
         return ("Reptile is trained with plain SGD at rate 1 unless an optimiser is named.",)
     return ()

@@ -18,7 +18,6 @@ from torch import nn
 
 from adaptask.atomic_file import replace_file
 from adaptask.errors import ArgumentError
-from adaptask.experiments.backends.base import FAILURE, PRUNED
 from adaptask.experiments.building import (
     build_evaluator,
     build_trainer,
@@ -30,6 +29,7 @@ from adaptask.experiments.config_file import dump_config, load_config, parse_con
 from adaptask.experiments.portrait import save_portrait
 from adaptask.learners import LEARNERS, AdaptingLearner, Ensemble
 from adaptask.parsing import parse_json
+from adaptask.report.run import FAILURE, PRUNED
 from adaptask.training.checkpoints import Checkpoint
 from adaptask.training.device_steps import DeviceSteps
 from adaptask.training.displays import Display

@@ -11,7 +11,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from adaptask.experiments.backends.base import Event, Job
+from adaptask.experiments.backends.base import Event
+from adaptask.report.run import Run
 from adaptask.training.displays import duration
 
 if TYPE_CHECKING:
@@ -23,8 +24,8 @@ _SECONDS_BETWEEN_LINES = 30.0
 class _Pace:
     """How far all runs are, in steps, and how long the rest will take."""
 
-    def __init__(self, jobs: Sequence[Job]) -> None:
-        self.n_steps = {job.name: job.config.steps for job in jobs}
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self.n_steps = {run.name: run.config.steps for run in runs}
         self.n_ended = 0
         self._done: dict[str, int] = {}
         self._first: dict[str, int] = {}
@@ -39,9 +40,9 @@ class _Pace:
         return sum(self._done.values())
 
     def take(self, event: Event) -> None:
-        step = event.step if event.kind == "advance" else self.n_steps[event.job]
-        self._first.setdefault(event.job, step)  # a run that took no step was there before
-        self._done[event.job] = step
+        step = event.step if event.kind == "advance" else self.n_steps[event.run]
+        self._first.setdefault(event.run, step)  # a run that took no step was there before
+        self._done[event.run] = step
         self.n_ended += event.kind == "end"
 
     def left(self) -> str:
@@ -56,18 +57,18 @@ class StudyLines:
     """Writes a line when a run ends, and now and then where things stand.
 
     Args:
-        jobs: All runs.
+        runs: All of them.
         stream: Where to.
     """
 
-    def __init__(self, jobs: Sequence[Job], stream: TextIO) -> None:
+    def __init__(self, runs: Sequence[Run], stream: TextIO) -> None:
         self._stream = stream
-        self._pace = _Pace(jobs)
+        self._pace = _Pace(runs)
         self._next = time.monotonic() + _SECONDS_BETWEEN_LINES
 
     def __call__(self, event: Event) -> None:
         """Show an event."""
-        name, pace = event.job, self._pace
+        name, pace = event.run, self._pace
         if event.kind == "advance":
             pace.take(event)
             if time.monotonic() >= self._next:
@@ -92,15 +93,15 @@ class StudyBars:
     """Draws a bar for all runs and one for each in progress.
 
     Args:
-        jobs: All runs.
+        runs: All of them.
         stream: A terminal.
     """
 
-    def __init__(self, jobs: Sequence[Job], stream: TextIO) -> None:
+    def __init__(self, runs: Sequence[Run], stream: TextIO) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
 
-        self._pace = _Pace(jobs)
+        self._pace = _Pace(runs)
         self._console = Console(file=stream, highlight=False, soft_wrap=True)
         self._progress: Progress = Progress(
             TextColumn("{task.description}", markup=False),
@@ -121,7 +122,7 @@ class StudyBars:
     def __call__(self, event: Event) -> None:
         """Show an event."""
         if event.kind == "begin":
-            self._begin(event.job)
+            self._begin(event.run)
         elif event.kind == "advance":
             self._pace.take(event)
             self._advance(event)
@@ -129,9 +130,9 @@ class StudyBars:
             self._console.print(_warning(event), markup=False)
         else:
             self._pace.take(event)
-            self._progress.remove_task(self._bars.pop(event.job))
+            self._progress.remove_task(self._bars.pop(event.run))
             if event.text is not None:
-                self._console.print(f"{event.job} failed: {event.text}", markup=False)
+                self._console.print(f"{event.run} failed: {event.text}", markup=False)
         self._show_all()
 
     def close(self) -> None:
@@ -140,16 +141,16 @@ class StudyBars:
             self._progress.remove_task(bar)
         self._progress.stop()
 
-    def _begin(self, job: str) -> None:
+    def _begin(self, run: str) -> None:
         """Draw a bar for a run, in the place of the one it had, if it begins again."""
-        if job in self._bars:
-            self._progress.remove_task(self._bars[job])
-        self._metrics[job] = {}
-        n_steps = self._pace.n_steps[job]
-        self._bars[job] = self._progress.add_task(job, total=n_steps, figures="starting")
+        if run in self._bars:
+            self._progress.remove_task(self._bars[run])
+        self._metrics[run] = {}
+        n_steps = self._pace.n_steps[run]
+        self._bars[run] = self._progress.add_task(run, total=n_steps, figures="starting")
 
     def _advance(self, event: Event) -> None:
-        known, n_steps = self._metrics[event.job], self._pace.n_steps[event.job]
+        known, n_steps = self._metrics[event.run], self._pace.n_steps[event.run]
         known.update(event.metrics)
         figures = [f"{event.step}/{n_steps}"]
         if "loss" in known:
@@ -158,7 +159,7 @@ class StudyBars:
             figures.append(f"val {100 * known['val_accuracy']:.1f} %")
         if event.step == n_steps:
             figures.append("testing")
-        bar = self._bars[event.job]
+        bar = self._bars[event.run]
         self._progress.update(bar, completed=event.step, figures="  ".join(figures))
 
     def _show_all(self) -> None:
@@ -171,14 +172,14 @@ class StudyBars:
 
 
 def _warning(event: Event) -> str:
-    return f"{event.job}: {event.text}" if event.job else str(event.text)
+    return f"{event.run}: {event.text}" if event.run else str(event.text)
 
 
 def choose_study_display(
-    jobs: Sequence[Job], *, stream: TextIO | None = None
+    runs: Sequence[Run], *, stream: TextIO | None = None
 ) -> StudyBars | StudyLines:
     """Return what suits the output: bars on a terminal, else plain lines."""
     stream = stream or sys.stderr
     if stream.isatty() and os.environ.get("TERM") != "dumb":
-        return StudyBars(jobs, stream)
-    return StudyLines(jobs, stream)
+        return StudyBars(runs, stream)
+    return StudyLines(runs, stream)

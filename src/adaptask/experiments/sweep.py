@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING
 
 from adaptask.arguments import check_choice, check_integer
 from adaptask.atomic_file import replace_file
-from adaptask.errors import ArgumentError, StateError
+from adaptask.errors import ArgumentError
 from adaptask.experiments.backends.base import RunPruned
 from adaptask.experiments.cluster.options import ClusterOptions
-from adaptask.experiments.conclusion import run_and_conclude
 from adaptask.experiments.config import RunConfig
-from adaptask.experiments.studies import StudyPlan
+from adaptask.experiments.study import run_and_conclude
 from adaptask.experiments.sweep_space import (
     labeled_config,
     new_study,
@@ -31,10 +30,9 @@ from adaptask.experiments.sweep_space import (
     short_names,
     storable,
 )
-from adaptask.experiments.trials import Trial
-from adaptask.report.records import RunRecord
-from adaptask.report.study import read_study
-from adaptask.report.summary import ArmSummary, summarise
+from adaptask.report.run import Run
+from adaptask.report.study import Arm, Study
+from adaptask.report.summary import ArmSummary, summarize
 from adaptask.training.distributed import refuse_launch
 
 if TYPE_CHECKING:
@@ -93,21 +91,26 @@ def sweep(
     space = parse_space(base, flags, vary)
     planned = plan_trials(base, space, search=search, n_trials=trials, seed=search_seed)
     names = list(short_names(space).values())
-    # Without a folder that all runs share they cannot be compared while they are made.
-    can_prune = prune and cluster.storage is None
-    plan = StudyPlan(
-        title=f"Sweep of {', '.join(names)}",
-        trials=planned,
-        seeds=range(base.seed, base.seed + seeds),
-        command=shlex.join(command),
-        by_validation=True,
-        config_of=lambda arm: labeled_config(base, space, arm.labels),
-        open_logger=partial(open_pruner, first_seed=base.seed) if can_prune else None,
-        finish=lambda folder: _finish(folder, planned, space),
-    )
     model = f"{base.model.learner}-{base.model.backbone}"
     folder = output or Path("runs") / f"sweep-{base.data.dataset}-{model}-{'-'.join(names)}"
-    return run_and_conclude(plan, folder, workers=workers, cluster=cluster)
+    arms = [arm.with_runs(folder, range(base.seed, base.seed + seeds)) for arm in planned]
+    # Without a folder that all runs share they cannot be compared while they are made.
+    if prune and cluster.storage is None:
+        arms = [_with_pruners(arm, first_seed=base.seed) for arm in arms]
+    study = Study(
+        title=f"Sweep of {', '.join(names)}",
+        arms=tuple(arms),
+        command=shlex.join(command),
+        by_validation=True,
+    )
+    return run_and_conclude(
+        study,
+        folder,
+        workers=workers,
+        cluster=cluster,
+        config_of=lambda arm: labeled_config(base, space, arm.labels),
+        finish=lambda made: _finish(made, folder, planned, space),
+    )
 
 
 def _require_optuna() -> None:
@@ -123,6 +126,15 @@ def _require_optuna() -> None:
 # Giving up early ----------------------------------------------------------------------------------
 
 
+def _with_pruners(arm: Arm, *, first_seed: int) -> Arm:
+    """Return an arm whose runs may be given up."""
+    runs = (
+        replace(run, open_logger=partial(open_pruner, run.path.resolve(), first_seed=first_seed))
+        for run in arm.runs
+    )
+    return replace(arm, runs=tuple(runs))
+
+
 def open_pruner(path: Path, *, first_seed: int) -> Pruner:
     """Return the logger that decides whether the run in a folder is given up.
 
@@ -130,7 +142,7 @@ def open_pruner(path: Path, *, first_seed: int) -> Pruner:
         RunPruned: If the trial of the run was given up before.
     """
     first = path.parent / f"seed-{first_seed}"
-    if (reason := RunRecord(first).pruned) is not None:
+    if (reason := Run(first).pruned) is not None:
         raise RunPruned(reason)
     return Pruner(path, is_judged=path == first)
 
@@ -173,7 +185,7 @@ class Pruner:
         """Return the trial with the validations before a step, which a resumed run has had."""
         from optuna.pruners import MedianPruner
 
-        record = RunRecord(self._path)
+        record = Run(self._path)
         n_warmup_steps = int(_WARM_UP * record.n_steps)
         trial = new_study(pruner=MedianPruner(N_STARTUP_TRIALS, n_warmup_steps)).ask()
         for earlier, accuracy in _validations(record).items():
@@ -186,7 +198,7 @@ class Pruner:
         from optuna.trial import create_trial
 
         for path in set(self._path.parents[1].glob(f"*/{self._path.name}")) - self._known:
-            record = RunRecord(path)
+            record = Run(path)
             if record.is_finished:
                 self._known.add(path)
                 if curve := _validations(record):
@@ -194,26 +206,24 @@ class Pruner:
                     study.add_trial(create_trial(value=best, intermediate_values=curve))
 
 
-def _validations(record: RunRecord) -> dict[int, float]:
+def _validations(run: Run) -> dict[int, float]:
     """Return validation accuracies by step; none of a damaged file, which the report names."""
-    try:
-        steps, accuracies = record.curve("val", "accuracy")
-    except StateError:
-        return {}
+    steps, accuracies = run.curve("val", "accuracy")
     return dict(zip(steps.tolist(), accuracies.tolist(), strict=True))
 
 
 # What came out ------------------------------------------------------------------------------------
 
 
-def _finish(folder: Path, trials: Sequence[Trial], space: Mapping[str, BaseDistribution]) -> None:
+def _finish(
+    study: Study, folder: Path, trials: Sequence[Arm], space: Mapping[str, BaseDistribution]
+) -> Study:
     """Order the study by validation, note which trial that chooses, and write Optuna's journal."""
-    study = read_study(folder)
-    found = summarise(study, folder).arms
+    found = summarize(study).arms
     ranked = sorted(found, key=lambda arm: (not _is_finished(arm), -(arm.validation or 0.0)))
     arms = tuple(summary.arm for summary in ranked)
-    replace(study, arms=arms, notes=_notes(ranked)).write(folder)
     _write_journal(folder, trials, space, {summary.arm.name: summary for summary in found})
+    return replace(study, arms=arms, notes=_notes(ranked))
 
 
 def _is_finished(summary: ArmSummary) -> bool:
@@ -238,7 +248,7 @@ def _notes(ranked: Sequence[ArmSummary]) -> tuple[str, ...]:
 
 def _write_journal(
     folder: Path,
-    trials: Sequence[Trial],
+    trials: Sequence[Arm],
     space: Mapping[str, BaseDistribution],
     summaries: Mapping[str, ArmSummary],
 ) -> None:
@@ -253,7 +263,7 @@ def _write_journal(
         study = new_study(storage=storage, study_name="sweep")
         for trial in trials:
             summary = summaries[trial.name]
-            first = RunRecord(folder / summary.arm.runs[0].folder)
+            first = summary.arm.runs[0]
             state = TrialState.FAIL if summary.failures else TrialState.RUNNING
             if _is_finished(summary):
                 state = TrialState.COMPLETE

@@ -14,8 +14,8 @@ from adaptask.arguments import check_integer, check_seed
 from adaptask.errors import ArgumentError
 from adaptask.experiments.config import RunConfig, check_config
 from adaptask.experiments.config_file import with_values
-from adaptask.experiments.trials import Trial
 from adaptask.parsing import parse_toml
+from adaptask.report.study import Arm
 
 if TYPE_CHECKING:
     import optuna
@@ -175,7 +175,7 @@ def plan_trials(
     search: str,
     n_trials: int | None = None,
     seed: int = 0,
-) -> list[Trial]:
+) -> list[Arm]:
     """Return all trials in the order in which they are made.
 
     The first trials of a longer random search with the same seed are those of a shorter one. The
@@ -206,7 +206,7 @@ def plan_trials(
     _check_comparable(configs.values())
     baseline = next((name for name, config in configs.items() if config == base), None)
     return [
-        Trial(name, labels[name], config, baseline=None if name == baseline else baseline)
+        Arm(name, labels[name], config=config, baseline=None if name == baseline else baseline)
         for name, config in configs.items()
     ]
 

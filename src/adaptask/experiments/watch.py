@@ -17,10 +17,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from adaptask.errors import StateError
 from adaptask.parsing import parse_json
-from adaptask.report.records import RunRecord
-from adaptask.report.study import find_study
+from adaptask.report.grouping import find_study
+from adaptask.report.run import FAILURE, Run
 
 SECONDS_BETWEEN_VIEWS = 2.0
 RECENT_SECONDS = 60.0
@@ -104,41 +103,36 @@ def read_runs(folder: Path) -> list[RunState]:
         ArgumentError: If there is no such folder, or there are no runs in it.
         StateError: If `study.json` is damaged, or no run can be read.
     """
-    return [
-        _read_run(f"{arm.name}, seed {run.seed}", folder / run.folder)
-        for arm in find_study(folder).arms
-        for run in arm.runs
-    ]
+    return [_read_run(run) for arm in find_study(folder).arms for run in arm.runs]
 
 
-def _read_run(name: str, folder: Path) -> RunState:
-    run = RunRecord(folder)
-    writes = [t for t in map(_modified, (folder / file for file in _WRITTEN)) if t is not None]
-    failed = _modified(folder / "failure.txt")
+def _read_run(run: Run) -> RunState:
+    writes = [t for t in map(_modified, (run.path / file for file in _WRITTEN)) if t is not None]
+    failed = _modified(run.path / FAILURE)
     if not writes:
         state = "waiting" if failed is None else "failed"
-        return RunState(name, state, message=run.failure or "")
+        return RunState(run.name, state, message=run.failure or "")
     age = max(0.0, time.time() - max(writes))
-    try:
-        if run.test is not None:
-            state = "finished"
-        elif run.pruned is not None:
-            state = "pruned"
-        elif failed is not None and failed >= max(writes):  # else it is being tried again
-            state = "failed"
-        else:
-            state = "running" if age < RECENT_SECONDS else "silent"
-        return RunState(
-            name,
-            state,
-            age=age,
-            n_steps=run.n_steps,
-            last=_last_records(folder / "metrics.jsonl"),
-            test=None if run.test is None else float(run.test.accuracies.mean()),
-            message=(run.failure or "") if state == "failed" else "",
-        )
-    except StateError as error:
-        return RunState(name, "damaged", age=age, message=str(error))
+    n_steps, test = run.n_steps, run.test
+    if run.damage:
+        return RunState(run.name, "damaged", age=age, message=next(iter(run.damage.values())))
+    if test is not None:
+        state = "finished"
+    elif run.pruned is not None:
+        state = "pruned"
+    elif failed is not None and failed >= max(writes):  # else it is being tried again
+        state = "failed"
+    else:
+        state = "running" if age < RECENT_SECONDS else "silent"
+    return RunState(
+        run.name,
+        state,
+        age=age,
+        n_steps=n_steps,
+        last=_last_records(run.path / "metrics.jsonl"),
+        test=None if test is None else float(test.accuracies.mean()),
+        message=(run.failure or "") if state == "failed" else "",
+    )
 
 
 def _last_records(path: Path) -> dict[str, dict[str, Any]]:

@@ -1,22 +1,24 @@
 """Runs that belong together: what is compared with what, and what was published of it.
 
 A study is a folder with runs in it and a file `study.json` that says what they are. Without that
-file the runs themselves tell: those that differ by their seed alone belong together.
+file the runs themselves tell: `grouping.py`.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from adaptask.atomic_file import replace_file
 from adaptask.errors import ArgumentError, StateError
 from adaptask.parsing import parse_json
+from adaptask.report.run import Run
 
 FILE = "study.json"
 FORMAT = 1
@@ -30,16 +32,6 @@ class Published:
     """In percent."""
     interval: float | None = None
     """Half the width of its 95 % interval, in percent."""
-    seconds: float | None = None
-    """Time an epoch."""
-
-
-@dataclass(frozen=True)
-class PlannedRun:
-    """A run and where it is, below the folder of the study."""
-
-    seed: int
-    folder: str
 
 
 @dataclass(frozen=True)
@@ -51,10 +43,47 @@ class Arm:
     labels: Mapping[str, str]
     """What it is, such as `{"learner": "protonet", "shots": "1", "sampler": "gcp"}`; all arms of
     a study have the same keys."""
-    runs: tuple[PlannedRun, ...]
+    runs: tuple[Run, ...] = ()
     baseline: str | None = None
     """Name of the arm that it is compared with, seed by seed."""
     published: Published | None = None
+    """What the paper says of it."""
+    config: Any = None
+    """The `RunConfig`, but for the seed, of an arm that is to be trained; None of one that is only
+    read."""
+
+    def with_runs(self, folder: Path, seeds: Iterable[int]) -> Arm:
+        """Return the arm with a run of each seed.
+
+        Args:
+            folder: Of the study; the runs are below it.
+            seeds: Of the runs.
+        """
+        place = folder / "runs" / _folder_name(self.name)
+        runs = (
+            Run(
+                place / f"seed-{seed}",
+                seed,
+                run_name(self.name, seed),
+                None if self.config is None else replace(self.config, seed=seed),
+            )
+            for seed in seeds
+        )
+        return replace(self, runs=tuple(runs))
+
+
+def run_name(arm: str, seed: int) -> str:
+    """Return what a run of an arm is called."""
+    return f"{arm}, seed {seed}"
+
+
+def _folder_name(name: str) -> str:
+    """Return a name that every file system takes.
+
+    >>> _folder_name("maml++ gcp:strategy=easy, 5 shots")
+    'maml++-gcp-strategy=easy-5-shots'
+    """
+    return re.sub(r"[^A-Za-z0-9.+=_]+", "-", name).strip("-.")
 
 
 @dataclass(frozen=True)
@@ -68,11 +97,11 @@ class Citation:
 
 @dataclass(frozen=True)
 class Study:
-    """What was planned.
+    """What is compared: arms, each with its runs.
 
     Raises:
         ArgumentError: If two arms have the same name or labels, an arm has a seed twice, a
-            baseline or a column is none, labels have other keys, or a run is not below the study.
+            baseline or a column does not exist, or labels have other keys.
     """
 
     title: str
@@ -83,7 +112,7 @@ class Study:
     """Labels that stand beside each other as columns in the main table, such as shots."""
     notes: tuple[str, ...] = ()
     """What a reader must know: settings that were chosen, scale, deviations."""
-    citations: tuple[Citation, ...] = field(default=())
+    citations: tuple[Citation, ...] = ()
     by_validation: bool = False
     """Whether the best of the arms is sought, as in a sweep: that is for validation to say, since
     the highest test accuracy of many is high by chance."""
@@ -115,14 +144,33 @@ class Study:
         raise ArgumentError(f"the study has no arm {name!r}; it has {names}.")
 
     def write(self, folder: Path) -> None:
-        """Write it into the folder of the study.
+        """Write it into its folder.
 
         Raises:
+            ArgumentError: If a run is not below the folder.
             TrainingError: If it cannot be written.
         """
-        # ASCII: names of folders may have bytes that are no UTF-8.
-        content = json.dumps({"format": FORMAT, **asdict(self)}, indent=1)
-        replace_file(folder / FILE, content.encode())
+        content = {
+            "format": FORMAT,
+            "title": self.title,
+            "arms": [
+                {
+                    "name": arm.name,
+                    "labels": dict(arm.labels),
+                    "runs": [{"seed": r.seed, "folder": _place(r.path, folder)} for r in arm.runs],
+                    "baseline": arm.baseline,
+                    "published": None if arm.published is None else asdict(arm.published),
+                }
+                for arm in self.arms
+            ],
+            "command": self.command,
+            "columns": self.columns,
+            "notes": self.notes,
+            "citations": [asdict(cited) for cited in self.citations],
+            "by_validation": self.by_validation,
+        }
+        # ASCII: names of folders may have bytes that are not UTF-8.
+        replace_file(folder / FILE, json.dumps(content, indent=1).encode())
 
 
 def _check_arms(arms: Sequence[Arm]) -> None:
@@ -138,19 +186,28 @@ def _check_arms(arms: Sequence[Arm]) -> None:
                 f"the baseline of {arm.name!r} must be another arm of the study; got "
                 f"{arm.baseline!r}."
             )
-        for run in arm.runs:
-            path = PurePosixPath(run.folder)
-            if path.is_absolute() or not all(map(_is_name, path.parts)) or len(str(path)) > 1000:
-                raise ArgumentError(
-                    f"a run must be in a folder below that of its study; {arm.name!r} has "
-                    f"{run.folder!r}."
-                )
         if len({run.seed for run in arm.runs}) < len(arm.runs):
             raise ArgumentError(f"{arm.name!r} has a seed twice; a seed counts once.")
-    if len(names) < len(arms):
-        raise ArgumentError("two arms of the study have the same name; give each its own.")
+    twice = [name for name, count in Counter(arm.name for arm in arms).items() if count > 1]
+    if twice:
+        raise ArgumentError(
+            f"two arms of the study have the same name, {twice[0]!r}; name each once."
+        )
     if len({tuple(arm.labels.items()) for arm in arms}) < len(arms):
         raise ArgumentError("two arms of the study have the same labels; say how they differ.")
+
+
+def _place(path: Path, folder: Path) -> str:
+    """Return where a run is, below the folder of its study."""
+    place = path.relative_to(folder) if path.is_relative_to(folder) else path
+    return _checked_place(place.as_posix())
+
+
+def _checked_place(place: str) -> str:
+    path = PurePosixPath(place)
+    if path.is_absolute() or not all(map(_is_name, path.parts)) or len(place) > 1000:
+        raise ArgumentError(f"a run must be in a folder below that of its study; got {place!r}.")
+    return place
 
 
 def _is_name(part: str) -> bool:
@@ -161,7 +218,7 @@ def _is_name(part: str) -> bool:
         return False
 
 
-def _listed(names: Any) -> str:
+def _listed(names: Iterable[str]) -> str:
     return ", ".join(names) or "none"
 
 
@@ -177,29 +234,19 @@ def read_study(folder: Path) -> Study:
         raise ArgumentError(f"{folder} holds no study: there is no {FILE} in it.")
     try:
         found = parse_json(path.read_text(encoding="utf-8"))
-        return _from_json(found)
+        return _from_json(found, folder)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise StateError(
             f"{path} is damaged: {error}. Remove it, and the runs themselves tell what they are."
         ) from error
 
 
-def _from_json(found: dict[str, Any]) -> Study:
-    if found.pop("format") > FORMAT:
+def _from_json(found: dict[str, Any], folder: Path) -> Study:
+    if found["format"] > FORMAT:
         raise ValueError("it comes from a newer version; install that")
-    arms = tuple(
-        Arm(
-            name=_text(arm["name"]),
-            labels=_labels(arm["labels"]),
-            runs=tuple(PlannedRun(_seed(r["seed"]), _text(r["folder"])) for r in arm["runs"]),
-            baseline=None if arm["baseline"] is None else _text(arm["baseline"]),
-            published=None if arm["published"] is None else _published(arm["published"]),
-        )
-        for arm in found["arms"]
-    )
     return Study(
         title=_text(found["title"]),
-        arms=arms,
+        arms=tuple(_arm(arm, folder) for arm in found["arms"]),
         command=_text(found["command"]),
         columns=tuple(_text(column) for column in found["columns"]),
         notes=tuple(_text(note) for note in found["notes"]),
@@ -211,15 +258,26 @@ def _from_json(found: dict[str, Any]) -> Study:
     )
 
 
+def _arm(found: dict[str, Any], folder: Path) -> Arm:
+    name = _text(found["name"])
+    runs = []
+    for run in found["runs"]:
+        seed, place = run["seed"], _checked_place(_text(run["folder"]))
+        if type(seed) is not int:
+            raise TypeError(f"{seed!r} stands where a seed should")
+        runs.append(Run(folder / place, seed, run_name(name, seed)))
+    return Arm(
+        name=name,
+        labels=_labels(found["labels"]),
+        runs=tuple(runs),
+        baseline=None if found["baseline"] is None else _text(found["baseline"]),
+        published=None if found["published"] is None else _published(found["published"]),
+    )
+
+
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} stands where a text should")
-    return value
-
-
-def _seed(value: object) -> int:
-    if type(value) is not int:
-        raise TypeError(f"{value!r} stands where a seed should")
     return value
 
 
@@ -230,48 +288,5 @@ def _labels(found: dict[str, Any]) -> dict[str, str]:
 def _published(found: dict[str, Any]) -> Published:
     if strange := [v for v in found.values() if not isinstance(v, int | float | None)]:
         raise TypeError(f"{strange[0]!r} stands where a number should")
-    return Published(**found)
-
-
-def find_study(folder: Path) -> Study:
-    """Return the study in a folder, or one made from the runs that are in it or that it is.
-
-    Raises:
-        ArgumentError: If there are no runs.
-        StateError: If the file of the study is damaged, or no configuration can be read.
-    """
-    if not folder.is_dir():
-        raise ArgumentError(f"there is no folder {folder}.")
-    if (folder / FILE).exists():
-        return read_study(folder)
-    paths = sorted(path.parent for path in folder.rglob("config.toml"))
-    if not paths:
-        raise ArgumentError(
-            f"{folder} holds no run: there is no config.toml in it or in a folder below."
-        )
-    return study_of_runs(folder, paths)
-
-
-def study_of_runs(folder: Path, paths: Sequence[Path]) -> Study:
-    """Group runs that differ by their seed alone; name the groups by what else differs.
-
-    Arms with the sampler `uniform` are the baselines of those that differ from them by the sampler
-    alone, and come before these. Of runs alike in everything the first counts, and runs that cannot
-    be read are left out; notes say so.
-
-    Args:
-        folder: Of the study.
-        paths: Folders of the runs, below it or the folder itself.
-
-    Raises:
-        StateError: If no configuration can be read.
-    """
-    from adaptask.report.grouping import arms_of_runs  # which makes arms
-
-    arms, notes = arms_of_runs(folder, paths)
-    return Study(
-        title=folder.resolve().name,
-        command=f"adaptask report {shlex.quote(str(folder))}",
-        arms=tuple(arms),
-        notes=tuple(notes),
-    )
+    # Earlier versions also wrote `seconds`, which was never used.
+    return Published(**{key: value for key, value in found.items() if key != "seconds"})

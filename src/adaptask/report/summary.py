@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from statistics import fmean, median
 
-import numpy as np
-from numpy.typing import NDArray
-
-from adaptask.errors import StateError
-from adaptask.report.records import RunRecord
+from adaptask.report.run import Run
 from adaptask.report.statistics import (
     LEVEL,
     MeanInterval,
@@ -24,9 +19,6 @@ from adaptask.report.statistics import (
     spread_over_seeds,
 )
 from adaptask.report.study import Arm, Study
-from adaptask.report.verdicts import shortfalls, verdicts
-
-__all__ = ["ArmSummary", "StudySummary", "shortfalls", "summarise", "verdicts"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +35,7 @@ class ArmSummary:
     unfinished: Mapping[int, str] = field(default_factory=dict)
     """How far a run is that has neither failed nor finished, by seed."""
     seconds: Mapping[int, float] = field(default_factory=dict)
-    """Time a training step, by seed."""
+    """Time of a training step, by seed."""
     difference: PairedDifference | None = None
     """To the baseline; None without one, or without a seed that has finished in both."""
     p: float | None = None
@@ -51,7 +43,7 @@ class ArmSummary:
     detectable: float | None = None
     """How large a difference would have been found with 80 % probability."""
     overhead: Overhead | None = None
-    """Time a step over that of the baseline."""
+    """Time of a step over that of the baseline."""
     validation: float | None = None
     """Best validation accuracy of each run so far, the mean of these; None before the first."""
 
@@ -59,6 +51,11 @@ class ArmSummary:
     def spread(self) -> float | None:
         """Standard deviation over the seeds; None of fewer than two."""
         return spread_over_seeds(list(self.accuracies.values()))
+
+    @property
+    def tested(self) -> list[Run]:
+        """The runs that have finished."""
+        return [run for run in self.arm.runs if run.seed in self.accuracies]
 
     @property
     def n_planned(self) -> int:
@@ -101,93 +98,82 @@ class StudySummary:
         return self.arms[self.study.arms.index(self.study.arm(name))]
 
 
-@dataclass
-class _Reading:
-    """What was read of the runs of an arm, by seed."""
-
-    tests: dict[int, NDArray[np.float64]] = field(default_factory=dict)
-    episodes: dict[int, object] = field(default_factory=dict)
-    validation: list[float] = field(default_factory=list)
-    seconds: dict[int, float] = field(default_factory=dict)
-    machines: dict[int, object] = field(default_factory=dict)
-    precisions: dict[int, str] = field(default_factory=dict)
-    failures: dict[int, str] = field(default_factory=dict)
-    unfinished: dict[int, str] = field(default_factory=dict)
-    remarks: list[str] = field(default_factory=list)
-
-
-def summarise(study: Study, folder: Path) -> StudySummary:
+def summarize(study: Study) -> StudySummary:
     """Read the runs of a study and compare its arms with their baselines.
 
     A run that is missing, unfinished, failed or damaged is counted as such; the others are
     compared nevertheless.
-
-    Args:
-        study: What was planned.
-        folder: Where its runs are.
     """
-    readings = {arm.name: _read(arm, folder) for arm in study.arms}
-    remarks = [remark for reading in readings.values() for remark in reading.remarks]
-    precisions = {found for reading in readings.values() for found in reading.precisions.values()}
+    alone = {arm.name: _summarize_arm(arm) for arm in study.arms}
+    remarks = [remark for arm in study.arms for remark in _remarks_on_times(arm)]
+    precisions = {
+        str(run.settings.get("machine", {}).get("precision", "auto"))
+        for found in alone.values()
+        for run in found.tested
+    }
     if len(precisions) > 1:
         remarks.append(
             f"Runs were computed in different precisions, {' and '.join(sorted(precisions))}: part "
             "of their differences may be due to that."
         )
     arms = []
-    for arm in study.arms:
-        summary = _alone(arm, readings[arm.name])
-        if summary.mean is not None and not summary.mean.same_episodes:
+    for found in alone.values():
+        if found.mean is not None and not found.mean.same_episodes:
             remarks.append(
-                f"The runs of {arm.name} have different numbers of test episodes; their interval "
-                "is wider than it need be."
+                f"The runs of {found.arm.name} have different numbers of test episodes; their "
+                "interval is wider than it need be."
             )
-        if arm.baseline is not None:
-            summary, further = _compared(summary, readings[arm.name], readings[arm.baseline])
+        if found.arm.baseline is None:
+            arms.append(found)
+        else:
+            compared, further = _compare(found, alone[found.arm.baseline])
+            arms.append(compared)
             remarks += further
-        arms.append(summary)
-    return _corrected(StudySummary(study, tuple(arms), 0, tuple(remarks)))
+    n_tests, corrected = _correct(arms)
+    return StudySummary(study, corrected, n_tests, tuple(remarks))
 
 
-def _read(arm: Arm, folder: Path) -> _Reading:
-    reading = _Reading()
+def _summarize_arm(arm: Arm) -> ArmSummary:
+    """Return what came out of an arm by itself."""
+    tests, seconds, best = {}, {}, []
+    failures: dict[int, str] = {}
+    unfinished: dict[int, str] = {}
     for run in arm.runs:
-        record = RunRecord(folder / run.folder)
-        try:
-            _read_result(record, run.seed, reading)
-        except StateError as error:
-            reading.failures[run.seed] = str(error)
-        try:
-            seconds = record.seconds_per_step
-            _, validation = record.curve("val", "accuracy")
-        except StateError as error:
-            reading.remarks.append(
-                f"There is no time a step of {arm.name}, seed {run.seed}: {error}"
-            )
-            continue
+        if run.test is not None and run.is_readable:
+            tests[run.seed] = 100 * run.test.accuracies
+        else:
+            failed, why = _without_result(run)
+            (failures if failed else unfinished)[run.seed] = why
+        pace, (_, validation) = run.seconds_per_step, run.curve("val", "accuracy")
+        if pace is not None:
+            seconds[run.seed] = pace
         if len(validation):
-            reading.validation.append(100 * float(validation.max()))
-        if seconds is not None:
-            reading.seconds[run.seed] = seconds
-            reading.machines[run.seed] = _machine(record)
-    return reading
+            best.append(100 * float(validation.max()))
+    return ArmSummary(
+        arm=arm,
+        accuracies={seed: float(values.mean()) for seed, values in tests.items()},
+        mean=mean_interval(list(tests.values())) if tests else None,
+        failures=failures,
+        unfinished=unfinished,
+        seconds=seconds,
+        validation=fmean(best) if best else None,
+    )
 
 
-def _read_result(record: RunRecord, seed: int, reading: _Reading) -> None:
-    if record.test is not None:
-        reading.episodes[seed] = _episodes(record)
-        reading.precisions[seed] = _precision(record)
-        reading.tests[seed] = 100 * record.test.accuracies
-    elif record.pruned is not None:
-        reading.unfinished[seed] = f"given up after {record.steps_done} of {record.n_steps} steps"
-    elif record.failure is not None:
-        reading.failures[seed] = _first_sentence(record.failure)
-    elif not record.has_begun:
-        reading.unfinished[seed] = "not begun"
-    else:
-        done, planned = record.steps_done, record.n_steps
-        untested = ", not tested" if done >= planned else ""
-        reading.unfinished[seed] = f"{done} of {planned} steps{untested}"
+def _without_result(run: Run) -> tuple[bool, str]:
+    """Return whether a run that has no result failed, and why or how far it is."""
+    done, planned = run.steps_done, run.n_steps
+    if damage := run.damage.get("config.toml") or run.damage.get("test.json"):
+        return True, damage
+    if run.pruned is not None:
+        return False, f"given up after {done} of {planned} steps"
+    if run.failure is not None:
+        return True, _first_sentence(run.failure)
+    if not run.is_readable:
+        return False, "not begun"
+    if damage := run.damage.get("metrics.jsonl"):
+        return True, damage
+    return False, f"{done} of {planned} steps" + (", not tested" if done >= planned else "")
 
 
 def _first_sentence(failure: str) -> str:
@@ -196,95 +182,67 @@ def _first_sentence(failure: str) -> str:
     return lines[-1] if lines[0].startswith("Traceback") else lines[0]
 
 
-def _episodes(record: RunRecord) -> object:
+def _remarks_on_times(arm: Arm) -> list[str]:
+    damaged = [(run, run.damage.get("metrics.jsonl")) for run in arm.runs]
+    return [f"There is no time a step of {run.name}: {why}" for run, why in damaged if why]
+
+
+def _compare(found: ArmSummary, baseline: ArmSummary) -> tuple[ArmSummary, list[str]]:
+    """Return the summary with its comparison, and what limits that."""
+    names = f"{found.arm.name} and {found.arm.baseline}"
+    ours, theirs = ({run.seed: run for run in of.arm.runs} for of in (found, baseline))
+    remarks = []
+    tested = found.accuracies.keys() & baseline.accuracies.keys()
+    if any(_episodes(ours[seed]) != _episodes(theirs[seed]) for seed in tested):
+        remarks.append(
+            f"Some runs of {names} were tested on different episodes, which adds to the noise of "
+            "their difference."
+        )
+    timed = found.seconds.keys() & baseline.seconds.keys()
+    alike = {seed for seed in timed if _machine(ours[seed]) == _machine(theirs[seed])}
+    if alike < timed:
+        remarks.append(
+            f"Some runs of {names} were made on different machines; the factor between their "
+            "times leaves them out."
+        )
+    compared = replace(
+        found,
+        difference=paired_difference(found.accuracies, baseline.accuracies),
+        overhead=overhead({seed: found.seconds[seed] for seed in alike}, baseline.seconds),
+    )
+    return compared, remarks
+
+
+def _episodes(run: Run) -> object:
     """Return what decides the test episodes; equal for runs that were tested on the same ones."""
-    names = ("data", "evaluation", "task")
-    sections = (record.config.get(name) for name in names)
-    data, tested, trained = (found if isinstance(found, dict) else {} for found in sections)
+    tested, trained = run.settings.get("evaluation", {}), run.settings.get("task", {})
     return (
-        data.get("dataset"),
+        run.settings.get("data", {}).get("dataset"),
         *(tested.get(name) for name in ("seed", "n_query", "n_episodes")),
         *(tested.get(name, trained.get(name)) for name in ("n_way", "n_shot")),
     )
 
 
-def _precision(record: RunRecord) -> str:
-    machine = record.config.get("machine")
-    return str(machine.get("precision", "auto")) if isinstance(machine, dict) else "auto"
-
-
-def _machine(record: RunRecord) -> object:
+def _machine(run: Run) -> object:
     """Return on what a run was made last, as far as it matters for its speed."""
     names = ("device", "devices", "threads", "cpu_count", "platform")
-    return [record.environment[-1].get(name) for name in names] if record.environment else None
+    return [run.environment[-1].get(name) for name in names] if run.environment else None
 
 
-def _alone(arm: Arm, reading: _Reading) -> ArmSummary:
-    tests = reading.tests
-    return ArmSummary(
-        arm=arm,
-        accuracies={seed: float(values.mean()) for seed, values in tests.items()},
-        mean=mean_interval(list(tests.values())) if tests else None,
-        failures=reading.failures,
-        unfinished=reading.unfinished,
-        seconds=reading.seconds,
-        validation=fmean(reading.validation) if reading.validation else None,
-    )
-
-
-def _compared(
-    summary: ArmSummary, arm: _Reading, baseline: _Reading
-) -> tuple[ArmSummary, list[str]]:
-    """Return the summary with its comparison, and what limits that."""
-    names = f"{summary.arm.name} and {summary.arm.baseline}"
-    remarks = []
-    if _disagree(arm.episodes, baseline.episodes):
-        remarks.append(
-            f"Some runs of {names} were tested on different episodes, which adds to the noise of "
-            "their difference."
-        )
-    same = {s: t for s, t in arm.seconds.items() if arm.machines[s] == baseline.machines.get(s)}
-    if len(same) < len(arm.seconds.keys() & baseline.seconds.keys()):
-        remarks.append(
-            f"Some runs of {names} were made on different machines; the factor between their "
-            "times leaves them out."
-        )
-    return (
-        replace(
-            summary,
-            difference=paired_difference(
-                summary.accuracies, {s: float(v.mean()) for s, v in baseline.tests.items()}
-            ),
-            overhead=overhead(same, baseline.seconds),
-        ),
-        remarks,
-    )
-
-
-def _disagree(one: Mapping[int, object], other: Mapping[int, object]) -> bool:
-    return any(one[seed] != other[seed] for seed in one.keys() & other.keys())
-
-
-def _corrected(summary: StudySummary) -> StudySummary:
-    """Return the summary with p-values corrected for their number, and what could be found so."""
-    tested = [a for a in summary.arms if a.difference is not None and a.difference.p is not None]
-    corrected = dict(
-        zip(
-            (a.arm.name for a in tested),
-            holm([a.difference.p for a in tested if a.difference and a.difference.p is not None]),
-            strict=True,
-        )
-    )
-    arms = tuple(
+def _correct(arms: Sequence[ArmSummary]) -> tuple[int, tuple[ArmSummary, ...]]:
+    """Return how many differences were tested, and the arms with p-values corrected for that."""
+    plain = {a.arm.name: a.difference.p for a in arms if a.difference is not None}
+    tested = {name: p for name, p in plain.items() if p is not None}
+    corrected = dict(zip(tested, holm(list(tested.values())), strict=True))
+    return len(tested), tuple(
         replace(
             a,
-            p=corrected.get(a.arm.name),
+            p=corrected[a.arm.name],
             # The level that Holm's correction leaves the smallest p-value: what passes that is
             # found, whatever the other comparisons say.
-            detectable=a.difference.detectable(LEVEL / len(tested))
-            if a.difference and a.arm.name in corrected
-            else None,
+            detectable=a.difference.detectable(LEVEL / len(tested)),
         )
-        for a in summary.arms
+        if a.difference is not None and a.arm.name in corrected
+        else a
+        for a in arms
     )
-    return replace(summary, arms=arms, n_tests=len(tested))

@@ -2,31 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
-from adaptask.report.paper_table import best_arms, paper_table
+from adaptask.report.statistics import MeanInterval, PairedDifference
 from adaptask.report.study import Published
 from adaptask.report.summary import ArmSummary, StudySummary
-from adaptask.report.table import Cell, Table
-from adaptask.report.verdicts import short_verdict, shortfalls
-from adaptask.report.wording import (
-    difference_text,
-    mean_text,
-    milliseconds,
-    p_value,
-    printed,
-    printed_factor,
-    signed,
-)
+from adaptask.report.verdicts import named, p_value, short_verdict, shortfalls, signed
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One entry: plain text, never markup."""
+
+    text: str
+    is_best: bool = False
+    """Whether it is set in bold."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Headings, rows and what must be said of them."""
+
+    name: str
+    """Of its files, such as `results`."""
+    title: str
+    headings: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    n_labels: int = 1
+    """How many columns, from the left, say what a row is; the others are figures."""
+    notes: tuple[str, ...] = ()
+    """Sentences below it."""
+    heading: str = ""
+    """What it is called on a page that has the title of the study already; empty: its title."""
+    expendable: tuple[int, ...] = ()
+    """Columns that a narrow terminal may leave out, the first to go first."""
 
 
 def tables_of(summary: StudySummary) -> list[Table]:
     """Return the tables: `results`, `paper` where the study has columns, and `seeds`."""
-    tables = [_results(summary)]
+    best = _best_arms(summary)
+    tables = [_results(summary, best)]
     if summary.study.columns:
-        tables.append(paper_table(summary))
+        tables.append(_paper(summary, best))
     return [*tables, _seeds(summary)]
+
+
+_ACCURACY = "accuracy (%)"
+_VALIDATION = "validation (%)"
 
 
 @dataclass(frozen=True)
@@ -35,76 +59,100 @@ class _Column:
     text: Callable[[ArmSummary], str]
     expendable: int = 0
     """When it goes if there is no room, 1 first; 0 is never."""
+    meaning: str = ""
+    """What a note below the table says of it."""
 
 
-def _results(summary: StudySummary) -> Table:
-    columns = [_label_column(key) for key in _label_keys(summary)]
-    n_labels = len(columns)
-    columns += [column for column in _figures(summary) if any(map(column.text, summary.arms))]
-    headings = [column.heading for column in columns]
+def _results(summary: StudySummary, best: set[str]) -> Table:
+    labels = [_Column(key, partial(_label, key)) for key in _label_keys(summary)]
+    figures = [c for c in _figures(summary, best) if any(map(c.text, summary.arms))]
+    columns = [*labels, *figures]
     judged = _VALIDATION if summary.study.by_validation else _ACCURACY
-    accuracy = headings.index(judged, n_labels) if judged in headings[n_labels:] else None
-    best = best_arms(summary)
     rows = tuple(
-        tuple(
-            Cell(column.text(found), i == accuracy and found.arm.name in best)
-            for i, column in enumerate(columns)
+        (
+            *(Cell(column.text(found)) for column in labels),
+            *(Cell(c.text(found), c.heading == judged and found.arm.name in best) for c in figures),
         )
         for found in summary.arms
     )
-    goers = [i for i, column in enumerate(columns) if column.expendable]
+    expendable = [i for i, column in enumerate(columns) if column.expendable]
     return Table(
         name="results",
         title=summary.study.title,
         heading="Results",
-        headings=tuple(headings),
+        headings=tuple(column.heading for column in columns),
         rows=rows,
-        n_labels=n_labels,
+        n_labels=len(labels),
         notes=(
-            *_explained(summary, headings[n_labels:], best),
+            *(f"{column.heading}: {column.meaning}" for column in figures if column.meaning),
             *shortfalls(summary),
             *summary.study.notes,
         ),
-        expendable=tuple(sorted(goers, key=lambda i: columns[i].expendable)),
+        expendable=tuple(sorted(expendable, key=lambda i: columns[i].expendable)),
     )
 
 
-_ACCURACY = "accuracy (%)"
-_VALIDATION = "validation (%)"
-
-
-def _label_column(key: str) -> _Column:
-    return _Column(key, lambda found: found.arm.labels[key])
+def _label(key: str, found: ArmSummary) -> str:
+    return found.arm.labels[key]
 
 
 def _label_keys(summary: StudySummary) -> list[str]:
     return list(summary.arms[0].arm.labels) if summary.arms else []
 
 
-def _figures(summary: StudySummary) -> list[_Column]:
-    def baseline(found: ArmSummary) -> Published | None:
-        return None if found.arm.baseline is None else summary.arm(found.arm.baseline).arm.published
-
-    def gain(found: ArmSummary) -> str:
-        ours, theirs = found.arm.published, baseline(found)
-        if ours is None or theirs is None or ours.accuracy is None or theirs.accuracy is None:
-            return ""
-        return signed(ours.accuracy - theirs.accuracy)
-
+def _figures(summary: StudySummary, best: set[str]) -> list[_Column]:
+    by_validation, several = summary.study.by_validation, summary.n_tests > 1
+    validation = _Column(
+        _VALIDATION,
+        lambda found: "" if found.validation is None else f"{found.validation:.2f}",
+        meaning="best of each run, mean of the seeds; bold: the highest of those that have "
+        "finished.",
+    )
+    bold = "; bold: the highest of its group, significant or not" if best else ""
+    if by_validation:
+        bold = "; nothing is chosen by it, and the highest of many is high by chance"
+    # A corrected p-value above 0.05 may stand beside an interval without 0.
+    alone = "; each interval is for its comparison alone, p and verdict allow for all of them"
+    holm = f", after Holm's correction for {summary.n_tests} tests"
+    n_pairs = sorted({found.overhead.n_pairs for found in summary.arms if found.overhead})
+    pairs = " to ".join(str(n) for n in dict.fromkeys((*n_pairs[:1], *n_pairs[-1:])))
     return [
-        _Column("runs", lambda found: f"{found.n_finished}/{found.n_planned}", 4),
-        *([_Column(_VALIDATION, _validation)] if summary.study.by_validation else []),
-        _Column(_ACCURACY, lambda found: mean_text(found.mean)),
-        _Column("sd", lambda found: "" if found.spread is None else f"{found.spread:.2f}", 3),
-        _Column(_difference_heading(summary), lambda found: difference_text(found.difference)),
-        _Column("p", lambda found: "" if found.p is None else p_value(found.p), 7),
+        _Column("runs", lambda found: f"{found.n_finished}/{found.n_planned}", 3),
+        *([validation] if by_validation else []),
+        _Column(
+            _ACCURACY,
+            lambda found: _mean_text(found.mean),
+            meaning=f"mean over the seeds; ±: 95 % interval over test tasks, not seeds{bold}.",
+        ),
+        _Column(
+            "sd",
+            lambda found: "" if found.spread is None else f"{found.spread:.2f}",
+            2,
+            "standard deviation over the seeds.",
+        ),
+        _Column(
+            _difference_heading(summary),
+            lambda found: _difference_text(found.difference),
+            meaning="points, paired by seed; 95 % interval by Student's t over the seeds"
+            f"{alone if several else ''}.",
+        ),
+        _Column(
+            "p",
+            lambda found: "" if found.p is None else p_value(found.p),
+            5,
+            f"paired t-test over the seeds{holm if several else ''}.",
+        ),
         _Column("verdict", short_verdict),
-        _Column("ms a step", lambda found: milliseconds(found.seconds_per_step), 2),
-        _Column("factor", _factor, 6),
-        _Column("paper (%)", lambda found: printed(found.arm.published), 9),
-        _Column("paper's gain", gain, 8),
-        _Column("paper (s an epoch)", lambda found: _epoch(found.arm.published), 1),
-        _Column("paper's factor", lambda f: printed_factor(f.arm.published, baseline(f)), 5),
+        _Column("ms a step", lambda found: _milliseconds(found.seconds_per_step), 1),
+        _Column(
+            "factor",
+            lambda found: "" if found.overhead is None else f"{found.overhead.factor:.2f}",
+            4,
+            f"time a step over that of the baseline, median of {pairs} "
+            f"{'seed' if pairs == '1' else 'seeds'}.",
+        ),
+        _Column("paper (%)", lambda found: _printed(found.arm.published), 7),
+        _Column("paper's gain", lambda found: _published_gain(summary, found), 6),
     ]
 
 
@@ -118,44 +166,13 @@ def _difference_heading(summary: StudySummary) -> str:
     return f"difference to {names.pop() if len(names) == 1 else 'baseline'}"
 
 
-def _validation(found: ArmSummary) -> str:
-    return "" if found.validation is None else f"{found.validation:.2f}"
-
-
-def _factor(found: ArmSummary) -> str:
-    return "" if found.overhead is None else f"{found.overhead.factor:.2f}"
-
-
-def _epoch(published: Published | None) -> str:
-    return "" if published is None or published.seconds is None else repr(published.seconds)
-
-
-def _explained(summary: StudySummary, headings: Sequence[str], best: set[str]) -> list[str]:
-    """Return what the columns mean, those that are there; each begins with the heading."""
-    n_pairs = {found.overhead.n_pairs for found in summary.arms if found.overhead is not None}
-    pairs = " to ".join(str(n) for n in sorted({min(n_pairs), max(n_pairs)})) if n_pairs else ""
-    bold = "; bold: the highest of its group, significant or not" if best else ""
-    if summary.study.by_validation:
-        bold = "; nothing is chosen by it, and the highest of many is high by chance"
-    holm = f", after Holm's correction for {summary.n_tests} tests" if summary.n_tests > 1 else ""
-    # A corrected p-value above 0.05 may stand beside an interval without 0.
-    alone = (
-        "; each interval is for its comparison alone, p and verdict allow for all of them"
-        if summary.n_tests > 1
-        else ""
-    )
-    meanings = {
-        _VALIDATION: "best of each run, mean of the seeds; bold: the highest of those that have "
-        "finished.",
-        _ACCURACY: f"mean over the seeds; ±: 95 % interval over test tasks, not seeds{bold}.",
-        "sd": "standard deviation over the seeds.",
-        _difference_heading(summary): "points, paired by seed; 95 % interval by Student's t over "
-        f"the seeds{alone}.",
-        "p": f"paired t-test over the seeds{holm}.",
-        "factor": f"time a step over that of the baseline, median of {pairs} "
-        f"{'seed' if pairs == '1' else 'seeds'}.",
-    }
-    return [f"{name}: {text}" for name, text in meanings.items() if name in headings]
+def _published_gain(summary: StudySummary, found: ArmSummary) -> str:
+    if found.arm.baseline is None:
+        return ""
+    ours, theirs = found.arm.published, summary.study.arm(found.arm.baseline).published
+    if ours is None or theirs is None or ours.accuracy is None or theirs.accuracy is None:
+        return ""
+    return signed(ours.accuracy - theirs.accuracy)
 
 
 def _seeds(summary: StudySummary) -> Table:
@@ -175,14 +192,142 @@ def _seeds(summary: StudySummary) -> Table:
         heading="Test accuracy of each run, %",
         headings=(*keys, *(f"seed {seed}" for seed in seeds)),
         rows=tuple(
-            tuple(
-                Cell(text)
-                for text in (
-                    *(found.arm.labels[key] for key in keys),
-                    *(cell(found, seed) for seed in seeds),
-                )
+            (
+                *(Cell(found.arm.labels[key]) for key in keys),
+                *(Cell(cell(found, seed)) for seed in seeds),
             )
             for found in summary.arms
         ),
         n_labels=len(keys),
     )
+
+
+_LEGEND = (
+    "ours (paper): what was measured here, and what the paper prints; rows without runs have the "
+    "paper's figures alone."
+)
+
+
+def _paper(summary: StudySummary, best: set[str]) -> Table:
+    """Return a table with some labels side by side, as `Study.columns` says.
+
+    Rows that are only cited come first.
+    """
+    study = summary.study
+    keys = [key for key in study.arms[0].labels if key not in study.columns] if study.arms else []
+
+    def place(labels: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return in which row and column something stands."""
+        row = tuple(labels.get(key, "") for key in keys)
+        return row, tuple(labels[key] for key in study.columns)
+
+    ours = {place(found.arm.labels): found for found in summary.arms}
+    cited = {place(c.labels): c.published for c in study.citations}
+    ran = {row for row, _ in ours}
+    rows = dict.fromkeys([*(row for row, _ in cited if row not in ran), *(row for row, _ in ours)])
+    columns = dict.fromkeys(column for _, column in [*ours, *cited])
+    names = [named(dict(zip(study.columns, c, strict=True)), study.columns) for c in columns]
+    has_paper = bool(study.citations) or any(arm.published for arm in study.arms)
+    return Table(
+        name="paper",
+        title=f"{study.title}{', as the paper prints it' if has_paper else ''} (test accuracy, %)",
+        heading=f"{'As the paper prints it' if has_paper else 'Side by side'} (test accuracy, %)",
+        headings=(*keys, *names),
+        rows=tuple(
+            (
+                *map(Cell, row),
+                *(_paper_cell(ours.get((row, c)), cited.get((row, c)), best) for c in columns),
+            )
+            for row in rows
+        ),
+        n_labels=len(keys),
+        notes=(*([_LEGEND] if has_paper else []), *shortfalls(summary), *study.notes),
+    )
+
+
+def _paper_cell(found: ArmSummary | None, cited: Published | None, best: set[str]) -> Cell:
+    if found is None:
+        paper = _printed(cited)
+        return Cell(f"paper {paper}" if paper else "")
+    # The published interval stands in the long table; here it would make the columns too wide.
+    brief = _printed(found.arm.published or cited).partition(" ±")[0]
+    ours = _mean_text(found.mean) or "-"
+    return Cell(f"{ours} (paper {brief})" if brief else ours, found.arm.name in best)
+
+
+def _best_arms(summary: StudySummary) -> set[str]:
+    """Return the names of the arms with the highest mean, as printed, of each group of several.
+
+    A group is an arm and what is compared with it, or what differs by the sampler alone. As long
+    as its arms have not finished the same seeds, none is the best. Where validation is to judge,
+    the best is that of all that have finished.
+    """
+    if summary.study.by_validation:
+        judged = {
+            found.arm.name: round(found.validation, 2)
+            for found in summary.arms
+            if found.validation is not None and found.n_finished == found.n_planned
+        }
+        return {name for name, value in judged.items() if value == max(judged.values())}
+    groups: dict[tuple[tuple[str, str], ...], list[ArmSummary]] = {}
+    for found in summary.arms:
+        of = found.arm if found.arm.baseline is None else summary.study.arm(found.arm.baseline)
+        key = tuple(item for item in of.labels.items() if item[0] != "sampler")
+        if found.mean is not None:
+            groups.setdefault(key, []).append(found)
+
+    def shown(found: ArmSummary) -> float:
+        return round(found.mean.mean, 2) if found.mean is not None else 0.0
+
+    return {
+        found.arm.name
+        for group in groups.values()
+        if len(group) > 1 and len({frozenset(found.accuracies) for found in group}) == 1
+        for found in group
+        if shown(found) == max(map(shown, group))
+    }
+
+
+def _mean_text(mean: MeanInterval | None) -> str:
+    """Return a mean with its interval; empty where there is none.
+
+    >>> _mean_text(MeanInterval(54.871, 0.72, 3, 1000, True))
+    '54.87 ± 0.72'
+    """
+    if mean is None:
+        return ""
+    return f"{mean.mean:.2f}" + ("" if mean.half_width is None else f" ± {mean.half_width:.2f}")
+
+
+def _difference_text(difference: PairedDifference | None) -> str:
+    """Return a difference with its interval, where it has one; empty where there is none."""
+    if difference is None:
+        return ""
+    low, high = difference.low, difference.high
+    interval = "" if low is None or high is None else f" [{signed(low)}, {signed(high)}]"
+    return signed(difference.mean) + interval
+
+
+def _milliseconds(seconds: float | None) -> str:
+    """Return a time in milliseconds, to three figures or more; empty if it is not known.
+
+    >>> _milliseconds(0.0012345), _milliseconds(0.0123), _milliseconds(1.5)
+    ('1.23', '12.3', '1500')
+    """
+    if seconds is None:
+        return ""
+    value = 1000 * seconds
+    return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
+
+
+def _printed(published: Published | None) -> str:
+    """Return an accuracy as a paper prints it: mean and interval to the same number of decimals.
+
+    >>> _printed(Published(55.0, 1.0)), _printed(Published(68.2, 0.66)), _printed(Published(61.9))
+    ('55.0 ± 1.0', '68.20 ± 0.66', '61.9')
+    """
+    if published is None or published.accuracy is None:
+        return ""
+    parts = [value for value in (published.accuracy, published.interval) if value is not None]
+    decimals = max(len(repr(float(value)).partition(".")[2]) for value in parts)
+    return " ± ".join(f"{value:.{decimals}f}" for value in parts)

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
 from adaptask.report.statistics import PairedDifference
 from adaptask.report.study import Study
-from adaptask.report.wording import named, p_value, signed
-
-if TYPE_CHECKING:
-    from adaptask.report.summary import ArmSummary, StudySummary
+from adaptask.report.summary import ArmSummary, StudySummary
 
 _NAMED = 4
 """So many arms a headline names at most."""
@@ -174,3 +170,38 @@ def _by_reason(reasons: Mapping[int, str]) -> dict[str, list[int]]:
 
 def _seeds(seeds: list[int]) -> str:
     return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+
+
+def signed(points: float) -> str:
+    """Return a difference with its sign.
+
+    >>> signed(1.2), signed(-0.001)
+    ('+1.20', '+0.00')
+    """
+    return f"{points:+.2f}".replace("-0.00", "+0.00")
+
+
+def p_value(p: float) -> str:
+    """Return a p-value as it is printed.
+
+    >>> p_value(0.6123), p_value(0.0123), p_value(0.0001)
+    ('0.61', '0.012', '< 0.001')
+    """
+    if p < 0.001:
+        return "< 0.001"
+    return f"{p:.2f}" if p >= 0.1 else f"{p:.3f}"
+
+
+def named(labels: Mapping[str, str], keys: Iterable[str]) -> str:
+    """Return labels as words; a number or a truth value needs to be told what it is of.
+
+    >>> named({"learner": "maml", "shots": "5", "alpha": "-"}, ["learner", "shots", "alpha"])
+    'maml, shots 5'
+    """
+
+    def word(key: str) -> str:
+        value = labels[key]
+        bare = value.lower() not in ("true", "false") and any(c.isalpha() for c in value)
+        return value if bare else f"{key} {value}"
+
+    return ", ".join(word(key) for key in keys if labels[key] not in ("", "-"))

@@ -27,12 +27,12 @@ def finish(steps: DeviceSteps[T]) -> T:
             result: T = end.value
             return result
         if wait is not None:
-            wait.synchronize()  # type: ignore[no-untyped-call]
+            wait.synchronize()
 
 
 def reached(device: torch.device) -> torch.cuda.Event:
     """Return an event that occurs when all work launched on the current stream is done."""
     # A thread that waits for a blocking event sleeps; else it would keep a core busy.
     event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-    event.record(torch.cuda.current_stream(device))  # type: ignore[no-untyped-call]
+    event.record(torch.cuda.current_stream(device))
     return event

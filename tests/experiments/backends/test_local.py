@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from adaptask.errors import AdaptaskError, ArgumentError
 from adaptask.experiments import backends
 from adaptask.experiments.backends import choose_backend
-from adaptask.experiments.backends.base import FAILURE, PRUNED, Job, RunPruned
+from adaptask.experiments.backends.base import RunPruned
 from adaptask.experiments.backends.interleaved import Interleaved
 from adaptask.experiments.backends.processes import ProcessPool
 from adaptask.experiments.config import (
@@ -27,7 +27,7 @@ from adaptask.experiments.config import (
     TaskConfig,
 )
 from adaptask.experiments.config_file import load_config
-from adaptask.report.records import RunRecord
+from adaptask.report.run import FAILURE, PRUNED, Run
 from adaptask.training.checkpoints import load_checkpoint
 
 
@@ -39,7 +39,7 @@ def three_jobs(tiny_config, tmp_path):
         "bad": replace(tiny_config, task=replace(tiny_config.task, n_way=99)),
         "last": replace(tiny_config, seed=1),
     }
-    return [Job(name, config, tmp_path / name) for name, config in configs.items()]
+    return [Run(tmp_path / name, name=name, config=config) for name, config in configs.items()]
 
 
 @pytest.mark.parametrize("backend", [Interleaved(1), Interleaved(2), ProcessPool(2)])
@@ -52,7 +52,7 @@ def test_what_fails_does_not_stop_the_rest(three_jobs, backend, notes):
     assert ends == {"first": None, "bad": failures["bad"], "last": None}
     assert notes.steps == {"first": 12, "last": 12}
     for job in (three_jobs[0], three_jobs[2]):
-        assert RunRecord(job.path).is_finished
+        assert Run(job.path).is_finished
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,8 @@ def test_interleaved_they_come_to_the_same_as_one_after_the_other(
 
     def made(folder, backend):
         jobs = [
-            Job(str(i), replace(tiny_config, seed=i), tmp_path / folder / str(i)) for i in range(6)
+            Run(tmp_path / folder / str(i), name=str(i), config=replace(tiny_config, seed=i))
+            for i in range(6)
         ]
         assert backend.run(jobs, take_notes()) == {}
         states = [load_checkpoint(job.path / "last.pt")["trainer"] for job in jobs]
@@ -97,16 +98,16 @@ def test_interleaved_they_come_to_the_same_as_one_after_the_other(
 def test_what_fills_a_gpu_comes_after_what_shares_it(tiny_config, tmp_path, notes):
     maml = replace(tiny_config, model=replace(tiny_config.model, learner="maml"))
     configs = {"large": maml, "first": tiny_config, "second": replace(tiny_config, seed=1)}
-    jobs = [Job(name, config, tmp_path / name) for name, config in configs.items()]
+    jobs = [Run(tmp_path / name, name=name, config=config) for name, config in configs.items()]
     assert Interleaved(2).run(jobs, notes) == {}
     assert [event[1] for event in notes.events][-2:] == ["large", "large"]
-    assert all(RunRecord(job.path).is_finished for job in jobs)
+    assert all(Run(job.path).is_finished for job in jobs)
 
 
 def test_a_failure_is_left_in_the_folder_until_the_run_succeeds(
     tiny_config, tmp_path, monkeypatch, take_notes
 ):
-    job = Job("job", tiny_config, tmp_path / "run")
+    job = Run(tmp_path / "run", name="job", config=tiny_config)
 
     def fail(*args, **kwargs):
         raise ZeroDivisionError("by chance")
@@ -114,15 +115,15 @@ def test_a_failure_is_left_in_the_folder_until_the_run_succeeds(
     with monkeypatch.context() as patch:
         patch.setattr("adaptask.experiments.run.save_portrait", fail)
         assert Interleaved().run([job], take_notes()) == {"job": "ZeroDivisionError: by chance"}
-    assert "Traceback" in RunRecord(job.path).failure
+    assert "Traceback" in Run(job.path).failure
     assert Interleaved().run([job], take_notes()) == {}
-    assert RunRecord(job.path).failure is None
+    assert Run(job.path).failure is None
     assert not (job.path / FAILURE).exists()
 
 
 def test_a_run_that_goes_on_keeps_its_precision(tiny_config, tmp_path, take_notes):
     half = replace(tiny_config.machine, precision="bfloat16")
-    job = Job("job", replace(tiny_config, machine=half), tmp_path / "run")
+    job = Run(tmp_path / "run", name="job", config=replace(tiny_config, machine=half))
     assert Interleaved().run([job], take_notes()) == {}
     # Left to a CPU it would be float32.
     assert (
@@ -133,7 +134,7 @@ def test_a_run_that_goes_on_keeps_its_precision(tiny_config, tmp_path, take_note
 
 
 def test_finished_runs_are_left_alone(tiny_config, tmp_path, take_notes):
-    job = Job("job", tiny_config, tmp_path / "run")
+    job = Run(tmp_path / "run", name="job", config=tiny_config)
     assert Interleaved().run([job], take_notes()) == {}
     before = {path: path.stat().st_mtime_ns for path in job.path.rglob("*")}
     notes = take_notes()
@@ -154,13 +155,13 @@ class GivesUp:
 @pytest.mark.parametrize("backend", [Interleaved(1), ProcessPool(2)])
 def test_a_logger_can_give_up_a_run(tiny_config, tmp_path, backend, notes):
     jobs = [
-        Job("bad", tiny_config, tmp_path / "bad", open_logger=GivesUp),
-        Job("good", tiny_config, tmp_path / "good"),
+        Run(tmp_path / "bad", name="bad", config=tiny_config, open_logger=GivesUp),
+        Run(tmp_path / "good", name="good", config=tiny_config),
     ]
     assert backend.run(jobs, notes) == {}
     assert (tmp_path / "bad" / PRUNED).read_text() == "no good after step 3"
-    assert not RunRecord(tmp_path / "bad").is_finished
-    assert RunRecord(tmp_path / "good").is_finished
+    assert not Run(tmp_path / "bad").is_finished
+    assert Run(tmp_path / "good").is_finished
 
 
 @pytest.mark.parametrize("n_deaths", [1, 2])
@@ -184,15 +185,15 @@ def test_a_process_that_dies_is_replaced_once(three_jobs, monkeypatch, take_note
         "first: the process was killed by signal 9, out of memory perhaps. It goes on from its "
         "last checkpoint."
     )
-    assert RunRecord(last.path).is_finished
+    assert Run(last.path).is_finished
     if n_deaths == 1:
         assert failures == {}
-        assert RunRecord(first.path).is_finished
+        assert Run(first.path).is_finished
         return
     assert failures.keys() == {"first"}
     assert "killed by signal 9" in failures["first"]
     assert Interleaved().run([first, last], take_notes()) == {}
-    assert RunRecord(first.path).is_finished
+    assert Run(first.path).is_finished
 
 
 @pytest.mark.parametrize(
@@ -209,7 +210,7 @@ def test_a_display_that_fails_is_no_success(three_jobs, kind, n_at_once, take_no
         kind(n_at_once).run(jobs, fail)
     # Nothing is left of it that would stop others.
     assert kind(n_at_once).run(jobs, take_notes()) == {}
-    assert all(RunRecord(job.path).is_finished for job in jobs)
+    assert all(Run(job.path).is_finished for job in jobs)
 
 
 SCRIPT = """
@@ -217,15 +218,17 @@ SCRIPT = """
     from pathlib import Path
     from dataclasses import replace
     from adaptask.experiments.config_file import load_config
-    from adaptask.experiments.backends.base import Job
     from adaptask.experiments.backends.interleaved import Interleaved
     from adaptask.experiments.backends.processes import ProcessPool
     from adaptask.experiments.study_display import StudyLines
+    from adaptask.report.run import Run
 
     # No guard: processes must not run it again.
     folder = Path(sys.argv[1])
     config = replace(load_config(folder / "config.toml"), steps=100_000)
-    jobs = [Job(str(i), replace(config, seed=i), folder / f"run-{i}") for i in range(2)]
+    jobs = [
+        Run(folder / f"run-{i}", name=str(i), config=replace(config, seed=i)) for i in range(2)
+    ]
     backend = Interleaved(2) if sys.argv[2] == "interleaved" else ProcessPool(2)
     backend.run(jobs, StudyLines(jobs, sys.stderr))
 """
@@ -277,7 +280,7 @@ def test_its_runs_end_with_it(tiny_config, tmp_path, how, number, take_notes):
     deadline = time.monotonic() + 30
     while True:  # the locks of the runs come free when nobody trains there
         try:
-            job = Job("0", replace(tiny_config, steps=5), tmp_path / "run-0")
+            job = Run(tmp_path / "run-0", name="0", config=replace(tiny_config, steps=5))
             failures = Interleaved().run([job], take_notes())
         except AdaptaskError:
             failures = {"0": "held"}
@@ -289,7 +292,7 @@ def test_its_runs_end_with_it(tiny_config, tmp_path, how, number, take_notes):
     if number is not signal.SIGKILL:  # stopped after a step, with a checkpoint of it
         for path in checkpoints:
             last = load_checkpoint(path.parent / "last.pt")["trainer"]["step"]
-            assert last >= RunRecord(path.parent).steps_done
+            assert last >= Run(path.parent).steps_done
 
 
 SMALL = RunConfig()

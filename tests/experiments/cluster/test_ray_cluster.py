@@ -9,16 +9,16 @@ from dataclasses import replace
 
 import pytest
 import torch
+from adaptask.experiments.jobs import FAILURE, Job, run_jobs
+from adaptask.training.folder_lock import FolderLock
 
 from adaptask.errors import ArgumentError, TrainingError
 from adaptask.experiments.cluster import machines, ray_cluster, talk, worker
 from adaptask.experiments.cluster.options import ClusterOptions
 from adaptask.experiments.compare_command import compare
 from adaptask.experiments.config import MachineConfig, RunConfig
-from adaptask.experiments.jobs import FAILURE, Job, run_jobs
-from adaptask.report.records import RunRecord
+from adaptask.report.run import Run
 from adaptask.training.checkpoints import load_checkpoint
-from adaptask.training.folder_lock import FolderLock
 
 pytestmark = [
     pytest.mark.xdist_group("ray"),
@@ -46,7 +46,7 @@ def records(folder):
     """The records of all runs, but for times."""
     return {
         str(path.relative_to(folder)): [
-            {k: v for k, v in r.items() if k != "seconds"} for r in RunRecord(path.parent).metrics
+            {k: v for k, v in r.items() if k != "seconds"} for r in Run(path.parent).metrics
         ]
         for path in folder.rglob("metrics.jsonl")
     }
@@ -177,13 +177,13 @@ def test_a_run_whose_worker_dies_too_often_fails_and_can_go_on(longer, tmp_path,
     with cluster.opened(tmp_path / "study", [longer]):
         failures = cluster.run([job], notes)
         assert re.search(r"its worker died .*0 retries are used up", failures["run"])
-        assert RunRecord(job.path).failure == failures["run"]
-        assert not RunRecord(job.path).is_finished
+        assert Run(job.path).failure == failures["run"]
+        assert not Run(job.path).is_finished
         step = load_checkpoint(tmp_path / "storage" / "run" / "last.pt")["trainer"]["step"]
         assert 0 < step < 80
         assert cluster.run([job], notes) == {}
-    assert RunRecord(job.path).is_finished
-    assert RunRecord(job.path).failure is None
+    assert Run(job.path).is_finished
+    assert Run(job.path).failure is None
 
 
 def test_a_failure_reaches_the_storage(longer, tmp_path, notes):
@@ -197,7 +197,7 @@ def test_a_failure_reaches_the_storage(longer, tmp_path, notes):
         failures = cluster.run([job], notes)
     assert "damaged" in failures["run"]
     assert "damaged" in (there / FAILURE).read_text()
-    assert "damaged" in RunRecord(job.path).failure
+    assert "damaged" in Run(job.path).failure
 
 
 def test_a_run_is_given_up_at_the_validation_that_decides(tiny_config, tmp_path, notes):
@@ -211,7 +211,7 @@ def test_a_run_is_given_up_at_the_validation_that_decides(tiny_config, tmp_path,
     cluster = RAY.open()
     with cluster.opened(tmp_path / "study", [tiny_config]):
         assert cluster.run([job], notes, judge=judge) == {}
-    record = RunRecord(job.path)
+    record = Run(job.path)
     assert not record.is_finished
     assert record.failure is None
     assert record.steps_done == 6
@@ -240,7 +240,7 @@ def test_stopping_asks_all_runs_to_save(longer, tmp_path, notes, monkeypatch):
     for path in checkpoints:
         # There are none but at the end: it was saved when it was asked to stop.
         step = load_checkpoint(path)["trainer"]["step"]
-        assert step >= RunRecord(path.parent).steps_done
+        assert step >= Run(path.parent).steps_done
         assert step >= notes.steps[path.parent.name.removeprefix("run-")]
 
 
@@ -255,7 +255,7 @@ def test_a_run_that_waits_for_an_answer_can_be_stopped(tiny_config, tmp_path, no
         cluster.run([job], notes, judge=judge)
     assert time.monotonic() - start < ray_cluster._SECONDS_TO_SAVE
     step = load_checkpoint(job.path / "last.pt")["trainer"]["step"]
-    assert step == RunRecord(job.path).steps_done == 3  # that of the first validation
+    assert step == Run(job.path).steps_done == 3  # that of the first validation
 
 
 def test_a_machine_with_other_software_is_refused(tiny_config, tmp_path, monkeypatch, notes):

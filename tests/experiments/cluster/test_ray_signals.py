@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from adaptask.experiments.config_file import dump_config
-from adaptask.report.records import RunRecord
+from adaptask.report.run import Run
 from adaptask.training.checkpoints import load_checkpoint
 
 pytestmark = [
@@ -84,7 +84,7 @@ def test_its_processes_end_with_it(tiny_config, tmp_path, number):
     step = load_checkpoint(run / "last.pt")["trainer"]["step"]
     assert step > 0
     if number is signal.SIGINT:  # stopped after a step, with a checkpoint of it
-        assert step >= RunRecord(run).steps_done
+        assert step >= Run(run).steps_done
         assert out == ""
         assert err.startswith("To go on, give the same command again; what is done is kept.\n")
         assert err.rstrip().endswith("KeyboardInterrupt")

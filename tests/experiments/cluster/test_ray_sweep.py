@@ -7,7 +7,7 @@ import pytest
 
 from adaptask.experiments.cluster.options import ClusterOptions
 from adaptask.experiments.sweep import sweep
-from adaptask.report.records import RunRecord
+from adaptask.report.run import Run
 
 pytestmark = [
     pytest.mark.xdist_group("ray"),
@@ -46,5 +46,5 @@ def test_a_trial_that_fails_does_not_stop_the_others(sweep_alpha, tmp_path, caps
     capsys.readouterr()
     assert sweep_alpha(output=folder, cluster=RAY) == 1
     assert "alpha=1, seed 0 failed: " in " ".join(capsys.readouterr().out.split())
-    assert "damaged" in RunRecord(damaged).failure
-    assert RunRecord(folder / "runs/alpha=2/seed-0").test is not None
+    assert "damaged" in Run(damaged).failure
+    assert Run(folder / "runs/alpha=2/seed-0").test is not None

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from adaptask.experiments.running import run
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import _registry
 
@@ -15,8 +16,7 @@ from adaptask.errors import ArgumentError, TrainingError
 from adaptask.experiments.cluster.mirror import RunMirror, fetch_study, push_study
 from adaptask.experiments.cluster.storage import Storage
 from adaptask.experiments.config_file import load_config
-from adaptask.experiments.running import run
-from adaptask.report.records import RunRecord
+from adaptask.report.run import Run
 from adaptask.training.displays import Silent
 from adaptask.training.run_folder import RunFolder
 
@@ -45,7 +45,7 @@ def contents(folder):
 
 def records(folder):
     """The records of a run, but for times."""
-    return [{k: v for k, v in r.items() if k != "seconds"} for r in RunRecord(folder).metrics]
+    return [{k: v for k, v in r.items() if k != "seconds"} for r in Run(folder).metrics]
 
 
 @pytest.fixture

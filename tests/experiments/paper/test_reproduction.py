@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-import types
 from dataclasses import replace
 
 import pytest
@@ -230,36 +229,26 @@ def test_time_grows_with_passes_beyond_what_fits_into_the_budget(monkeypatch):
 def test_reproducing_hands_the_plan_to_the_study(monkeypatch, tmp_path):
     handed = {}
 
-    class StudyPlan:
-        def __init__(self, **fields):
-            self.fields = fields
-
-    def run_and_conclude(study, folder, *, workers, cluster):
-        handed.update(study.fields, folder=folder, workers=workers, cluster=cluster)
+    def run_and_conclude(study, folder, **options):
+        handed.update(options, study=study, folder=folder)
         return 1
 
-    def module(name, **members):
-        made = types.ModuleType(name)
-        vars(made).update(members)
-        monkeypatch.setitem(sys.modules, name, made)
-
-    module("adaptask.experiments.studies", StudyPlan=StudyPlan)
-    module("adaptask.experiments.conclusion", run_and_conclude=run_and_conclude)
+    monkeypatch.setattr("adaptask.experiments.study.run_and_conclude", run_and_conclude)
     planned = plan("table-cifar", rows=["protonet"], seeds=2, device="cpu")
     cluster = ClusterOptions(cluster="ray")
     assert reproduce(planned, tmp_path, workers=3, cluster=cluster) == 1
-    assert handed["trials"] == planned.trials
-    assert list(handed["seeds"]) == [0, 1]
-    assert handed["columns"] == ("dataset", "shots")
-    assert len(handed["citations"]) == 10
+    study = handed["study"]
+    assert [replace(arm, runs=()) for arm in study.arms] == list(planned.trials)
+    assert [[run.seed for run in arm.runs] for arm in study.arms] == [[0, 1]] * len(study.arms)
+    assert study.columns == ("dataset", "shots")
+    assert len(study.citations) == 10
     assert (handed["folder"], handed["workers"], handed["cluster"]) == (tmp_path, 3, cluster)
-    assert {trial.config.machine.device for trial in handed["trials"]} == {"cpu"}
-    assert handed["command"].endswith("--seeds 2 --device cpu")
+    assert {arm.config.machine.device for arm in study.arms} == {"cpu"}
+    assert study.command.endswith("--seeds 2 --device cpu")
     # Rows that the folder has from another time must have the settings of these.
     (other,) = plan("table-cifar", rows=["metaoptnet-svm"], shots=[5], device="cpu").trials[:1]
-    arm = other.arm([0])
-    assert handed["config_of"](arm) == other.config
-    assert handed["config_of"](replace(arm, name="unheard of")) is None
+    assert handed["config_of"](other) == other.config
+    assert handed["config_of"](replace(other, name="unheard of")) is None
 
 
 def test_times_are_not_measured_for_a_folder_that_cannot_be(tmp_path, monkeypatch, capsys):

@@ -19,9 +19,17 @@ from adaptask.experiments.config import check_config
 from adaptask.experiments.config_file import load_config
 from adaptask.experiments.evaluate_command import evaluate_run
 from adaptask.experiments.watch import watch
-from adaptask.report.records import ForgivingRecord, RunRecord
-from adaptask.report.study import find_study, read_study
-from adaptask.report.summary import summarise
+from adaptask.report.grouping import find_study
+from adaptask.report.run import (
+    Run,
+    read_metrics,
+    read_portrait,
+    read_settings,
+    read_snapshots,
+    read_test,
+)
+from adaptask.report.study import read_study
+from adaptask.report.summary import summarize
 from adaptask.training.checkpoints import load_checkpoint, save_checkpoint
 from adaptask.training.records import MetricsLog, record_environment
 from adaptask.training.run_folder import RunFolder
@@ -80,16 +88,20 @@ def run_loaders(left, damage, loading, folder, monkeypatch):
         evaluate_run(path.parent, n_episodes=2, weights=weights, device="cpu")
 
     def show(path):
-        record = ForgivingRecord(path.parent)
+        record = Run(path.parent)
         if record.is_readable:
             _ = record.metrics, record.test, record.portrait, record.last_snapshot
             _ = record.environment, record.seconds_per_step, record.steps_done
-            summarise(find_study(path.parent), path.parent)
+            summarize(find_study(path.parent))
 
     def strictly(path):
-        record = RunRecord(path.parent)
-        _ = record.config, record.seed, record.n_steps, record.metrics, record.seconds_per_step
-        _ = record.test, record.portrait, record.snapshots
+        folder = path.parent
+        read_settings(folder / "config.toml")
+        read_metrics(folder / "metrics.jsonl")
+        read_test(folder / "test.json")
+        read_snapshots(folder / "snapshots")
+        if (folder / "portrait.npz").exists():
+            read_portrait(folder / "portrait.npz")
 
     def follow(path):
         watch(path.parent, once=True, console=Console(file=io.StringIO()))
@@ -139,7 +151,7 @@ def study_loaders(left, damage, loading):
 
     def read(path):
         read_study(path.parent)
-        summarise(find_study(path.parent), path.parent)
+        summarize(find_study(path.parent))
 
     return {
         "study.json": loading.Loader("study.json", study["study.json"], read, damage.json, small)

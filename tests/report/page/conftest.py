@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from adaptask.report.page.writing import write_report
-from adaptask.report.study import Arm, PlannedRun, Study
-from adaptask.report.table import Cell, Table
+from adaptask.report.run import Run
+from adaptask.report.study import Arm, Study
+from adaptask.report.tables import Cell, Table
 
 HOSTILE = [
     "<img src=x onerror=alert(1)>",
@@ -85,10 +86,10 @@ def write_one(folder, *, sampler, seed, shots="1", names=None, until=200, accura
 
 
 def write_arm(folder, name, labels, seeds, *, baseline=None, **options):
-    runs = tuple(PlannedRun(seed, f"runs/{name}/seed-{seed}") for seed in seeds)
+    runs = tuple(Run(folder / f"runs/{name}/seed-{seed}", seed) for seed in seeds)
     for run in runs:
         kept = {key: labels[key] for key in ("sampler", "shots") if key in labels}
-        write_one(folder / run.folder, seed=run.seed, **{**kept, **options})
+        write_one(run.path, seed=run.seed, **{**kept, **options})
     return Arm(name, labels, runs, baseline)
 
 
@@ -103,7 +104,7 @@ def full_study(folder, names=None, title="Uniform against gcp"):
     ]
     stopped = write_arm(folder, "c-1", {"shots": "1", "sampler": "c"}, (0, 1), until=100)
     (folder / "runs/c-1/seed-1/failure.txt").write_text("the loss is <b>no number</b>")
-    to_come = Arm("c-5", {"shots": "5", "sampler": "c"}, (PlannedRun(0, "runs/c-5/seed-0"),))
+    to_come = Arm("c-5", {"shots": "5", "sampler": "c"}, (Run(folder / "runs/c-5/seed-0"),))
     return Study(
         title=title,
         arms=(*arms, stopped, to_come),

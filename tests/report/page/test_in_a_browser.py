@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from adaptask.report.records import RunRecord
+from adaptask.report.run import Run, read_snapshots
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -79,7 +79,7 @@ def test_the_slider_changes_picture_and_label(opened):
 
 @browser_only
 def test_a_cell_reads_what_the_snapshot_holds(opened, page):
-    record = RunRecord(page.parent / "runs/gcp-1/seed-0")
+    snapshots = read_snapshots(page.parent / "runs/gcp-1/seed-0/snapshots")
     data = json.loads(opened.locator("#heatmap-data").text_content())
     run, names = data["runs"][0], data["catalogues"][0]["names"]
     canvas = part(opened, "canvas")
@@ -94,7 +94,7 @@ def test_a_cell_reads_what_the_snapshot_holds(opened, page):
         a, b = run["order"][1], run["order"][4]
         words = part(opened, "readout").inner_text()
         value = float(re.search(r"log potential (\d+\.\d\d)", words)[1])
-        assert value == pytest.approx(record.snapshots[place].distribution[a, b], abs=0.01)
+        assert value == pytest.approx(snapshots[place].distribution[a, b], abs=0.01)
         for class_id in (a, b):
             assert " ".join(names[class_id].split()) in " ".join(words.split())
 
@@ -130,7 +130,7 @@ def test_tapping_a_cell_reads_it(browser, page):
 
 @browser_only
 def test_the_buttons_go_through_the_tasks(opened, page):
-    tasks = RunRecord(page.parent / "runs/gcp-1/seed-0").portrait.tasks
+    tasks = Run(page.parent / "runs/gcp-1/seed-0").portrait.tasks
     names = json.loads(opened.locator("#heatmap-data").text_content())["catalogues"][0]["names"]
     before = pixels(opened)
     part(opened, "next").click()

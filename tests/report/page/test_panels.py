@@ -7,16 +7,17 @@ import pytest
 
 from adaptask.report.page.panels import BACKGROUND, panels_of, styles_of
 from adaptask.report.page.settings_plot import lines_of, reading_of, settings_plots
-from adaptask.report.study import Arm, PlannedRun, Study
+from adaptask.report.run import Run
+from adaptask.report.study import Arm, Study
 
 
 def study_of(folder, arms, n_seeds=1, accuracies=None):
     """A study with these labels; each run has ended with a given accuracy."""
     made = []
     for number, labels in enumerate(arms):
-        runs = tuple(PlannedRun(s, f"runs/{number}/{s}") for s in range(n_seeds))
+        runs = tuple(Run(folder / f"runs/{number}/{s}", s) for s in range(n_seeds))
         for run in runs:
-            place = folder / run.folder
+            place = run.path
             place.mkdir(parents=True)
             (place / "config.toml").write_text(f'seed = {run.seed}\n[sampler]\nname = "gcp"\n')
             value = 0.5 if accuracies is None else accuracies[number][run.seed]
@@ -33,7 +34,7 @@ def test_a_plot_holds_all_samplers_of_a_setting(tmp_path):
         for shots in "15"
         for sampler in ("uniform", "gcp")
     ]
-    panels = panels_of(tmp_path, study_of(tmp_path, labels))
+    panels = panels_of(study_of(tmp_path, labels))
     titles = ["protonet, 1-shot", "protonet, 5-shot", "maml, 1-shot", "maml, 5-shot"]
     assert [panel.title for panel in panels] == titles
     assert all([s.name for s in panel.series] == ["uniform", "gcp"] for panel in panels)
@@ -43,11 +44,11 @@ def test_a_plot_holds_all_samplers_of_a_setting(tmp_path):
 
 def test_what_is_the_same_everywhere_is_no_title(tmp_path):
     labels = [{"learner": "protonet", "sampler": sampler} for sampler in ("uniform", "gcp")]
-    assert panels_of(tmp_path, study_of(tmp_path, labels))[0].title == ""
+    assert panels_of(study_of(tmp_path, labels))[0].title == ""
 
 
 def test_a_sampler_that_no_label_names_is_read_from_its_run(tmp_path):
-    panels = panels_of(tmp_path, study_of(tmp_path, [{"alpha": "1"}, {"alpha": "2"}]))
+    panels = panels_of(study_of(tmp_path, [{"alpha": "1"}, {"alpha": "2"}]))
     assert [s.name for s in panels[0].series] == ["gcp, alpha 1", "gcp, alpha 2"]
     assert {s.sampler for s in panels[0].series} == {"gcp"}
 
@@ -55,7 +56,7 @@ def test_a_sampler_that_no_label_names_is_read_from_its_run(tmp_path):
 def test_series_have_colours_of_their_own_that_stay(tmp_path):
     one = study_of(tmp_path / "one", [{"sampler": s} for s in ("uniform", "gcp", "c", "cp")])
     two = study_of(tmp_path / "two", [{"sampler": s} for s in ("gcp", "uniform", "mine")])
-    first, second = (styles_of(panels_of(tmp_path / n, s)) for n, s in (("one", one), ("two", two)))
+    first, second = (styles_of(panels_of(study)) for study in (one, two))
     assert len({style.colour for style in first.values()}) == 4
     assert len({style.dashes for style in first.values()}) == 4
     assert len({style.marker for style in first.values()}) == 4
@@ -67,7 +68,7 @@ def test_series_have_colours_of_their_own_that_stay(tmp_path):
 def test_too_many_to_tell_apart_stay_in_the_background(tmp_path):
     labels = [{"sampler": "uniform", "alpha": "-"}]
     labels += [{"sampler": "gcp", "alpha": str(a)} for a in range(30)]
-    styles = styles_of(panels_of(tmp_path, study_of(tmp_path, labels)))
+    styles = styles_of(panels_of(study_of(tmp_path, labels)))
     assert [name for name, style in styles.items() if style != BACKGROUND] == ["uniform"]
 
 
@@ -77,7 +78,7 @@ GRID = [("0.5", "0.5"), ("1", "0.5"), ("2", "0.5"), ("1", "0.3"), ("1", "0.7")]
 def test_a_line_holds_arms_that_differ_in_the_setting_alone(tmp_path):
     labels = [{"sampler": "gcp", "alpha": a, "tau": t} for a, t in GRID]
     labels.append({"sampler": "uniform", "alpha": "-", "tau": "-"})
-    panel = panels_of(tmp_path, study_of(tmp_path, labels))[0]
+    panel = panels_of(study_of(tmp_path, labels))[0]
     along_alpha, along_tau = lines_of(panel, "alpha"), lines_of(panel, "tau")
     assert [(n, [r.value for r in line]) for n, line in along_alpha] == [
         ("gcp, tau 0.5", [0.5, 1.0, 2.0])
@@ -89,7 +90,7 @@ def test_a_line_holds_arms_that_differ_in_the_setting_alone(tmp_path):
 
 def test_a_random_search_is_points_without_lines(tmp_path):
     labels = [{"sampler": "gcp", "alpha": str(a), "tau": str(a / 9)} for a in (1, 3, 2)]
-    panel = panels_of(tmp_path, study_of(tmp_path, labels))[0]
+    panel = panels_of(study_of(tmp_path, labels))[0]
     ((name, line),) = lines_of(panel, "alpha")
     assert name == ""
     assert [reading.value for reading in line] == [1, 3, 2]
@@ -97,7 +98,7 @@ def test_a_random_search_is_points_without_lines(tmp_path):
 
 def test_the_interval_is_that_of_student_over_seeds(tmp_path):
     study = study_of(tmp_path, [{"sampler": "gcp", "alpha": "1"}], 3, [[0.5, 0.6, 0.7]])
-    reading = reading_of(panels_of(tmp_path, study)[0].series[0], 1.0)
+    reading = reading_of(panels_of(study)[0].series[0], 1.0)
     assert reading.mean == pytest.approx(60)
     # 10 points of standard deviation, 2 degrees of freedom: 4.302653 * 10 / sqrt(3).
     assert reading.interval == pytest.approx(4.302653 * 10 / np.sqrt(3), rel=1e-6)
@@ -107,7 +108,7 @@ def test_the_interval_is_that_of_student_over_seeds(tmp_path):
 def test_settings_are_drawn_with_uniform_beside_them(tmp_path):
     labels = [{"sampler": "gcp", "alpha": a, "tau": t} for a, t in GRID]
     labels.append({"sampler": "uniform", "alpha": "-", "tau": "-"})
-    panels = panels_of(tmp_path, study_of(tmp_path, labels, 2))
+    panels = panels_of(study_of(tmp_path, labels, 2))
     plots = settings_plots(tmp_path / "plots", panels, styles_of(panels))
     assert [plot.name for plot in plots] == ["settings-alpha", "settings-tau"]
     assert [name for name, _ in plots[0].legend] == ["gcp, tau 0.5", "uniform"]
@@ -115,5 +116,5 @@ def test_settings_are_drawn_with_uniform_beside_them(tmp_path):
 
 
 def test_no_setting_no_plot(tmp_path):
-    panels = panels_of(tmp_path, study_of(tmp_path, [{"sampler": "gcp"}, {"sampler": "uniform"}]))
+    panels = panels_of(study_of(tmp_path, [{"sampler": "gcp"}, {"sampler": "uniform"}]))
     assert settings_plots(tmp_path / "plots", panels, styles_of(panels)) == []

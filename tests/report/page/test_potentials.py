@@ -15,7 +15,7 @@ from adaptask.report.page.potentials import (
     pair_snapshots,
     quantise,
 )
-from adaptask.report.records import ForgivingRecord, Snapshot
+from adaptask.report.run import Run, Snapshot
 
 
 def symmetric(n_classes, seed=0):
@@ -137,7 +137,7 @@ def test_few_of_many_snapshots_are_read_with_the_first_and_the_last(tmp_path):
     for step in range(1, 41):
         np.savez(folder / f"step-{step:07d}.npz", distribution=symmetric(4))
     (folder / "step-0000002.npz").write_bytes(b"never looked at")
-    found = [snapshot.step for snapshot in pair_snapshots(ForgivingRecord(tmp_path), 5)]
+    found = [snapshot.step for snapshot in pair_snapshots(Run(tmp_path), 5)]
     assert (found[0], found[-1], len(found)) == (1, 40, 5)
     assert np.ptp(np.diff(found)) <= 1
 
@@ -146,4 +146,4 @@ def test_weights_of_classes_are_no_pairs(tmp_path):
     folder = tmp_path / "snapshots"
     folder.mkdir()
     np.savez(folder / "step-0000001.npz", distribution=np.zeros(4, np.float32))
-    assert pair_snapshots(ForgivingRecord(tmp_path), 5) == []
+    assert pair_snapshots(Run(tmp_path), 5) == []

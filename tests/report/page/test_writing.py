@@ -9,9 +9,9 @@ import pytest
 
 from adaptask.errors import TrainingError
 from adaptask.report.page.writing import script_json, write_report
-from adaptask.report.records import ForgivingRecord
-from adaptask.report.study import Arm, PlannedRun, Study
-from adaptask.report.table import Table
+from adaptask.report.run import Run
+from adaptask.report.study import Arm, Study
+from adaptask.report.tables import Table
 
 
 class Elements(HTMLParser):
@@ -126,7 +126,7 @@ def test_a_lone_uniform_run_says_what_there_is_not(tmp_path, arm):
 
 
 def test_a_study_that_has_not_begun_has_a_page(tmp_path):
-    study = Study("Soon", (Arm("a", {"sampler": "gcp"}, (PlannedRun(0, "runs/a"),)),))
+    study = Study("Soon", (Arm("a", {"sampler": "gcp"}, (Run(tmp_path / "runs/a"),)),))
     found = Elements(write_report(tmp_path, study, [], []).read_text(encoding="utf-8"))
     assert "1 run planned; none has begun." in found.text
     assert "No curves" in found.text
@@ -189,9 +189,9 @@ def test_what_is_damaged_is_named_and_the_rest_is_shown(tmp_path, arm):
 def test_a_portrait_with_tasks_of_other_classes_is_damaged(tmp_path, write_run):
     write_run(tmp_path / "run", sampler="gcp", seed=0)
     break_tasks(tmp_path / "run")
-    record = ForgivingRecord(tmp_path / "run")
+    record = Run(tmp_path / "run")
     assert record.portrait is None
-    assert "its tasks are not of 20 classes" in record.damage[0]
+    assert "its tasks are not of 20 classes" in record.damage["portrait.npz"]
 
 
 def test_snapshots_that_cannot_be_read_leave_those_before_them(tmp_path, arm):

@@ -15,7 +15,6 @@ import torch
 from adaptask.experiments.backends.base import (
     Event,
     EventDisplay,
-    Job,
     RunPruned,
     Tell,
     record_failure,
@@ -24,6 +23,7 @@ from adaptask.experiments.backends.base import (
 from adaptask.experiments.config import RunConfig
 from adaptask.experiments.run import run_steps
 from adaptask.learners import LEARNERS, EmbeddingLearner
+from adaptask.report.run import Run
 from adaptask.training.device_steps import DeviceSteps, Wait
 from adaptask.training.interruption import StopSignals, obey
 from adaptask.training.machine import choose_device
@@ -51,10 +51,10 @@ class Interleaved:
         """About how much sooner all runs are done than one after the other."""
         return min(self.n_at_once, _SPEEDUP)
 
-    def run(self, jobs: Sequence[Job], tell: Tell) -> dict[str, str]:
+    def run(self, runs: Sequence[Run], tell: Tell) -> dict[str, str]:
         """Make all runs, see `Backend.run`."""
-        shared = [job for job in jobs if self.n_at_once > 1 and is_small(job.config)]
-        alone = [job for job in jobs if job not in shared]
+        shared = [run for run in runs if self.n_at_once > 1 and is_small(run.config)]
+        alone = [run for run in runs if run not in shared]
         failures: dict[str, str] = {}
         with StopSignals() as stop:
             _take_in_turn(shared, self.n_at_once, tell, stop, failures)
@@ -83,13 +83,13 @@ def is_small(config: RunConfig) -> bool:
 
 
 def _take_in_turn(
-    jobs: Sequence[Job], n_at_once: int, tell: Tell, stop: StopSignals, failures: dict[str, str]
+    runs: Sequence[Run], n_at_once: int, tell: Tell, stop: StopSignals, failures: dict[str, str]
 ) -> None:
     """Make runs, so many at a time; after a signal those in progress stop, and none begins."""
-    waiting = deque(jobs)
+    waiting = deque(runs)
     # A run takes over the stream of one that has ended: graphs that were captured for one stream
     # share memory, and must not run at the same time.
-    streams = deque(_streams(jobs[0], n_at_once)) if jobs else deque()
+    streams = deque(_streams(runs[0], n_at_once)) if runs else deque()
     default = torch.cuda.current_stream() if any(streams) else None
     active: list[_ActiveRun] = []
     try:
@@ -98,25 +98,25 @@ def _take_in_turn(
                 active.append(_ActiveRun(waiting.popleft(), streams.popleft(), tell, stop))
             if not active:
                 return
-            ready = [run for run in active if run.is_ready]
+            ready = [one for one in active if one.is_ready]
             if not ready:
                 active[0].wait_for_device()
-            for run in ready:
-                if run.advance():
+            for one in ready:
+                if one.advance():
                     continue
-                active.remove(run)
-                streams.append(run.stream)
-                if run.failure is not None:
-                    failures[run.job.name] = run.failure
+                active.remove(one)
+                streams.append(one.stream)
+                if one.failure is not None:
+                    failures[one.run.name] = one.failure
     finally:
-        for run in active:  # none, unless telling an event failed
-            run.close()
+        for one in active:  # none, unless telling an event failed
+            one.close()
         if default is not None:
             torch.cuda.set_stream(default)
 
 
-def _streams(job: Job, n_streams: int) -> list[torch.cuda.Stream | None]:
-    device = choose_device(job.config.machine.device)
+def _streams(run: Run, n_streams: int) -> list[torch.cuda.Stream | None]:
+    device = choose_device(run.config.machine.device)
     if device.type != "cuda" or n_streams == 1:
         return [None] * n_streams
     return [torch.cuda.Stream(device) for _ in range(n_streams)]  # type: ignore[no-untyped-call]
@@ -126,20 +126,20 @@ class _ActiveRun:
     """A run in progress."""
 
     def __init__(
-        self, job: Job, stream: torch.cuda.Stream | None, tell: Tell, stop: StopSignals
+        self, run: Run, stream: torch.cuda.Stream | None, tell: Tell, stop: StopSignals
     ) -> None:
-        self.job, self.stream = job, stream
+        self.run, self.stream = run, stream
         self.failure: str | None = None
         self._tell = tell
         self._wait: Wait = None
         self._steps = self._begin(stop)
-        tell(Event("begin", job.name))
+        tell(Event("begin", run.name))
 
     def _begin(self, stop: StopSignals) -> DeviceSteps[None]:
-        loggers = [] if self.job.open_logger is None else [self.job.open_logger()]
-        display = EventDisplay(self.job, self._tell)
+        loggers = [] if self.run.open_logger is None else [self.run.open_logger()]
+        display = EventDisplay(self.run, self._tell)
         yield from run_steps(
-            self.job.config, self.job.path, display=display, loggers=loggers, stop=stop
+            self.run.config, self.run.path, display=display, loggers=loggers, stop=stop
         )
 
     @property
@@ -150,7 +150,7 @@ class _ActiveRun:
     def wait_for_device(self) -> None:
         """Sleep until the run is ready."""
         if self._wait is not None:
-            self._wait.synchronize()  # type: ignore[no-untyped-call]
+            self._wait.synchronize()
 
     def close(self) -> None:
         """Let go of the run's folder; it can be resumed from its last checkpoint."""
@@ -168,8 +168,8 @@ class _ActiveRun:
         except (KeyboardInterrupt, SystemExit):
             return False  # stopped by a signal, after it saved
         except RunPruned as pruned:
-            record_pruning(self.job, pruned)
+            record_pruning(self.run, pruned)
         except Exception as error:  # of one run, whatever it is; the others are not worse for it
-            self.failure = record_failure(self.job, error)
-        self._tell(Event("end", self.job.name, text=self.failure))
+            self.failure = record_failure(self.run, error)
+        self._tell(Event("end", self.run.name, text=self.failure))
         return False

@@ -13,10 +13,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing import get_all_start_methods, get_context, parent_process
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import BaseContext
+from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 
-from adaptask.experiments.backends.base import Event, Job, Tell, record_failure
+from adaptask.experiments.backends.base import Event, Tell, record_failure
+from adaptask.report.run import Run
 from adaptask.training.interruption import OF_TERMINAL, StopSignals, obey
 
 _SECONDS_BETWEEN_LOOKS = 0.2
@@ -39,8 +40,8 @@ class ProcessPool:
 
     def __init__(self, n_at_once: int, threads: int | None = None) -> None:
         self.n_at_once, self.threads = n_at_once, threads
-        self._waiting: deque[Job] = deque()
-        self._running: dict[Connection, tuple[BaseProcess, Job]] = {}
+        self._waiting: deque[Run] = deque()
+        self._running: dict[Connection, tuple[BaseProcess, Run]] = {}
         self._restarted: set[str] = set()
         self._failures: dict[str, str] = {}
 
@@ -49,9 +50,9 @@ class ProcessPool:
         """About how much sooner all runs are done than one after the other."""
         return self.n_at_once
 
-    def run(self, jobs: Sequence[Job], tell: Tell) -> dict[str, str]:
+    def run(self, runs: Sequence[Run], tell: Tell) -> dict[str, str]:
         """Make all runs, see `Backend.run`."""
-        self._waiting.extend(self._with_threads(job) for job in jobs)
+        self._waiting.extend(self._with_threads(run) for run in runs)
         try:
             with StopSignals() as stop:
                 while (self._waiting or self._running) and stop.received is None:
@@ -66,52 +67,52 @@ class ProcessPool:
             raise
         return self._failures
 
-    def _with_threads(self, job: Job) -> Job:
-        machine = job.config.machine
+    def _with_threads(self, run: Run) -> Run:
+        machine = run.config.machine
         if self.threads is None or machine.threads is not None:
-            return job
-        config = replace(job.config, machine=replace(machine, threads=self.threads))
-        return replace(job, config=config)
+            return run
+        config = replace(run.config, machine=replace(machine, threads=self.threads))
+        return replace(run, config=config)
 
-    def _start(self, job: Job, tell: Tell) -> None:
+    def _start(self, run: Run, tell: Tell) -> None:
         context = _context()
         receiver, sender = context.Pipe(duplex=False)
-        process = context.Process(target=_make, args=(job, sender, dict(os.environ)), daemon=True)
+        process = context.Process(target=_make, args=(run, sender, dict(os.environ)), daemon=True)
         with _interrupts_ignored(), _without_script():
             process.start()
         sender.close()  # so that the end of the process is the end of the connection
-        self._running[receiver] = process, job
-        tell(Event("begin", job.name))
+        self._running[receiver] = process, run
+        tell(Event("begin", run.name))
 
     def _receive(self, connection: Connection, tell: Tell) -> None:
-        process, job = self._running[connection]
+        process, run = self._running[connection]
         try:
             event: Event = connection.recv()
         except (EOFError, OSError):
             process.join()
             del self._running[connection]
-            self._restart_or_fail(job, _how_it_ended(process), tell)
+            self._restart_or_fail(run, _how_it_ended(process), tell)
             return
         tell(event)
         if event.kind == "end":
             del self._running[connection]
             process.join()
             if event.text is not None:
-                self._failures[job.name] = event.text
+                self._failures[run.name] = event.text
 
-    def _restart_or_fail(self, job: Job, how: str, tell: Tell) -> None:
-        if job.name not in self._restarted:
-            self._restarted.add(job.name)
-            self._waiting.appendleft(job)
+    def _restart_or_fail(self, run: Run, how: str, tell: Tell) -> None:
+        if run.name not in self._restarted:
+            self._restarted.add(run.name)
+            self._waiting.appendleft(run)
             text = f"the process {how}. It goes on from its last checkpoint."
-            tell(Event("warn", job.name, text=text))
+            tell(Event("warn", run.name, text=text))
             return
         died = ProcessDied(f"the process {how}. Start the same command again to go on.")
-        self._failures[job.name] = record_failure(job, died)
-        tell(Event("end", job.name, text=self._failures[job.name]))
+        self._failures[run.name] = record_failure(run, died)
+        tell(Event("end", run.name, text=self._failures[run.name]))
 
 
-def _context() -> BaseContext:
+def _context() -> ForkServerContext | SpawnContext:
     """Return how processes are started: from a server that has imported torch, where there is one.
 
     Importing it takes seconds, which each run would pay.
@@ -123,7 +124,7 @@ def _context() -> BaseContext:
     return context
 
 
-def _make(job: Job, sender: Connection, environment: Mapping[str, str]) -> None:
+def _make(run: Run, sender: Connection, environment: Mapping[str, str]) -> None:
     """Make a run in this process, and send its events to the one that started it."""
     from adaptask.experiments.backends.interleaved import Interleaved
 
@@ -138,7 +139,7 @@ def _make(job: Job, sender: Connection, environment: Mapping[str, str]) -> None:
             sender.send(event)
 
     try:
-        Interleaved().run([job], tell)
+        Interleaved().run([run], tell)
     except (OSError, SystemExit):  # nobody listens any more; asked to stop, and saved
         return
 

@@ -22,7 +22,7 @@ from adaptask.experiments.config import RunConfig
 from adaptask.experiments.paper.reproduction import Plan
 from adaptask.experiments.paper.timing import Work, build_step, open_or_noise, seconds
 from adaptask.experiments.run import resolve_auto
-from adaptask.experiments.trials import Trial
+from adaptask.report.study import Arm
 from adaptask.training.machine import choose_device, set_up_process
 
 BUDGET = 12.0
@@ -126,9 +126,9 @@ def _show_trials(planned: Plan, workers: int | None, console: Console) -> None:
     console.print(f"\n{said}")
 
 
-def _groups(trials: Sequence[Trial]) -> list[list[Trial]]:
+def _groups(trials: Sequence[Arm]) -> list[list[Arm]]:
     """Return trials that differ in their sampler alone, together."""
-    groups: dict[str, list[Trial]] = {}
+    groups: dict[str, list[Arm]] = {}
     for trial in trials:
         rest = {k: v for k, v in trial.labels.items() if k not in ("sampler", "alpha", "tau")}
         groups.setdefault(str(rest), []).append(trial)

@@ -23,8 +23,7 @@ from adaptask.experiments.paper.scaling import (
 from adaptask.experiments.paper.target import Choice, Target
 from adaptask.experiments.paper.targets import TARGETS
 from adaptask.experiments.recipes import recipe_notes
-from adaptask.experiments.trials import Trial
-from adaptask.report.study import Citation
+from adaptask.report.study import Arm, Citation, Study
 
 SCHEDULES = ("paper", "cosine")
 TIMING_SECONDS = 60.0
@@ -36,7 +35,7 @@ class Plan:
     """What is to be run of a target."""
 
     target: Target
-    trials: tuple[Trial, ...]
+    trials: tuple[Arm, ...]
     times: tuple[PrintedTime, ...]
     """What is to be timed, where the target is about time."""
     seeds: int
@@ -67,7 +66,7 @@ class Plan:
         """Seconds for each setting that is timed."""
         return max(1.0, TIMING_SECONDS * self.scale)
 
-    def all_trials(self) -> list[Trial]:
+    def all_trials(self) -> list[Arm]:
         """Return the trials of the whole target, of which these are a part, as this plan has them.
 
         A folder may have some of them from another time; they are compared with those of now.
@@ -169,7 +168,7 @@ def plan(
     )
 
 
-def _scheduled(trials: Sequence[Trial], schedule: str) -> list[Trial]:
+def _scheduled(trials: Sequence[Arm], schedule: str) -> list[Arm]:
     """Return the trials with a cosine in the place of constant learning rates, if so wanted."""
     found = []
     for trial in trials:
@@ -181,7 +180,7 @@ def _scheduled(trials: Sequence[Trial], schedule: str) -> list[Trial]:
     return found
 
 
-def _sized(trials: Sequence[Trial], scale: float, device: str) -> list[Trial]:
+def _sized(trials: Sequence[Arm], scale: float, device: str) -> list[Arm]:
     """Return the trials at a scale, with tasks that the data can give, on a device."""
     found = []
     for trial in trials:
@@ -227,7 +226,7 @@ def _deviations(target: Target, choice: Choice, scale: float, schedule: str) -> 
     return found
 
 
-def _smaller_tasks(full: Sequence[Trial], trials: Sequence[Trial]) -> list[str]:
+def _smaller_tasks(full: Sequence[Arm], trials: Sequence[Arm]) -> list[str]:
     """Return which tasks had to become smaller because classes have too few images."""
     found = []
     for before, after in zip(full, trials, strict=True):
@@ -283,18 +282,21 @@ def reproduce(
 
         time_plan(planned, folder)
         return 0
-    from adaptask.experiments.conclusion import run_and_conclude
-    from adaptask.experiments.studies import StudyPlan
+    from adaptask.experiments.study import run_and_conclude
 
-    configs = {trial.name: trial.config for trial in planned.all_trials()}
-    study = StudyPlan(
+    study = Study(
         title=planned.title,
-        trials=planned.trials,
-        seeds=range(planned.seeds),
+        arms=tuple(arm.with_runs(folder, range(planned.seeds)) for arm in planned.trials),
         command=planned.command,
         columns=planned.target.columns,
         notes=planned.notes,
         citations=planned.citations,
+    )
+    configs = {arm.name: arm.config for arm in planned.all_trials()}
+    return run_and_conclude(
+        study,
+        folder,
+        workers=workers,
+        cluster=cluster,
         config_of=lambda arm: configs.get(arm.name),
     )
-    return run_and_conclude(study, folder, workers=workers, cluster=cluster)

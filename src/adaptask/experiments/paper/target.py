@@ -11,8 +11,7 @@ from adaptask.errors import ArgumentError
 from adaptask.experiments.config import SamplerConfig
 from adaptask.experiments.paper.published import PrintedTable, PrintedTime
 from adaptask.experiments.recipes import recipe
-from adaptask.experiments.trials import Trial
-from adaptask.report.study import Citation
+from adaptask.report.study import Arm, Citation
 
 UNIFORM = SamplerConfig(name="uniform")
 GCP = SamplerConfig(name="gcp")
@@ -110,7 +109,7 @@ class Target:
             learners=tuple(learners) or self.learners[:1],
         )
 
-    def trials(self, choice: Choice) -> list[Trial]:
+    def trials(self, choice: Choice) -> list[Arm]:
         """Return what is trained, at full scale; rows that share a setting share its trial."""
         settings = [setting for row in choice.rows for setting in self.settings[row]]
         if self.learners:
@@ -127,7 +126,7 @@ class Target:
 
     def _trial(
         self, setting: Setting, settings: Sequence[Setting], dataset: str, shots: int
-    ) -> Trial:
+    ) -> Arm:
         learner, backbone, sampler = setting.learner, setting.backbone, setting.sampler
         stem = f"{learner}-{backbone}-{dataset}-{shots}shot"
         name = f"{stem}-{setting.label.replace(' ', '-')}"
@@ -150,7 +149,7 @@ class Target:
             printed = self.table.published(method, dataset, shots, backbone)
         is_compared = sampler != UNIFORM and replace(setting, sampler=UNIFORM) in settings
         config = replace(recipe(learner, backbone, dataset, shots), sampler=sampler)
-        return Trial(
+        return Arm(
             name=name,
             labels={key: values[key] for key in self.labels},
             config=replace(config, **self.overrides),

@@ -32,7 +32,7 @@ from adaptask.experiments.paper.scaling import fitted, images_per_class
 from adaptask.experiments.recipes import recipe
 from adaptask.experiments.run import resolve_auto
 from adaptask.report.formats import print_table
-from adaptask.report.table import Cell, Table
+from adaptask.report.tables import Cell, Table
 from adaptask.training.graph import GraphEngine
 from adaptask.training.machine import choose_device
 from adaptask.training.step import TrainingStep

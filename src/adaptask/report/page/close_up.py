@@ -19,7 +19,7 @@ from adaptask.report.page.plots import SCALE, Draw, draw_images, draw_map, draw_
 from adaptask.report.page.potentials import extreme_pairs, mean_within, most_confused
 from adaptask.report.page.sections import Plot, make_plot
 from adaptask.report.page.showcase import Showcase, portrait_of, seeks_hard
-from adaptask.report.records import Portrait
+from adaptask.report.run import Portrait
 
 N_PAIRS = 6
 N_TASKS = 4

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptask.report.records import RunRecord
+from adaptask.report.run import Run
 
 Points = tuple[NDArray[np.int64], NDArray[np.float64]]
 """Steps in ascending order, and the values there."""
@@ -38,7 +38,7 @@ class Curve:
         return np.asarray(self.n_runs == self.n_runs.max(initial=0))
 
 
-def curve_of(records: Sequence[RunRecord], split: str, name: str, *, max_points: int = 60) -> Curve:
+def curve_of(records: Sequence[Run], split: str, name: str, *, max_points: int = 60) -> Curve:
     """Return a metric of several runs over time, each as far as it goes."""
     return aggregate([record.curve(split, name) for record in records], max_points=max_points)
 

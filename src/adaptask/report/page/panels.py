@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from adaptask.report.page.names import clean
-from adaptask.report.records import ForgivingRecord
+from adaptask.report.run import Run
 from adaptask.report.study import Arm, Study
 
 SAMPLER_KEYS = (
@@ -60,12 +59,12 @@ class Series:
     name: str
     sampler: str
     arm: Arm
-    records: tuple[ForgivingRecord, ...]
+    records: tuple[Run, ...]
 
     @property
     def strategy(self) -> str:
         """Which tasks its sampler seeks: `hard` unless the configuration says otherwise."""
-        configs = (record.config.get("sampler", {}) for record in self.records)
+        configs = (record.settings.get("sampler", {}) for record in self.records)
         return next((str(found.get("strategy", "hard")) for found in configs), "hard")
 
 
@@ -84,7 +83,7 @@ class Panel:
         return next(iter([*named, *others]), None)
 
 
-def panels_of(folder: Path, study: Study) -> list[Panel]:
+def panels_of(study: Study) -> list[Panel]:
     """Return the plots of a study, in its order."""
     varying = {
         key
@@ -94,7 +93,7 @@ def panels_of(folder: Path, study: Study) -> list[Panel]:
     groups: dict[tuple[tuple[str, str], ...], list[Series]] = {}
     for arm in study.arms:
         key = tuple((k, v) for k, v in arm.labels.items() if k not in SAMPLER_KEYS)
-        groups.setdefault(key, []).append(_series(folder, arm, varying))
+        groups.setdefault(key, []).append(_series(arm, varying))
     return [
         # A plot that is alone needs no title: the page says what was trained on what.
         Panel(_title(dict(key), varying), dict(key), _with_unlike_names(series))
@@ -102,12 +101,11 @@ def panels_of(folder: Path, study: Study) -> list[Panel]:
     ]
 
 
-def _series(folder: Path, arm: Arm, varying: set[str]) -> Series:
-    records = tuple(ForgivingRecord(folder / run.folder) for run in arm.runs)
-    begun = tuple(record for record in records if record.has_begun and record.is_readable)
+def _series(arm: Arm, varying: set[str]) -> Series:
+    begun = tuple(run for run in arm.runs if run.is_readable)
     sampler = arm.labels.get("sampler", "")
     if not sampler and begun:
-        sampler = str(begun[0].config.get("sampler", {}).get("name", ""))
+        sampler = str(begun[0].settings.get("sampler", {}).get("name", ""))
     parts = [sampler] if sampler else []
     for key in SAMPLER_KEYS[1:]:
         value = arm.labels.get(key, NO_VALUE)

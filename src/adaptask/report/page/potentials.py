@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptask.report.records import ForgivingRecord, Snapshot, snapshot_files
+from adaptask.report.run import Run, Snapshot, snapshot_files
 
 Matrix = NDArray[np.float32]
 
@@ -41,7 +41,7 @@ def spread(items: Sequence[tuple[int, Path]], at_most: int) -> list[tuple[int, P
     return [items[place] for place in places]
 
 
-def pair_snapshots(record: ForgivingRecord, at_most: int) -> list[Snapshot]:
+def pair_snapshots(record: Run, at_most: int) -> list[Snapshot]:
     """Return snapshots of a run that have pair potentials, evenly spread; only these are read.
 
     Those that are damaged are left out.
@@ -49,7 +49,7 @@ def pair_snapshots(record: ForgivingRecord, at_most: int) -> list[Snapshot]:
     last = record.last_snapshot
     if last is None or not has_pairs(last):
         return []
-    files = [file for file in snapshot_files(record.folder / "snapshots") if file[0] <= last.step]
+    files = [file for file in snapshot_files(record.path / "snapshots") if file[0] <= last.step]
     read = (record.snapshot(*file) for file in spread(files, at_most))
     found = [snapshot for snapshot in read if snapshot is not None]
     n_classes = len(_matrix(found[-1]))

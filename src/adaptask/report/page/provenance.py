@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from adaptask.report.page.names import clean
 from adaptask.report.page.panels import Panel
-from adaptask.report.records import ForgivingRecord
+from adaptask.report.run import Run
 from adaptask.report.study import Study
 
 _EXPLAINED = {
@@ -61,13 +60,13 @@ class Provenance:
     seeds: str
 
 
-def provenance_of(folder: Path, study: Study, panels: Sequence[Panel]) -> Provenance:
-    """Return what there is to say of the study in a folder."""
+def provenance_of(study: Study, panels: Sequence[Panel]) -> Provenance:
+    """Return what there is to say of a study."""
     series = {one.arm.name: one for panel in panels for one in panel.series}
     records = [record for one in series.values() for record in one.records]
     n_planned = sum(len(arm.runs) for arm in study.arms)
     n_finished = sum(record.test is not None for record in records)
-    flat = {name: _flat(one.records[0].config) for name, one in series.items() if one.records}
+    flat = {name: _flat(one.records[0].settings) for name, one in series.items() if one.records}
     keys = list(dict.fromkeys(key for settings in flat.values() for key in settings))
     values = {key: {settings.get(key) for settings in flat.values()} for key in keys}
     differing = tuple(key for key in keys if len(values[key]) > 1)
@@ -81,8 +80,8 @@ def provenance_of(folder: Path, study: Study, panels: Sequence[Panel]) -> Proven
         ),
         n_planned=n_planned,
         n_finished=n_finished,
-        troubles=tuple(_troubles(folder, study, records)),
-        damage=tuple(clean(text) for record in records for text in record.damage),
+        troubles=tuple(_troubles(study)),
+        damage=tuple(clean(text) for record in records for text in record.damage.values()),
         common=tuple((key, str(values[key].pop())) for key in keys if len(values[key]) == 1),
         differing=differing,
         arms=tuple(
@@ -105,14 +104,12 @@ def _flat(config: Mapping[str, Any]) -> dict[str, str]:
     return flat
 
 
-def _statement(
-    study: Study, records: Sequence[ForgivingRecord], n_planned: int, n_finished: int
-) -> str:
+def _statement(study: Study, records: Sequence[Run], n_planned: int, n_finished: int) -> str:
     if not records:
         return f"{_count(n_planned, 'run')} planned; none has begun."
 
     def chosen(section: str, key: str) -> str:
-        found = (record.config.get(section, {}).get(key) for record in records)
+        found = (record.settings.get(section, {}).get(key) for record in records)
         return _listed(clean(str(value)) for value in found if value is not None)
 
     seeds = {len(arm.runs) for arm in study.arms}
@@ -142,31 +139,27 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" + "s" * (number != 1)
 
 
-def _troubles(folder: Path, study: Study, records: Sequence[ForgivingRecord]) -> Iterable[Trouble]:
-    begun = {record.folder: record for record in records}
+def _troubles(study: Study) -> Iterable[Trouble]:
     for arm in study.arms:
         for run in arm.runs:
-            record = begun.get(folder / run.folder) or ForgivingRecord(folder / run.folder)
-            if not record.has_begun:
-                state = "not begun"
-            elif not record.is_readable:
-                state = clean(record.damage[0])
-            elif record.is_finished and record.test is None:
-                state = clean(record.damage[-1])
-            elif record.is_finished:
+            if not run.is_readable:
+                state = clean(run.damage.get("config.toml", "not begun"))
+            elif run.test is not None:
                 continue
-            elif record.pruned is not None:
+            elif "test.json" in run.damage:
+                state = clean(run.damage["test.json"])
+            elif run.pruned is not None:
                 state = "given up early, since others were better"
-            elif record.failure is not None:
-                state = f"failed after step {record.steps_done}: {clean(record.failure)}"
-            elif record.steps_done >= record.n_steps:
+            elif run.failure is not None:
+                state = f"failed after step {run.steps_done}: {clean(run.failure)}"
+            elif run.steps_done >= run.n_steps:
                 state = "trained, not tested yet"
             else:
-                state = f"unfinished: {record.steps_done} of {record.n_steps} steps"
+                state = f"unfinished: {run.steps_done} of {run.n_steps} steps"
             yield Trouble(clean(arm.name), run.seed, state)
 
 
-def _versions(records: Sequence[ForgivingRecord]) -> Iterable[tuple[str, str]]:
+def _versions(records: Sequence[Run]) -> Iterable[tuple[str, str]]:
     """Yield what the runs were made in; several values where they differ."""
     found = [environment for record in records for environment in record.environment]
     for key in _VERSIONS:

@@ -276,6 +276,6 @@ def _names_and_way(panel: Panel, n_classes: int) -> tuple[tuple[str, ...], int |
         (p.class_names for p in portraits if p and len(p.class_names) == n_classes),
         ("",) * n_classes,
     )
-    ways = {r.config.get("task", {}).get("n_way") for s in panel.series for r in s.records}
+    ways = {r.settings.get("task", {}).get("n_way") for s in panel.series for r in s.records}
     only = ways.pop() if len(ways) == 1 else None
     return class_labels(names), only if isinstance(only, int) else None

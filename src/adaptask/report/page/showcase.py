@@ -21,7 +21,7 @@ from adaptask.report.page.potentials import (
     pair_snapshots,
     quantise,
 )
-from adaptask.report.records import ForgivingRecord, Portrait, snapshot_files
+from adaptask.report.run import Portrait, Run, snapshot_files
 
 MAX_RUNS = 6
 MAX_FRAMES = 25
@@ -36,7 +36,7 @@ class Showcase:
 
     panel: Panel
     series: Series
-    record: ForgivingRecord
+    record: Run
     portrait: Portrait | None
     uniform: Portrait | None
     """Of the uniform run with the same seed, or else of another."""
@@ -95,13 +95,13 @@ def find_showcases(panels: Sequence[Panel]) -> tuple[list[Showcase], int]:
     return chosen, left_out
 
 
-def _best_record(series: Series) -> ForgivingRecord | None:
+def _best_record(series: Series) -> Run | None:
     """Return the first run with a portrait, or else the one that has come farthest."""
     found = []
     for record in series.records:
-        files = snapshot_files(record.folder / "snapshots")
+        files = snapshot_files(record.path / "snapshots")
         if files:
-            found.append((not (record.folder / "portrait.npz").exists(), -files[-1][0], record))
+            found.append((not (record.path / "portrait.npz").exists(), -files[-1][0], record))
     if not found:
         return None
     record = min(found, key=lambda entry: entry[:2])[2]
@@ -109,7 +109,7 @@ def _best_record(series: Series) -> ForgivingRecord | None:
     return record if last is not None and has_pairs(last) else None
 
 
-def _showcase(panel: Panel, series: Series, record: ForgivingRecord) -> Showcase:
+def _showcase(panel: Panel, series: Series, record: Run) -> Showcase:
     snapshots = pair_snapshots(record, MAX_FRAMES)
     frames = tuple(log_potentials(snapshot) for snapshot in snapshots)
     n_classes = len(frames[-1])

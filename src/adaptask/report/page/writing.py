@@ -30,7 +30,7 @@ from adaptask.report.page.sections import DISTRIBUTION, TRAINING, Plot, counts_p
 from adaptask.report.page.settings_plot import settings_plots
 from adaptask.report.page.showcase import Showcase, find_showcases, heatmap_data, seeks_hard
 from adaptask.report.study import Study
-from adaptask.report.table import Table
+from adaptask.report.tables import Table
 
 FILE = "report.html"
 
@@ -88,13 +88,13 @@ def write_report(
     """
     with _renewed(folder / "tables", _TABLES, [f".{ending}" for ending in formats or ()]):
         _write_tables(folder / "tables", tables, formats or {})
-    panels = panels_of(folder, study)
+    panels = panels_of(study)
     with _renewed(folder / "plots", _PLOTS, (".png", ".svg")):
         pictured = _pictured(folder / "plots", panels, by_validation=study.by_validation)
     content = render(
         study=study,
         # Last: by then it is known which files are damaged.
-        provenance=provenance_of(folder, study, panels),
+        provenance=provenance_of(study, panels),
         tables=_with_notes_once(study, tables),
         verdicts=verdicts,
         headline=headline,

@@ -1,13 +1,21 @@
 """Runs are read back as they were written, and damage is told from absence."""
 
 import json
+import pickle
 import random
 
 import numpy as np
 import pytest
 
 from adaptask.errors import StateError
-from adaptask.report.records import RunRecord, read_metrics, read_snapshots
+from adaptask.report.run import (
+    Run,
+    read_metrics,
+    read_portrait,
+    read_settings,
+    read_snapshots,
+    read_test,
+)
 
 
 @pytest.fixture
@@ -16,44 +24,49 @@ def run(tmp_path, write_run):
 
 
 def test_a_finished_run_is_read_back(run):
-    record = RunRecord(run)
+    record = Run(run)
     assert record.has_begun
     assert record.is_finished
-    assert (record.seed, record.n_steps, record.steps_done) == (3, 1000, 1000)
-    assert record.config["sampler"]["name"] == "gcp"
+    assert (record.settings["seed"], record.n_steps, record.steps_done) == (3, 1000, 1000)
+    assert record.is_readable
+    assert record.settings["sampler"]["name"] == "gcp"
     assert record.test.accuracies.shape == (200,)
     assert record.test.accuracies.mean() == pytest.approx(0.5)
     assert (record.test.loss, record.test.steps) == (1.0, (1000,))
     assert record.failure is None
     assert record.environment[0]["torch"] == "2.13.0"
-    assert [snapshot.step for snapshot in record.snapshots] == [500, 1000]
-    assert record.snapshots[1].class_counts.tolist() == [i * 1000 for i in range(8)]
-    assert record.snapshots[0].distribution[0, 0] == -np.inf
+    snapshots = read_snapshots(run / "snapshots")
+    assert [snapshot.step for snapshot in snapshots] == [500, 1000]
+    assert snapshots[1].class_counts.tolist() == [i * 1000 for i in range(8)]
+    assert snapshots[0].distribution[0, 0] == -np.inf
+    assert record.last_snapshot.step == 1000
     assert record.portrait.class_names[7] == "class 7"
     assert record.portrait.images.shape == (8, 2, 8, 8, 1)
 
 
 def test_a_folder_without_a_run_has_nothing_and_says_no_more(tmp_path):
-    record = RunRecord(tmp_path / "nowhere")
+    record = Run(tmp_path / "nowhere")
     assert not record.has_begun
     assert not record.is_finished
-    assert (record.metrics, record.snapshots, record.environment) == ([], [], [])
+    assert not record.is_readable
+    assert (record.metrics, record.last_snapshot, record.environment) == ([], None, [])
     assert (record.test, record.failure, record.portrait, record.seconds_per_step) == (None,) * 4
     assert record.steps_done == 0
     assert record.curve("train", "loss")[0].shape == (0,)
+    assert (record.settings, record.damage) == ({}, {})
     with pytest.raises(StateError, match=r"config\.toml cannot be read"):
-        record.config  # noqa: B018
+        read_settings(record.path / "config.toml")
 
 
 def test_the_time_of_a_step_leaves_out_what_is_done_once(run):
     # The first record is a second late; all steps take 10 ms.
-    assert RunRecord(run).seconds_per_step == pytest.approx(0.01)
+    assert Run(run).seconds_per_step == pytest.approx(0.01)
 
 
 def write_seconds(run, points):
     lines = [json.dumps({"step": s, "split": "train", "seconds": t}) + "\n" for s, t in points]
     (run / "metrics.jsonl").write_text("".join(lines))
-    return RunRecord(run).seconds_per_step
+    return Run(run).seconds_per_step
 
 
 def test_the_time_of_a_step_is_a_median_over_records_of_any_length(run):
@@ -79,7 +92,7 @@ def test_a_curve_has_the_numbers_of_one_split(run):
         '{"step": 3, "split": "train", "loss": null}\n'
         '{"step": 4, "split": "train", "loss": 1.5}\n'
     )
-    steps, values = RunRecord(run).curve("train", "loss")
+    steps, values = Run(run).curve("train", "loss")
     assert steps.tolist() == [1, 4]
     assert values.tolist() == [2, 1.5]
 
@@ -87,7 +100,7 @@ def test_a_curve_has_the_numbers_of_one_split(run):
 def test_a_torn_last_line_is_left_out(run):
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"step": 1050, "spl')
-    assert RunRecord(run).steps_done == 1000
+    assert Run(run).steps_done == 1000
 
 
 @pytest.mark.parametrize(
@@ -121,25 +134,32 @@ def test_another_bad_line_is_named(run, line):
 def test_a_damaged_test_result_is_no_result(run, content):
     (run / "test.json").write_text(content)
     with pytest.raises(StateError, match=r"test\.json is damaged: .*Remove it and resume"):
-        RunRecord(run).test  # noqa: B018
+        read_test(run / "test.json")
+    record = Run(run)
+    assert (record.test, record.is_finished) == (None, True)
+    assert "test.json is damaged" in record.damage["test.json"]
 
 
 @pytest.mark.parametrize("content", [b"seed = ", b"\xff\xfe", b'seed = "x"', b"seed = 1.5"])
 def test_a_damaged_configuration_is_named(run, content):
     (run / "config.toml").write_bytes(content)
     with pytest.raises(StateError, match=r"config\.toml"):
-        RunRecord(run).seed  # noqa: B018
+        read_settings(run / "config.toml")
+    record = Run(run)
+    assert not record.is_readable
+    assert record.settings == {}
+    assert "config.toml" in record.damage["config.toml"]
 
 
 @pytest.mark.parametrize("content", ["", "{", "{}", "3", "[1, null]"])
 def test_a_damaged_environment_is_not_known(run, content):
     (run / "environment.json").write_text(content)
-    assert RunRecord(run).environment == []
+    assert Run(run).environment == []
 
 
 def test_a_failure_is_read_whatever_its_bytes(run):
     (run / "failure.txt").write_bytes(b"no room on \xff\n")
-    assert RunRecord(run).failure == "no room on \ufffd"
+    assert Run(run).failure == "no room on \ufffd"
 
 
 def damaged(content, generator):
@@ -159,8 +179,8 @@ def test_damaged_arrays_raise_nothing_but_an_error_of_ours(run, name):
     for _ in range(300):
         path.write_bytes(damaged(whole, generator))
         try:
-            RunRecord(run).portrait  # noqa: B018
-            RunRecord(run).snapshots  # noqa: B018
+            read_portrait(run / "portrait.npz")
+            read_snapshots(run / "snapshots")
         except StateError as error:
             messages.append(str(error))
     assert len(messages) > 200
@@ -171,7 +191,7 @@ def test_arrays_that_do_not_fit_are_refused(run):
     parts = dict(np.load(run / "portrait.npz"))
     np.savez(run / "portrait.npz", **(parts | {"class_names": np.array(["a", "b"])}))
     with pytest.raises(StateError, match="do not fit 2 class names"):
-        RunRecord(run).portrait  # noqa: B018
+        read_portrait(run / "portrait.npz")
 
 
 def test_what_is_no_archive_is_refused(run):
@@ -179,7 +199,7 @@ def test_what_is_no_archive_is_refused(run):
         with path.open("wb") as file:
             np.save(file, np.ones(3))
     with pytest.raises(StateError, match="damaged"):
-        RunRecord(run).portrait  # noqa: B018
+        read_portrait(run / "portrait.npz")
     with pytest.raises(StateError, match="damaged"):
         read_snapshots(run / "snapshots")
 
@@ -191,3 +211,12 @@ def test_snapshots_come_in_order_of_steps_and_other_files_are_left_alone(run):
     found = read_snapshots(folder)
     assert [snapshot.step for snapshot in found] == [500, 1000, 12000000]
     assert found[2].distribution is None
+
+
+def test_a_run_reads_each_file_once_and_can_be_sent_to_another_process(run):
+    record = Run(run, 3, "a run")
+    assert pickle.loads(pickle.dumps(record)) == record
+    first = record.metrics
+    (run / "metrics.jsonl").unlink()
+    assert record.metrics is first
+    assert Run(run).metrics == []

@@ -7,13 +7,13 @@ import multiprocessing
 import pytest
 
 from adaptask.errors import ArgumentError
-from adaptask.report.making import make_report
+from adaptask.report.report import make_report
 from adaptask.report.study import Study
 
 
 def test_tables_are_beside_the_page_and_spreadsheets_see_their_encoding(study_folder):
     folder = study_folder({("p", "uniform"): {0: 0.5, 1: 0.51}, ("p", "gcp"): {0: 0.5, 1: 0.52}})
-    _, page = make_report(folder)
+    page = make_report(folder).page
     assert page == folder / "report.html"
     content = (folder / "tables" / "results.csv").read_bytes()
     assert content.startswith(codecs.BOM_UTF8)
@@ -35,6 +35,6 @@ def test_a_study_without_arms_is_refused(tmp_path):
 def test_several_processes_may_make_the_same_report(study_folder):
     folder = study_folder({("p", "uniform"): {0: 0.5, 1: 0.51}, ("p", "gcp"): {0: 0.5, 1: 0.52}})
     with multiprocessing.get_context("fork").Pool(3) as pool:
-        pages = [page for _, page in pool.map(make_report, [folder] * 6, chunksize=1)]
+        pages = [r.page for r in pool.map(make_report, [folder] * 6, chunksize=1)]
     assert pages == [folder / "report.html"] * 6
     assert not list(folder.rglob("*.tmp"))

@@ -1,0 +1,297 @@
+"""A study from its plan to its report: train what is missing, then say what came out."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from adaptask.arguments import check_integer
+from adaptask.atomic_file import not_written
+from adaptask.data import load
+from adaptask.errors import AdaptaskError, ArgumentError, DataError
+from adaptask.experiments.backends import choose_backend
+from adaptask.experiments.backends.base import Event
+from adaptask.experiments.building import (
+    build_evaluator,
+    build_parts,
+    build_schedule,
+    depends_on_steps,
+    open_split,
+)
+from adaptask.experiments.config import MachineConfig, RunConfig, check_config
+from adaptask.experiments.config_file import decisive_settings, dump_config, load_config
+from adaptask.experiments.run import resolve_auto
+from adaptask.experiments.study_display import choose_study_display
+from adaptask.report.report import make_report, print_report
+from adaptask.report.run import Run
+from adaptask.report.study import FILE, Arm, Study, read_study
+from adaptask.training.machine import choose_device
+from adaptask.training.run_folder import FolderLock
+
+if TYPE_CHECKING:
+    from adaptask.experiments.cluster.options import ClusterOptions
+    from adaptask.experiments.cluster.ray_cluster import RayCluster
+
+ConfigOf = Callable[[Arm], RunConfig | None]
+"""How an arm would be configured now; None where that is not known."""
+
+
+def _unknown(arm: Arm) -> RunConfig | None:
+    return None
+
+
+Finish = Callable[[Study], Study]
+
+
+def _unchanged(study: Study) -> Study:
+    return study
+
+
+def run_and_conclude(
+    study: Study,
+    folder: Path,
+    *,
+    workers: int | None,
+    cluster: ClusterOptions,
+    config_of: ConfigOf = _unknown,
+    finish: Finish = _unchanged,
+) -> int:
+    """Make all runs of a study, here or on a cluster, and report it; return the exit status.
+
+    Args:
+        study: What is to be run, as for `run_study`.
+        folder: Where.
+        workers: How many runs at a time; None chooses.
+        cluster: Where the runs are made, if not by this machine alone.
+        config_of: As for `run_study`.
+        finish: As for `run_study`.
+
+    Raises:
+        AdaptaskError: If something cannot be used or done; the message says what to do.
+        KeyboardInterrupt: After Ctrl-C.
+    """
+    machines = cluster.open()
+    grown, failures = run_study(
+        study, folder, workers=workers, cluster=machines, config_of=config_of, finish=finish
+    )
+    print_report(make_report(folder, grown), failures)
+    if machines is not None:
+        machines.keep()
+    return 1 if failures else 0
+
+
+def run_study(
+    study: Study,
+    folder: Path,
+    *,
+    workers: int | None = None,
+    cluster: RayCluster | None = None,
+    config_of: ConfigOf = _unknown,
+    finish: Finish = _unchanged,
+) -> tuple[Study, dict[str, str]]:
+    """Make all runs of a study in a folder; those that are finished are kept.
+
+    The same call goes on after a kill. More seeds or other arms are added to those that the folder
+    has.
+
+    Args:
+        study: What is to be run; its arms and their runs have configurations (`Arm.with_runs`).
+        folder: Where; the runs are below it.
+        workers: How many runs at a time; None chooses: one per core on a CPU; on a GPU several
+            where their steps are small; on a cluster as many as there is room for.
+        cluster: Makes the runs; where there is none, this machine does.
+        config_of: Configures an arm that the folder has and the study does not name, as it would
+            be now, so that the two can be compared.
+        finish: Called when the runs are made; returns the study as it is to be reported.
+
+    Returns:
+        The study with all that the folder has, and why runs failed, by their names.
+
+    Raises:
+        ArgumentError: If something cannot be used, or the folder holds something else.
+        TrainingError: If another process is at work there.
+        KeyboardInterrupt: After Ctrl-C.
+    """
+    runs = _runs_in_order(study)
+    for arm in study.arms:
+        check_config(arm.config)
+    if workers is not None:
+        check_integer("workers", workers, low=1)
+    missing = _missing_datasets(study.arms)
+    possible = [run for run in runs if run.config.data.dataset not in missing]
+    if not possible:
+        raise next(iter(missing.values()))
+    check_buildable({a.name: a.config for a in study.arms if a.config.data.dataset not in missing})
+    with ExitStack() as stack:
+        stack.push(_say_how_to_go_on)
+        if cluster is not None:
+            stack.enter_context(cluster.opened(folder, [run.config for run in possible]))
+        _make(folder)
+        stack.enter_context(FolderLock(folder / "lock").held())
+        if cluster is not None:
+            cluster.fetch()
+        grown = _grown(study, folder, config_of)
+        grown.write(folder)
+        display = choose_study_display(possible)
+        stack.callback(display.close)
+        for error in missing.values():
+            display(Event("warn", "", text=f"Left out: {error}"))
+        if cluster is None:
+            device = choose_device(possible[0].config.machine.device).type
+            backend = choose_backend(workers, [run.config for run in possible], device)
+            failures = backend.run(possible, display)
+        else:
+            cluster.keep()
+            failures = cluster.run(possible, display, workers=workers)
+        finished = finish(grown)
+        if finished != grown:
+            finished.write(folder)
+    for run in runs:
+        if error_of_data := missing.get(run.config.data.dataset):
+            failures[run.name] = str(error_of_data)
+    return finished, {run.name: failures[run.name] for run in runs if run.name in failures}
+
+
+def _runs_in_order(study: Study) -> list[Run]:
+    """Return the runs: all arms of a seed before the next seed, so that pairs are there early.
+
+    Raises:
+        ArgumentError: If there are none, or two have the same folder.
+    """
+    runs = sorted((run for arm in study.arms for run in arm.runs), key=lambda run: run.seed)
+    if not runs:
+        raise ArgumentError("there is nothing to train: no learner, or no sampler, was named.")
+    names: dict[str, str] = {}
+    for run in runs:
+        # Some file systems do not tell A from a.
+        other = names.setdefault(str(run.path).lower(), run.name)
+        if other != run.name:
+            raise ArgumentError(
+                f"{run.name!r} and {other!r} would have the same folder; name one otherwise."
+            )
+    return runs
+
+
+def _missing_datasets(arms: Sequence[Arm]) -> dict[str, DataError]:
+    """Return why datasets cannot be used; one that is made on first use is made now, once."""
+    missing = {}
+    for name in dict.fromkeys(arm.config.data.dataset for arm in arms):
+        try:
+            load(name, "train")
+        except DataError as error:
+            missing[name] = error
+    return missing
+
+
+def _say_how_to_go_on(kind: type[BaseException] | None, *_: object) -> None:
+    if kind in (KeyboardInterrupt, SystemExit):
+        sys.stderr.write("To go on, give the same command again; what is done is kept.\n")
+
+
+def _make(folder: Path) -> None:
+    if folder.is_dir() and not (folder / FILE).exists():
+        found = folder.iterdir()
+        # What a kill leaves before the study is written down does not count.
+        if others := [p.name for p in found if p.name != "lock" and p.suffix != ".tmp"]:
+            raise ArgumentError(
+                f"{folder} exists and holds no study, but {sorted(others)[0]}; choose another "
+                "folder."
+            )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise not_written(folder, error) from error
+
+
+def check_buildable(configs: Mapping[str, RunConfig]) -> None:
+    """Build what each arm is made of, so that what cannot be used is refused before any training.
+
+    Args:
+        configs: Of the arms, by name.
+
+    Raises:
+        AdaptaskError: If a value is out of range, or does not fit the data.
+    """
+    cpu = torch.device("cpu")
+    for name, planned in configs.items():
+        # Machine and storage are for the device on which it is trained.
+        data = replace(planned.data, storage="auto")
+        config = replace(planned, data=data, machine=MachineConfig())
+        tests = config.evaluation
+        few = {"n_episodes": min(2, tests.n_episodes), "n_validation": min(2, tests.n_validation)}
+        config = replace(config, evaluation=replace(tests, **few))
+        try:
+            resolve_auto(planned, cpu)  # what is asked in vain of a machine is so on all of them
+            config = resolve_auto(config, cpu)
+            build_parts(config, open_split(config, "train", cpu), cpu)
+            build_schedule(config)
+            for split in ("val", "test"):
+                build_evaluator(config, split, cpu)
+        except AdaptaskError as error:
+            raise type(error)(f"{name} cannot be trained: {error}") from error
+
+
+def _grown(study: Study, folder: Path, config_of: ConfigOf) -> Study:
+    """Return the study with what the folder has already and it does not name.
+
+    Raises:
+        ArgumentError: If that is another study, or was trained in another way.
+    """
+    if not (folder / FILE).exists():
+        return study
+    before = read_study(folder)
+    if before.arms and study.arms[0].labels.keys() != before.arms[0].labels.keys():
+        raise ArgumentError(
+            f"{folder} holds another study, {before.title!r}; choose another folder."
+        )
+    arms = {arm.name: arm for arm in before.arms}
+    for arm in study.arms:
+        known = arms[arm.name].runs if arm.name in arms else ()
+        runs = {run.seed: run for run in (*known, *arm.runs)}
+        arms[arm.name] = replace(arm, runs=tuple(runs[seed] for seed in sorted(runs)))
+    for arm in arms.values():
+        config = arm.config or config_of(arm)
+        for run in arm.runs:
+            if run.config is not None:
+                _check_continues(run, folder)
+            elif config is not None:
+                _check_comparable(run, replace(config, seed=run.seed), folder)
+    return replace(study, arms=tuple(arms.values()))
+
+
+def _check_continues(run: Run, folder: Path) -> None:
+    """Check that a run which has begun goes on as it began; only its steps may grow."""
+    for key, old, new in _changes(run, run.config):
+        grows = key == "steps" and new > old
+        if not grows or depends_on_steps(run.config):
+            raise ArgumentError(
+                f"{folder} has {run.name} with {key} {old}, now it is {new}. Choose another "
+                "folder, or leave it as it was."
+            )
+
+
+def _check_comparable(run: Run, config: RunConfig, folder: Path) -> None:
+    """Check that a run of the folder which is not planned was trained as the planned ones are."""
+    for key, old, new in _changes(run, config):
+        raise ArgumentError(
+            f"{folder} also has {run.name}, with {key} {old}, now it is {new}: they cannot be "
+            "compared, and one table would show both. Name it as well to train it again or "
+            "further, or choose another folder."
+        )
+
+
+def _changes(run: Run, config: RunConfig) -> list[tuple[str, Any, Any]]:
+    """Return which settings a run was begun with that are others now."""
+    try:
+        begun = load_config(run.path / "config.toml")
+    except ArgumentError:
+        return []  # it has not begun, or the run itself will say what is wrong
+    before, now = decisive_settings(dump_config(begun)), decisive_settings(dump_config(config))
+    keys = sorted({*before, *now})
+    return [(k, before.get(k), now.get(k)) for k in keys if before.get(k) != now.get(k)]

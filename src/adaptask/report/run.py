@@ -1,0 +1,341 @@
+"""A run: where it is, how it is to be made, and what it has recorded so far."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptask.errors import StateError
+from adaptask.parsing import parse_json, parse_toml
+
+FAILURE = "failure.txt"
+"""Why a run failed, in its folder."""
+PRUNED = "pruned.txt"
+"""Why a search has given up a run, in its folder."""
+
+_T = TypeVar("_T")
+_SECTIONS = ("data", "task", "model", "sampler", "evaluation", "machine")
+_LARGEST_NUMBER = 1 << 53
+_LARGEST = 1 << 30
+"""Bytes that the arrays of a file may have in all; those of 10,000 classes have less than half."""
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """What a sampler had learned after a step, and how often each class had been drawn."""
+
+    step: int
+    distribution: NDArray[np.float32] | None
+    """Log potentials, `classes x classes` with -inf on the diagonal, or log weights, `classes`;
+    None of a sampler that learns nothing."""
+    class_counts: NDArray[np.int64] | None
+    """In how many tasks each class has been since the start, `classes`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Portrait:
+    """What was seen and drawn in a run, for a report that has neither the data nor the model."""
+
+    class_names: tuple[str, ...]
+    images: NDArray[np.uint8]
+    """Some of each training class, `classes x images x height x width x channels`."""
+    similarity: NDArray[np.float32]
+    """Cosines between the mean features of the classes, `classes x classes`."""
+    tasks: NDArray[np.int64]
+    """Tasks that the sampler drew after the last step, `tasks x way`."""
+
+
+@dataclass(frozen=True, eq=False)
+class TestResult:
+    """How well the best weights by validation did on the test classes."""
+
+    accuracies: NDArray[np.float64]
+    """Of each episode, 0 to 1; the same episodes in all runs with the same `evaluation`."""
+    loss: float
+    steps: tuple[int, ...]
+    """After which steps the weights were taken."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run, planned, under way or finished.
+
+    Its files are read when they are first asked for, each once. A file that is damaged counts as
+    absent, and `damage` says why, so that everything else can be shown. The functions `read_...`
+    of this module raise an error instead.
+    """
+
+    path: Path
+    """Its folder."""
+    seed: int = 0
+    """As its study has it."""
+    name: str = ""
+    """Unlike those of all other runs of its study."""
+    config: Any = field(default=None, repr=False)
+    """The `RunConfig` of a run that is to be made; None of one that is only read. What the folder
+    says is in `settings`."""
+    open_logger: Callable[[], Any] | None = field(default=None, repr=False)
+    """Makes a logger in the process that makes the run, which may give up the run; picklable."""
+    damage: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What is wrong with files that were read so far, by their names in the folder."""
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is anything to read."""
+        return (self.path / "config.toml").exists()
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether it has settings that can be read; without them nothing is known of it."""
+        return self._settings is not None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it has been tested."""
+        return (self.path / "test.json").exists()
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The content of its config.toml, section by section; empty where there is none."""
+        return self._settings or {}
+
+    @cached_property
+    def _settings(self) -> dict[str, Any] | None:
+        return self._read("config.toml", read_settings)
+
+    @property
+    def n_steps(self) -> int:
+        """How many steps it is to make."""
+        return int(self.settings.get("steps", 0))
+
+    @cached_property
+    def metrics(self) -> list[dict[str, Any]]:
+        """All records; none before the first."""
+        return self._read("metrics.jsonl", read_metrics) or []
+
+    @cached_property
+    def test(self) -> TestResult | None:
+        """The test result; None of a run that has not ended."""
+        return self._read("test.json", read_test)
+
+    @cached_property
+    def portrait(self) -> Portrait | None:
+        """What it looked like at the end; None of a run that has not ended."""
+        return self._read("portrait.npz", read_portrait)
+
+    @cached_property
+    def failure(self) -> str | None:
+        """Why the run failed, if it did."""
+        return self._text(FAILURE)
+
+    @cached_property
+    def pruned(self) -> str | None:
+        """Why the run was given up as one of the worse in a search, if it was."""
+        return self._text(PRUNED)
+
+    @cached_property
+    def environment(self) -> list[dict[str, Any]]:
+        """In what it was made, from which step on; empty where that is not known."""
+        try:
+            found = parse_json((self.path / "environment.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return []
+        entries = found if isinstance(found, list) else []
+        return [entry for entry in entries if isinstance(entry, dict)]
+
+    def snapshot(self, step: int, path: Path) -> Snapshot | None:
+        """Return the snapshot in a file of the run; None where it is damaged."""
+        return self._read(f"snapshots/{path.name}", lambda path: read_snapshot(step, path))
+
+    @cached_property
+    def last_snapshot(self) -> Snapshot | None:
+        """The last that can be read; None where there is none."""
+        files = reversed(snapshot_files(self.path / "snapshots"))
+        return next((found for file in files if (found := self.snapshot(*file))), None)
+
+    @property
+    def steps_done(self) -> int:
+        """How many steps are on record."""
+        return int(self.metrics[-1]["step"]) if self.metrics else 0
+
+    @property
+    def seconds_per_step(self) -> float | None:
+        """Median over the records of the time of a training step; None before the first one."""
+        steps, seconds = self.curve("train", "seconds")
+        points = [(0, 0.0), *zip(steps.tolist(), seconds.tolist(), strict=True)]
+        paces = [
+            (t1 - t0) / (s1 - s0) for (s0, t0), (s1, t1) in pairwise(points) if s1 > s0 and t1 > t0
+        ]
+        # The first has what is done once: kernels chosen, memory fetched.
+        return float(np.median(paces[1:] or paces)) if paces else None
+
+    def curve(self, split: str, name: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return the steps and values of a metric; values that are not numbers are left out."""
+        points = [
+            (r["step"], r[name])
+            for r in self.metrics
+            if r["split"] == split and isinstance(r.get(name), int | float)
+        ]
+        steps = np.array([step for step, _ in points], dtype=np.int64)
+        return steps, np.array([value for _, value in points], dtype=np.float64)
+
+    def _read(self, name: str, read: Callable[[Path], _T]) -> _T | None:
+        path = self.path / name
+        if not path.exists():
+            return None
+        try:
+            return read(path)
+        except StateError as error:
+            self.damage[name] = str(error)
+            return None
+
+    def _text(self, name: str) -> str | None:
+        path = self.path / name
+        try:
+            return path.read_text(encoding="utf-8", errors="replace").strip()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            return f"{path} cannot be read: {error.strerror}."
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Return the content of the config.toml of a run, section by section.
+
+    Raises:
+        StateError: If it cannot be read, or sections, seed or steps are none.
+    """
+    try:
+        settings = parse_toml(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise StateError(f"the configuration {path} cannot be read: {error}.") from error
+    if not all(isinstance(settings.get(name, {}), dict) for name in _SECTIONS):
+        raise StateError(
+            f"{path} is no configuration: each of {', '.join(_SECTIONS)} must be a section."
+        )
+    for name in ("seed", "steps"):
+        value = settings.get(name, 0)
+        if type(value) is not int or value < 0:
+            raise StateError(f"{name} in {path} must be an integer, at least 0; got {value!r}.")
+    return settings
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Return the records of a metrics file, leaving out a last line that is not complete.
+
+    Raises:
+        StateError: If there is no such file, or another line is no record.
+    """
+    try:
+        lines = path.read_bytes().split(b"\n")[:-1]
+    except OSError as error:
+        raise StateError(f"there are no metrics to read at {path}: {error.strerror}.") from error
+    records = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = parse_json(line)
+        except ValueError:
+            record = None
+        if not _is_metrics(record):
+            raise StateError(
+                f"line {number} of {path} is no record with a step and a split: {line[:80]!r}. "
+                "Remove the line."
+            )
+        records.append(record)
+    return records
+
+
+def _is_metrics(record: object) -> bool:
+    if not isinstance(record, dict) or "split" not in record or type(record.get("step")) is not int:
+        return False
+    return record["step"] >= 0 and all(
+        abs(value) < _LARGEST_NUMBER for value in record.values() if type(value) is int
+    )
+
+
+def read_test(path: Path) -> TestResult:
+    """Return the test result in a file.
+
+    Raises:
+        StateError: If it is damaged.
+    """
+    try:
+        found = parse_json(path.read_text(encoding="utf-8"))
+        accuracies = np.array(found["accuracies"], dtype=np.float64)
+        if accuracies.ndim != 1 or not len(accuracies):
+            raise ValueError("it has no list of accuracies")
+        if not ((accuracies >= 0) & (accuracies <= 1)).all():
+            raise ValueError("an accuracy is not between 0 and 1")
+        steps = tuple(int(step) for step in found["steps"])
+        # A loss that is not finite, as of weights that diverged, is written as NaN.
+        return TestResult(accuracies, float(found["loss"]), steps)
+    except Exception as error:  # whatever a file with wrong bytes in it brings about
+        raise StateError(
+            f"the test result {path} is damaged: {error}. Remove it and resume the run, which "
+            "then is tested again."
+        ) from error
+
+
+def read_portrait(path: Path) -> Portrait:
+    """Return the portrait in a file.
+
+    Raises:
+        StateError: If it is damaged.
+    """
+    try:
+        found = _read_arrays(path)
+        names = tuple(str(name) for name in found["class_names"])
+        portrait = Portrait(names, found["images"], found["similarity"], found["tasks"])
+        n, images, tasks = len(names), portrait.images, portrait.tasks
+        if len(images) != n or images.ndim != 5 or portrait.similarity.shape != (n, n):
+            raise ValueError(f"its parts do not fit {n} class names")
+        if tasks.ndim != 2 or tasks.dtype.kind != "i" or not ((tasks >= 0) & (tasks < n)).all():
+            raise ValueError(f"its tasks are not of {n} classes")
+        return portrait
+    except Exception as error:  # whatever a file with wrong bytes in it brings about
+        raise StateError(f"the portrait {path} is damaged: {error}. Remove it.") from error
+
+
+def read_snapshots(folder: Path) -> list[Snapshot]:
+    """Return the snapshots of a folder in order; none where there is no folder.
+
+    Raises:
+        StateError: If a file is damaged.
+    """
+    return [read_snapshot(step, path) for step, path in snapshot_files(folder)]
+
+
+def read_snapshot(step: int, path: Path) -> Snapshot:
+    """Return the snapshot in a file.
+
+    Raises:
+        StateError: If it is damaged.
+    """
+    try:
+        parts = _read_arrays(path)
+    except Exception as error:  # whatever a file with wrong bytes in it brings about
+        raise StateError(f"the snapshot {path} is damaged: {error}. Remove it.") from error
+    return Snapshot(step, parts.get("distribution"), parts.get("class_counts"))
+
+
+def snapshot_files(folder: Path) -> list[tuple[int, Path]]:
+    """Return the steps and files of the snapshots in a folder, in order."""
+    matches = ((re.fullmatch(r"step-(\d+)\.npz", p.name), p) for p in folder.glob("step-*.npz"))
+    return sorted((int(match[1]), path) for match, path in matches if match)
+
+
+def _read_arrays(path: Path) -> dict[str, Any]:
+    # The file is opened here: NumPy leaves one open that turns out to be no archive.
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
+        size = sum(member.file_size for member in found.zip.infolist())
+        if size > _LARGEST:
+            raise ValueError(f"it would take {size / 1e9:,.0f} GB")
+        return {name: found[name] for name in found.files}

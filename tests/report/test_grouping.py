@@ -1,0 +1,160 @@
+"""Without a file of the study, runs tell themselves what they are."""
+
+import re
+
+import pytest
+
+from adaptask.errors import StateError
+from adaptask.report.grouping import find_study
+
+
+def shape(study):
+    """Names, labels, seeds and baselines."""
+    return [(a.name, dict(a.labels), [r.seed for r in a.runs], a.baseline) for a in study.arms]
+
+
+def test_runs_that_differ_by_seed_alone_are_one_arm_and_uniform_is_the_baseline(
+    tmp_path, write_run
+):
+    for learner in ("protonet", "maml"):
+        for sampler in ("gcp", "uniform", "c"):
+            for seed in (1, 0):
+                write_run(
+                    tmp_path / f"{learner}-{sampler}-{seed}",
+                    learner=learner,
+                    sampler=sampler,
+                    seed=seed,
+                )
+    # The options that only one sampler or learner has are no labels: its name says enough.
+    assert shape(find_study(tmp_path)) == [
+        (f"{learner} {sampler}", {"learner": learner, "sampler": sampler}, [0, 1], baseline)
+        for learner in ("maml", "protonet")
+        for sampler, baseline in (
+            ("uniform", None),
+            ("c", f"{learner} uniform"),
+            ("gcp", f"{learner} uniform"),
+        )
+    ]
+
+
+def test_one_run_alone_is_a_study_wherever_one_stands(tmp_path, write_run):
+    write_run(tmp_path / "runs" / "deep" / "run", sampler="gcp", seed=4)
+    for folder, place in (("", "runs/deep/run"), ("runs/deep", "run"), ("runs/deep/run", ".")):
+        study = find_study(tmp_path / folder)
+        [(name, labels, seeds, baseline)] = shape(study)
+        assert (name, seeds, baseline) == ("protonet gcp", [4], None)
+        assert labels == {"learner": "protonet", "sampler": "gcp"}
+        assert study.arms[0].runs[0].path == tmp_path / folder / place
+        assert study.title == (tmp_path / folder).name
+        assert study.command == f"adaptask report {tmp_path / folder}"
+
+
+def test_nested_folders_belong_to_the_same_study(tmp_path, write_run):
+    write_run(tmp_path / "a", sampler="uniform", seed=0)
+    write_run(tmp_path / "b" / "c", sampler="uniform", seed=1)
+    write_run(tmp_path / "a" / "inside", sampler="gcp", seed=0)
+    uniform, gcp = find_study(tmp_path).arms
+    assert [run.path for run in uniform.runs] == [tmp_path / "a", tmp_path / "b/c"]
+    assert [run.path for run in gcp.runs] == [tmp_path / "a/inside"]
+    assert gcp.baseline == uniform.name
+
+
+def test_options_of_the_sampler_are_compared_with_the_same_baseline(tmp_path, write_run):
+    write_run(tmp_path / "u", sampler="uniform")
+    for alpha in (0.5, 2.0):
+        write_run(tmp_path / str(alpha), sampler="gcp", changes={"sampler.alpha": alpha})
+    assert shape(find_study(tmp_path)) == [
+        ("uniform", {"sampler": "uniform", "alpha": "-"}, [0], None),
+        ("gcp 0.5", {"sampler": "gcp", "alpha": "0.5"}, [0], "uniform"),
+        ("gcp 2.0", {"sampler": "gcp", "alpha": "2.0"}, [0], "uniform"),
+    ]
+
+
+def test_arms_are_in_order_of_their_numbers(tmp_path, write_run):
+    for shots in (10, 5, 1):
+        for sampler in ("gcp", "uniform"):
+            changes = {"task.n_shot": shots}
+            write_run(tmp_path / f"{sampler}{shots}", sampler=sampler, changes=changes)
+    assert [arm.name for arm in find_study(tmp_path).arms] == [
+        f"{shots} {sampler}" for shots in (1, 5, 10) for sampler in ("uniform", "gcp")
+    ]
+
+
+def test_a_baseline_must_agree_in_all_but_the_sampler(tmp_path, write_run):
+    write_run(tmp_path / "u", sampler="uniform", steps=500)
+    write_run(tmp_path / "g", sampler="gcp", steps=1000)
+    assert [arm.baseline for arm in find_study(tmp_path).arms] == [None, None]
+
+
+def test_keys_that_shorten_to_the_same_word_are_told_apart(tmp_path, write_run):
+    for i, (way, tested) in enumerate([(5, 5), (20, 5), (20, 20)]):
+        changes = {"task.n_way": way, "evaluation.n_way": tested}
+        write_run(tmp_path / str(i), changes=changes)
+    write_run(tmp_path / "3", changes={"optimiser.name": "sgd"})
+    keys = ["task.n_way", "evaluation.n_way", "optimiser"]
+    arms = find_study(tmp_path).arms
+    assert [list(arm.labels) for arm in arms] == [keys] * 4
+    assert [list(arm.labels.values()) for arm in arms] == [
+        ["5", "5", "adam"],
+        ["5", "-", "sgd"],  # tested as it is trained: not set
+        ["20", "5", "adam"],
+        ["20", "20", "adam"],
+    ]
+
+
+def test_names_that_would_coincide_are_numbered(tmp_path, write_run):
+    for i, (augmentation, dataset) in enumerate([("x", "y z"), ("x y", "z")]):
+        for sampler in ("uniform", "gcp"):
+            changes = {"data.augmentation": augmentation, "data.dataset": dataset}
+            write_run(tmp_path / f"{i}{sampler}", sampler=sampler, changes=changes)
+    found = [
+        (name, labels["dataset"], baseline)
+        for name, labels, _, baseline in shape(find_study(tmp_path))
+    ]
+    assert found == [
+        ("x y z uniform", "y z", None),
+        ("x y z gcp", "y z", "x y z uniform"),
+        ("x y z uniform (2)", "z", None),
+        ("x y z gcp (2)", "z", "x y z uniform (2)"),
+    ]
+
+
+def test_of_runs_alike_in_everything_one_counts_and_a_note_says_so(tmp_path, write_run):
+    for name in ("a", "b"):
+        # Where and how often things are written plays no part.
+        write_run(tmp_path / name, seed=2, changes={"every.log": len(name)})
+    study = find_study(tmp_path)
+    assert [run.path for arm in study.arms for run in arm.runs] == [tmp_path / "a"]
+    [note] = study.notes
+    assert note == ("The run in b is left out: a has the same settings and the same seed, 2.")
+
+
+def test_precision_is_a_difference_and_the_device_is_none(tmp_path, write_run):
+    write_run(tmp_path / "a", seed=0)
+    write_run(tmp_path / "b", seed=1, changes={"machine.device": "cuda"})
+    write_run(tmp_path / "c", changes={"machine.precision": "bfloat16"})
+    assert [(dict(a.labels), len(a.runs)) for a in find_study(tmp_path).arms] == [
+        ({"precision": "bfloat16"}, 1),
+        ({"precision": "float32"}, 2),
+    ]
+
+
+def test_configurations_of_hand_are_told_apart_too(tmp_path):
+    for name, text in {"a": "", "b": "steps = 5", "c": "[sampler]\nalpha = 1"}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.toml").write_text(text)
+    arms = find_study(tmp_path).arms
+    assert len({tuple(arm.labels.items()) for arm in arms}) == 3
+    assert len({arm.name for arm in arms}) == 3
+
+
+def test_a_damaged_configuration_is_left_out_with_a_note(tmp_path, write_run):
+    write_run(tmp_path / "a")
+    write_run(tmp_path / "b", seed=1)
+    (tmp_path / "a" / "config.toml").write_text("= =")
+    study = find_study(tmp_path)
+    assert [[run.path for run in arm.runs] for arm in study.arms] == [[tmp_path / "b"]]
+    assert re.search(r"run in a is left out: .*config\.toml cannot be read", study.notes[0])
+    (tmp_path / "b" / "config.toml").write_text("= =")
+    with pytest.raises(StateError, match=r"config\.toml cannot be read"):
+        find_study(tmp_path)
