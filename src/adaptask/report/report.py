@@ -93,10 +93,9 @@ def print_report(report: Report, failures: Mapping[str, str] | None = None) -> N
     console.print()
     print_table(tables.get("paper") or tables["results"], console)
     console.print()
-    # Of a sweep its notes say which arm was chosen; comparisons of all with one are on the page.
-    notes = report.summary.study.notes
-    for said in notes if report.summary.study.by_validation else report.verdicts:
-        console.print(said, markup=False)
+    # Where validation chooses, a note of the study says what, and test accuracies have no say.
+    for verdict in () if report.summary.study.by_validation else report.verdicts:
+        console.print(verdict, markup=False)
     if failures:
         console.print()
         # What befell many runs, such as a dataset that is missing, is said once.
