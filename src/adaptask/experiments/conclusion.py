@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from adaptask.experiments.cluster.options import ClusterOptions
+    from adaptask.experiments.backends.ray import ClusterOptions
     from adaptask.experiments.studies import StudyPlan
 
 
@@ -22,10 +22,10 @@ def run_and_conclude(
     """
     from adaptask.experiments.studies import run_study
 
-    machines = cluster.open()
-    status = conclude(folder, run_study(plan, folder, workers=workers, cluster=machines))
-    if machines is not None:
-        machines.keep()
+    backend = cluster.backend(folder, workers)
+    status = conclude(folder, run_study(plan, folder, workers=workers, cluster=backend))
+    if backend is not None:
+        backend.upload()
     return status
 
 

@@ -29,7 +29,8 @@ from adaptask.training.folder_lock import FolderLock
 from adaptask.training.machine import choose_device
 
 if TYPE_CHECKING:
-    from adaptask.experiments.cluster.ray_cluster import RayCluster
+    from adaptask.experiments.backends.base import Backend
+    from adaptask.experiments.backends.ray import RayBackend
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def run_study(
     folder: Path,
     *,
     workers: int | None = None,
-    cluster: RayCluster | None = None,
+    cluster: RayBackend | None = None,
 ) -> dict[str, str]:
     """Make all runs of a study in a folder; those that are finished are kept.
 
@@ -76,7 +77,7 @@ def run_study(
         plan: What is to be run.
         folder: Where.
         workers: How many runs at a time; None chooses: one a core on a CPU; on a GPU several
-            where their steps are small; on a cluster as many as there is room for.
+            where their steps are small. A cluster has its own number.
         cluster: Makes the runs; where there is none, this machine does.
 
     Returns:
@@ -101,7 +102,7 @@ def run_study(
     with ExitStack() as stack:
         stack.push(_say_how_to_go_on)
         if cluster is not None:
-            stack.enter_context(cluster.opened(folder, [job.config for job in possible]))
+            stack.enter_context(cluster)
         _make(folder)
         stack.enter_context(FolderLock(folder / "lock").held())
         if cluster is not None:
@@ -111,13 +112,11 @@ def run_study(
         stack.callback(display.close)
         for error in missing.values():
             display(Event("warn", "", text=f"Left out: {error}"))
-        if cluster is None:
+        backend: Backend | None = cluster
+        if backend is None:
             device = choose_device(possible[0].config.machine.device).type
             backend = choose_backend(workers, [job.config for job in possible], device)
-            failures = backend.run(possible, display)
-        else:
-            cluster.keep()
-            failures = cluster.run(possible, display, workers=workers)
+        failures = backend.run(possible, display)
     for job in jobs:
         if error_of_data := missing.get(job.config.data.dataset):
             failures[job.name] = str(error_of_data)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from adaptask.errors import ArgumentError, TrainingError
-from adaptask.experiments.cluster.options import ClusterOptions
+from adaptask.experiments.backends.ray import ClusterOptions
 from adaptask.experiments.paper import estimates, plan_display, timing
 from adaptask.experiments.paper.estimates import Cost, kind_of, measure_costs, run_seconds
 from adaptask.experiments.paper.plan_display import dry_run

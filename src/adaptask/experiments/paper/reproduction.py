@@ -11,7 +11,7 @@ from pathlib import Path
 from adaptask.arguments import check_choice, check_integer, check_number
 from adaptask.atomic_file import not_written
 from adaptask.errors import ArgumentError
-from adaptask.experiments.cluster.options import ClusterOptions
+from adaptask.experiments.backends.ray import ClusterOptions
 from adaptask.experiments.config import RunConfig, check_config
 from adaptask.experiments.paper.datasets_at_hand import check_dataset_name, images_a_class
 from adaptask.experiments.paper.figures import PrintedTime
