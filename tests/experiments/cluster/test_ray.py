@@ -15,6 +15,7 @@ import torch
 
 from adaptask.errors import ArgumentError, TrainingError
 from adaptask.experiments.backends import ray as ray_backend
+from adaptask.experiments.backends import ray_worker
 from adaptask.experiments.backends.base import FAILURE, Event, Job, RunPruned
 from adaptask.experiments.backends.ray import ClusterOptions, RayBackend
 from adaptask.experiments.compare_command import compare
@@ -244,8 +245,8 @@ def test_stopping_asks_all_runs_to_save(longer, tmp_path):
             raise KeyboardInterrupt
 
     start = time.monotonic()
+    options = replace(RAY, storage=f"file://{tmp_path}/storage")
     with pytest.raises(KeyboardInterrupt):
-        options = replace(RAY, storage=f"file://{tmp_path}/storage")
         make(jobs, tmp_path / "study", options, tell=stop_when_two_are_at_work)
     assert time.monotonic() - start < 60
     checkpoints = sorted(tmp_path.rglob("storage/*/last.pt"))
@@ -260,7 +261,7 @@ def test_stopping_asks_all_runs_to_save(longer, tmp_path):
 def test_a_machine_that_lacks_something_says_what(tiny_config, tmp_path, monkeypatch):
     job = Job("run", tiny_config, tmp_path / "run")
     with monkeypatch.context() as patch:
-        patch.setattr(ray_backend, "_software", lambda: "adaptask 0.0.1 and torch 2")
+        patch.setattr(ray_worker, "versions_here", lambda: "adaptask 0.0.1 and torch 2")
         failures = make([job], tmp_path)
     assert f"torch {torch.__version__.partition('+')[0]}, the one" in failures["run"]
     assert "adaptask 0.0.1 and torch 2; install the same" in failures["run"]
@@ -318,9 +319,9 @@ def test_a_run_for_which_no_machine_has_room_is_told_of(tmp_path):
 
 def test_a_folder_that_is_not_shared_is_told_of(tiny_config, tmp_path, monkeypatch):
     job = Job("run", tiny_config, tmp_path / "study" / "run")
-    options = {"url": None, "software": ray_backend._software(), "cache": None}
+    options = {"url": None, "versions": ray_worker.versions_here(), "cache": None}
     with pytest.raises(TrainingError, match=r"does not see the folder .*--storage"):
-        ray_backend._make_run(job, None, **options)
+        ray_worker.make_run(job, None, **options)
     # A run that has ended elsewhere is not taken for one that is here.
     monkeypatch.setattr(ray_backend, "_SECONDS_TO_APPEAR", 0.2)
     with pytest.raises(TrainingError, match="is not shared with the machine"):
@@ -328,10 +329,10 @@ def test_a_folder_that_is_not_shared_is_told_of(tiny_config, tmp_path, monkeypat
 
 
 def test_a_lock_is_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(ray_backend, "_SECONDS_TO_UNLOCK", 0.3)
+    monkeypatch.setattr(ray_worker, "_SECONDS_TO_UNLOCK", 0.3)
     start = time.monotonic()
     with FolderLock(tmp_path / "lock").held():
-        ray_backend._wait_until_unlocked(tmp_path)
+        ray_worker._wait_until_unlocked(tmp_path)
     assert time.monotonic() - start >= 0.3
-    ray_backend._wait_until_unlocked(tmp_path)
+    ray_worker._wait_until_unlocked(tmp_path)
     assert time.monotonic() - start < 2

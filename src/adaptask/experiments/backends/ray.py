@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import logging
 import os
-import platform
 import socket
-import tempfile
 import time
-from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -24,21 +22,17 @@ from tyro.conf import arg
 
 from adaptask.arguments import check_integer
 from adaptask.errors import ArgumentError, TrainingError
-from adaptask.experiments.backends.base import PRUNED, Event, Job, RunPruned, Tell, record_failure
+from adaptask.experiments.backends.base import PRUNED, Event, Job, Tell, record_failure
 from adaptask.experiments.config import RunConfig
 
 if TYPE_CHECKING:
     from adaptask.experiments.backends.storage import StoredFolder
-    from adaptask.training.loggers import Logger
 
-_CACHE = "ADAPTASK_CACHE"
 _SECONDS_BETWEEN_LOOKS = 0.1
 _SECONDS_TO_CONNECT = 5.0
 _SECONDS_TO_SAVE = 60.0
-# File servers take a while to show a file to other machines, and to notice that a worker that
-# held a lock is dead.
 _SECONDS_TO_APPEAR = 10.0
-_SECONDS_TO_UNLOCK = 120.0
+"""File servers take a while to show a file to other machines."""
 
 
 @dataclass(frozen=True)
@@ -218,12 +212,14 @@ class RayBackend:
 
     def _submit(self, job: Job, cpus: float, gpus: float, coordinator: Any) -> Any:
         """Hand a run to Ray; return the task."""
+        from adaptask.experiments.backends import ray_worker
+
         path, stored = job.path.resolve(), self._stored(job.path)
         if stored is None:
             path.parent.mkdir(parents=True, exist_ok=True)
         device, threads = "cuda" if gpus else "cpu", max(1, int(cpus))
         machine = replace(job.config.machine, device=device, threads=threads)
-        task = _import_ray().remote(_make_run)
+        task = _import_ray().remote(ray_worker.make_run)
         task = task.options(
             name=job.name,
             num_cpus=cpus,
@@ -235,8 +231,8 @@ class RayBackend:
             replace(job, config=replace(job.config, machine=machine), path=path),
             coordinator,
             url=None if stored is None else stored.url,
-            software=_software(),
-            cache=os.environ.get(_CACHE),
+            versions=ray_worker.versions_here(),
+            cache=os.environ.get(ray_worker.CACHE),
         )
 
     def _outcome(self, job: Job, task: Any) -> str | None:
@@ -340,172 +336,13 @@ def _wait_for_results(folder: Path) -> None:
         time.sleep(_SECONDS_BETWEEN_LOOKS)
 
 
-class _Coordinator:
-    """An actor on the machine of the command, which workers tell how their runs go.
-
-    It also has the loggers of the runs: what they use, such as the journal of a search, is on this
-    machine.
-    """
-
-    def __init__(self) -> None:
-        self._events: list[Event] = []
-        self._attempts: Counter[str] = Counter()
-        self._loggers: dict[str, Logger] = {}
-
-    def begin(self, job: str) -> int:
-        """Record that a worker begins with a run; return how many have done so."""
-        self._attempts[job] += 1
-        self.close_logger(job)  # of a worker that died
-        self.tell(Event("begin", job))
-        return self._attempts[job]
-
-    def tell(self, event: Event) -> None:
-        """Record an event."""
-        self._events.append(event)
-
-    def take_events(self) -> list[Event]:
-        """Return the events since the last call."""
-        events, self._events = self._events, []
-        return events
-
-    def log(self, job: Job, step: int, split: str, metrics: Mapping[str, float]) -> str | None:
-        """Pass metrics to the logger of a run; return why the run is given up, if it is."""
-        assert job.open_logger is not None
-        try:
-            if job.name not in self._loggers:
-                self._loggers[job.name] = job.open_logger()
-            self._loggers[job.name].log(step, split, metrics)
-        except RunPruned as pruned:
-            return str(pruned)
-        return None
-
-    def close_logger(self, job: str) -> None:
-        """Close the logger of a run, if it is open."""
-        if job in self._loggers:
-            self._loggers.pop(job).close()
-
-
 def _start_coordinator() -> Any:
+    """Start the coordinator on this machine, where loggers find what they use."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+    from adaptask.experiments.backends.ray_worker import Coordinator
+
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     options = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1}
-    return ray.remote(_Coordinator).options(scheduling_strategy=here, **options).remote()
-
-
-def _make_run(
-    job: Job, coordinator: Any, *, url: str | None, software: str, cache: str | None
-) -> str | None:
-    """Make a run in this worker, or resume it; return why it failed, if it did.
-
-    Args:
-        job: The run.
-        coordinator: Is told how it goes.
-        url: Of the run in the storage; None: it is in a folder that all machines share.
-        software: What the machine of the command has.
-        cache: Where datasets are, if that was set there.
-
-    Raises:
-        TrainingError: If the machine or the storage cannot be used; Ray tries again.
-    """
-    from adaptask.experiments.backends.storage import StoredFolder
-
-    if (found := _software()) != software:
-        raise TrainingError(
-            f"the machine {platform.node()} has {found}, the one that started the study "
-            f"{software}; install the same on both."
-        )
-    if cache is not None:
-        os.environ[_CACHE] = cache
-    if url is None:
-        if not job.path.parent.is_dir():
-            raise TrainingError(
-                f"the machine {platform.node()} does not see the folder {job.path.parent}. Choose "
-                "one that all machines share, with --output, or give --storage."
-            )
-        _wait_until_unlocked(job.path)
-        return _train(job, _Connection(job, coordinator))
-    with tempfile.TemporaryDirectory(prefix="adaptask-") as folder:
-        stored = StoredFolder(url, Path(folder) / "run")
-        stored.fetch_run()
-        try:
-            connection = _Connection(job, coordinator, stored)
-            return _train(replace(job, path=stored.path), connection)
-        finally:
-            stored.push_run()
-
-
-def _train(job: Job, connection: _Connection) -> str | None:
-    from adaptask.experiments.backends.interleaved import Interleaved
-
-    if job.open_logger is not None:
-        job = replace(job, open_logger=lambda: connection)
-    return Interleaved().run([job], connection.tell).get(job.name)
-
-
-class _Connection:
-    """Connects a worker with the coordinator: passes events and metrics on, and checkpoints.
-
-    Args:
-        job: The run of the worker.
-        coordinator: Is told the events, and has the logger.
-        stored: The folder of the run and its copy, if there is a storage.
-    """
-
-    def __init__(self, job: Job, coordinator: Any, stored: StoredFolder | None = None) -> None:
-        self._job, self._coordinator, self._stored = job, coordinator, stored
-        self._is_restart = self._call("begin", job.name) > 1
-
-    def _call(self, method: str, *args: Any) -> Any:
-        return _import_ray().get(getattr(self._coordinator, method).remote(*args))
-
-    def tell(self, event: Event) -> None:
-        """Pass an event on; those of the beginning and the end do not come from workers."""
-        if event.kind == "advance":
-            if self._is_restart:
-                self._is_restart = False
-                where = f"from step {event.step} on {platform.node()}"
-                self._warn(f"its worker died; it goes on {where}.")
-            if self._stored is not None:
-                try:
-                    self._stored.push_checkpoint()
-                except TrainingError as error:
-                    self._warn(f"{error} The next checkpoint is tried again.")
-        if event.kind in ("advance", "warn"):
-            self._call("tell", event)
-
-    def log(self, step: int, split: str, metrics: Mapping[str, float]) -> None:
-        """Pass metrics on; `RunPruned` comes back if the logger has raised it."""
-        reason = self._call("log", self._job, step, split, dict(metrics))
-        if reason is not None:
-            raise RunPruned(reason)
-
-    def close(self) -> None:
-        """Close the logger."""
-        self._call("close_logger", self._job.name)
-
-    def _warn(self, text: str) -> None:
-        self._call("tell", Event("warn", self._job.name, text=text))
-
-
-def _software() -> str:
-    """Return what must be the same on all machines; builds of torch for CPU and GPU may mix."""
-    import torch
-
-    from adaptask import __version__
-
-    return f"adaptask {__version__} and torch {str(torch.__version__).partition('+')[0]}"
-
-
-def _wait_until_unlocked(folder: Path) -> None:
-    """Wait for the lock of a run whose worker died; the run itself says if it stays locked."""
-    from adaptask.training.folder_lock import FolderLock
-
-    deadline = time.monotonic() + _SECONDS_TO_UNLOCK
-    while folder.is_dir() and time.monotonic() < deadline:
-        try:
-            with FolderLock(folder / "lock").held():
-                return
-        except TrainingError:
-            time.sleep(0.5)
+    return ray.remote(Coordinator).options(scheduling_strategy=here, **options).remote()
