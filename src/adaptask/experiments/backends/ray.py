@@ -148,14 +148,14 @@ class RayBackend:
         waiting, failures = deque(jobs), {}
         running: dict[Any, Job] = {}
         begun: set[str] = set()
-        coordinator = _start_coordinator()
+        events = _start_events()
         try:
             while waiting or running:
                 while waiting and len(running) < (self._workers or len(jobs)):
                     job = waiting.popleft()
-                    running[self._submit(job, *resources[job.name], coordinator)] = job
+                    running[self._submit(job, *resources[job.name], events)] = job
                 ended, _ = ray.wait(list(running), timeout=_SECONDS_BETWEEN_LOOKS)
-                for event in ray.get(coordinator.take_events.remote()):
+                for event in ray.get(events.take.remote()):
                     begun.add(event.job)
                     tell(event)
                 for task in ended:
@@ -170,7 +170,7 @@ class RayBackend:
             _let_them_save(list(running))
             raise
         finally:
-            ray.kill(coordinator)
+            ray.kill(events)
         return failures
 
     def _stored(self, path: Path) -> StoredFolder | None:
@@ -210,7 +210,7 @@ class RayBackend:
         text = f"No machine of the cluster has {wanted}; runs wait until one joins."
         tell(Event("warn", "", text=text))
 
-    def _submit(self, job: Job, cpus: float, gpus: float, coordinator: Any) -> Any:
+    def _submit(self, job: Job, cpus: float, gpus: float, events: Any) -> Any:
         """Hand a run to Ray; return the task."""
         from adaptask.experiments.backends import ray_worker
 
@@ -229,7 +229,7 @@ class RayBackend:
         )
         return task.remote(
             replace(job, config=replace(job.config, machine=machine), path=path),
-            coordinator,
+            events,
             url=None if stored is None else stored.url,
             versions=ray_worker.versions_here(),
             cache=os.environ.get(ray_worker.CACHE),
@@ -300,7 +300,7 @@ def _check_reachable(address: str) -> None:
 def _let_them_save(tasks: list[Any]) -> None:
     """Ask runs to stop after their step, and wait for them; those not begun are dropped."""
     ray = _import_ray()
-    for task in tasks:
+    for task in reversed(tasks):  # those not begun first, before another makes room for them
         ray.cancel(task, recursive=False)  # interrupts the run, but not what it has to tell
     if tasks:
         _, late = ray.wait(tasks, num_returns=len(tasks), timeout=_SECONDS_TO_SAVE)
@@ -336,13 +336,13 @@ def _wait_for_results(folder: Path) -> None:
         time.sleep(_SECONDS_BETWEEN_LOOKS)
 
 
-def _start_coordinator() -> Any:
-    """Start the coordinator on this machine, where loggers find what they use."""
+def _start_events() -> Any:
+    """Start the actor that workers tell their events, on this machine."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    from adaptask.experiments.backends.ray_worker import Coordinator
+    from adaptask.experiments.backends.ray_worker import Events
 
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     options = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1}
-    return ray.remote(Coordinator).options(scheduling_strategy=here, **options).remote()
+    return ray.remote(Events).options(scheduling_strategy=here, **options).remote()

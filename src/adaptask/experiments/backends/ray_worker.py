@@ -7,83 +7,33 @@ import platform
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import ray
 import torch
 
 from adaptask import __version__
 from adaptask.errors import TrainingError
-from adaptask.experiments.backends.base import Event, Job, RunPruned
+from adaptask.experiments.backends.base import Event, Job
 from adaptask.experiments.backends.interleaved import Interleaved
 from adaptask.experiments.backends.storage import StoredFolder
 from adaptask.training.folder_lock import FolderLock
 from adaptask.training.run_folder import LOCK
-
-if TYPE_CHECKING:
-    from adaptask.training.loggers import Logger
 
 CACHE = "ADAPTASK_CACHE"
 _SECONDS_TO_UNLOCK = 120.0
 """File servers take a while to notice that a worker that held a lock is dead."""
 
 
-class Coordinator:
-    """An actor on the machine of the command, which workers tell how their runs go.
-
-    It also has the loggers of the runs: what they use, such as the journal of a search, is on this
-    machine.
-    """
-
-    def __init__(self) -> None:
-        self._events: list[Event] = []
-        self._attempts: Counter[str] = Counter()
-        self._loggers: dict[str, Logger] = {}
-
-    def begin(self, job: str) -> int:
-        """Record that a worker begins with a run; return how many have done so."""
-        self._attempts[job] += 1
-        self.close_logger(job)  # of a worker that died
-        self.tell(Event("begin", job))
-        return self._attempts[job]
-
-    def tell(self, event: Event) -> None:
-        """Record an event."""
-        self._events.append(event)
-
-    def take_events(self) -> list[Event]:
-        """Return the events since the last call."""
-        events, self._events = self._events, []
-        return events
-
-    def log(self, job: Job, step: int, split: str, metrics: Mapping[str, float]) -> str | None:
-        """Pass metrics to the logger of a run; return why the run is given up, if it is."""
-        assert job.open_logger is not None
-        try:
-            if job.name not in self._loggers:
-                self._loggers[job.name] = job.open_logger()
-            self._loggers[job.name].log(step, split, metrics)
-        except RunPruned as pruned:
-            return str(pruned)
-        return None
-
-    def close_logger(self, job: str) -> None:
-        """Close the logger of a run, if it is open."""
-        if job in self._loggers:
-            self._loggers.pop(job).close()
-
-
 def make_run(
-    job: Job, coordinator: Any, *, url: str | None, versions: str, cache: str | None
+    job: Job, events: Any, *, url: str | None, versions: str, cache: str | None
 ) -> str | None:
     """Make a run in this worker, or resume it; return why it failed, if it did.
 
     Args:
         job: The run.
-        coordinator: Is told how it goes.
+        events: An actor of the class `Events`.
         url: Of the run in the storage; None: it is in a folder that all machines share.
         versions: What `versions_here` returns on the machine of the command.
         cache: Where datasets are, if that was set there.
@@ -105,12 +55,13 @@ def make_run(
                 "one that all machines share, with --output, or give --storage."
             )
         _wait_until_unlocked(job.path)
-        return _train(job, _Connection(job, coordinator))
+        return Interleaved().run([job], _Reporter(job, events)).get(job.name)
     with tempfile.TemporaryDirectory(prefix="adaptask-") as folder:
         stored = StoredFolder(url, Path(folder) / "run")
         stored.fetch_run()
+        job = replace(job, path=stored.path)
         try:
-            return _train(replace(job, path=stored.path), _Connection(job, coordinator, stored))
+            return Interleaved().run([job], _Reporter(job, events, stored)).get(job.name)
         finally:
             stored.push_run()
 
@@ -131,52 +82,64 @@ def _wait_until_unlocked(folder: Path) -> None:
             time.sleep(0.5)
 
 
-def _train(job: Job, connection: _Connection) -> str | None:
-    if job.open_logger is not None:
-        job = replace(job, open_logger=lambda: connection)
-    return Interleaved().run([job], connection.tell).get(job.name)
+class Events:
+    """The events of all workers that the command has not yet seen; an actor of Ray."""
+
+    def __init__(self) -> None:
+        self._events: list[Event] = []
+        self._n_begun: Counter[str] = Counter()
+
+    def begin(self, job: str) -> int:
+        """Record that a worker begins with a run; return how many have done so."""
+        self._n_begun[job] += 1
+        self.tell(Event("begin", job))
+        return self._n_begun[job]
+
+    def tell(self, event: Event) -> None:
+        """Record an event."""
+        self._events.append(event)
+
+    def take(self) -> list[Event]:
+        """Return the events since the last call."""
+        events, self._events = self._events, []
+        return events
 
 
-class _Connection:
-    """Connects a worker with the coordinator: passes events and metrics on, and checkpoints.
+class _Reporter:
+    """Passes the events of a run on, and copies its checkpoints to the storage.
 
     Args:
-        job: The run of the worker.
-        coordinator: Is told the events, and has the logger.
+        job: The run.
+        events: An actor of the class `Events`.
         stored: The folder of the run and its copy, if there is a storage.
     """
 
-    def __init__(self, job: Job, coordinator: Any, stored: StoredFolder | None = None) -> None:
-        self._job, self._coordinator, self._stored = job, coordinator, stored
-        self._is_restart = self._call("begin", job.name) > 1
+    def __init__(self, job: Job, events: Any, stored: StoredFolder | None = None) -> None:
+        self._job, self._events, self._stored = job, events, stored
+        self._is_restart = _result(events.begin.remote(job.name)) > 1
 
-    def _call(self, method: str, *args: Any) -> Any:
-        return ray.get(getattr(self._coordinator, method).remote(*args))
-
-    def tell(self, event: Event) -> None:
-        """Pass an event on; those of the beginning and the end do not come from workers."""
+    def __call__(self, event: Event) -> None:
+        """Pass an event on, except the beginning and the end, which are told by others."""
         if event.kind == "advance":
             if self._is_restart:
                 self._is_restart = False
                 where = f"from step {event.step} on {platform.node()}"
                 self._warn(f"its worker died; it goes on {where}.")
-            if self._stored is not None:
-                try:
-                    self._stored.push_checkpoint()
-                except TrainingError as error:
-                    self._warn(f"{error} The next checkpoint is tried again.")
+            self._push_checkpoint()
         if event.kind in ("advance", "warn"):
-            self._call("tell", event)
+            _result(self._events.tell.remote(event))
 
-    def log(self, step: int, split: str, metrics: Mapping[str, float]) -> None:
-        """Pass metrics on; `RunPruned` comes back if the logger has raised it."""
-        reason = self._call("log", self._job, step, split, dict(metrics))
-        if reason is not None:
-            raise RunPruned(reason)
-
-    def close(self) -> None:
-        """Close the logger."""
-        self._call("close_logger", self._job.name)
+    def _push_checkpoint(self) -> None:
+        if self._stored is not None:
+            try:
+                self._stored.push_checkpoint()
+            except TrainingError as error:
+                self._warn(f"{error} The next checkpoint is tried again.")
 
     def _warn(self, text: str) -> None:
-        self._call("tell", Event("warn", self._job.name, text=text))
+        _result(self._events.tell.remote(Event("warn", self._job.name, text=text)))
+
+
+def _result(call: Any) -> Any:
+    # While `ray.get` waits, Ray would give the CPUs and GPUs of this run to another one.
+    return call.future().result()

@@ -17,8 +17,8 @@ import torch
 from adaptask.arguments import check_choice, check_integer
 from adaptask.atomic_file import not_written
 from adaptask.errors import ArgumentError
-from adaptask.experiments.building import build_model, build_schedule
 from adaptask.experiments.backends.ray import ClusterOptions
+from adaptask.experiments.building import build_model, build_schedule
 from adaptask.experiments.config import RunConfig
 from adaptask.experiments.running import run as train_run
 from adaptask.experiments.study_checks import check_buildable
