@@ -6,7 +6,7 @@ from dataclasses import replace
 import optuna
 import pytest
 
-from adaptask.experiments.backends.ray import ClusterOptions
+from adaptask.experiments.cluster.options import ClusterOptions
 from adaptask.experiments.sweeping.command import sweep
 from adaptask.report.records import RunRecord
 

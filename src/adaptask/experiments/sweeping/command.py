@@ -17,8 +17,8 @@ import torch
 from adaptask.arguments import check_choice, check_integer
 from adaptask.atomic_file import not_written
 from adaptask.errors import ArgumentError
-from adaptask.experiments.backends.ray import ClusterOptions
 from adaptask.experiments.building import build_model, build_schedule
+from adaptask.experiments.cluster.options import ClusterOptions
 from adaptask.experiments.config import RunConfig
 from adaptask.experiments.running import run as train_run
 from adaptask.experiments.study_checks import check_buildable
@@ -33,7 +33,7 @@ from adaptask.experiments.sweeping.space import parse_options
 from adaptask.report.making import make_report
 from adaptask.samplers import build_sampler
 from adaptask.training.displays import choose_display
-from adaptask.training.joining import refuse_launch
+from adaptask.training.distributed import refuse_launch
 from adaptask.training.optimisation import build_optimizer
 
 _IMAGE_SHAPE = (3, 84, 84)
