@@ -19,8 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
 
-from adaptask.experiments.paper.figures import TABLE_3
-from adaptask.experiments.paper.target_trials import METHODS
+from adaptask.experiments.paper.published import METHODS, TABLE_3
 
 OWN, PAPER, QUIET = "#1f4e9c", "#c4570f", "#767676"
 NAMES = {"protonet": "ProtoNet", "matchingnet": "Matching Network"}

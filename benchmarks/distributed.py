@@ -1,17 +1,17 @@
-"""How much quicker two processes make a step than one, and what their messages cost.
+"""How much faster two processes make a step than one, and what their messages cost.
 
     OMP_NUM_THREADS=1 torchrun --nproc-per-node 2 benchmarks/distributed.py
 
-Both processes hold the same parts. In turn, one of them makes a step of 4 tasks by itself while
-the other waits, and both make one of 4 tasks together; each has one thread. Times are those of the
-quickest tenth of the turns, since whatever else runs on the machine only adds to them. The ratio is
-that of both times: 0.5 would be twice as fast. `work` is the processor time of both processes over
-that of one alone: what messages, and everything that both do, add to it.
+Both processes hold the same learner and sampler. In turn, one of them makes a step of 4 tasks by
+itself while the other waits, and both make a step of 4 tasks together; each has one thread. Times
+are those of the fastest tenth of the turns, since other programs on the machine only add to them.
+The ratio is time together over time alone: 0.5 would be twice as fast. `work` is the processor time
+of both processes over that of one alone: it shows what messages and repeated work add.
 
 On two idle cores, torch 2.13, gloo, --seconds 12; 6 to 10 turns each, so that the second figure of
 a ratio is noise:
 
-    feedback, 224 bytes a process: 552 us
+    feedback, 224 bytes per process: 552 us
     gradients, 112832 numbers: 696 us
     whether to stop: 304 us
     setting                        one, ms   all, ms   ratio    work  turns
@@ -19,8 +19,8 @@ a ratio is noise:
     protonet conv4 task 28          1096.2     329.1    0.30    0.57      6
     maml conv4 batch 28              631.3     362.4    0.57    1.12     10
 
-That two take less than half the time of one, with `task`, is a matter of memory: the maps of four
-tasks do not stay near the processor, and are asked of the system anew at every step.
+With `task`, two processes take less than half the time of one because of memory: the maps of four
+tasks do not fit the cache, and are allocated again at every step.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from adaptask.backbones import build_backbone
 from adaptask.data import EpisodeSource, ImageSet
 from adaptask.learners import build_learner
 from adaptask.samplers import build_sampler
+from adaptask.training.distributed import joined
 from adaptask.training.group import ALONE, Group
-from adaptask.training.joining import joined
 from adaptask.training.shared_norm import share_statistics
 from adaptask.training.step import TrainingStep
 
@@ -53,7 +53,7 @@ SETTINGS: tuple[Setting, ...] = (
 
 
 def noise(size: int) -> ImageSet:
-    """Return 64 classes of 30 images of nothing."""
+    """Return 64 classes of 30 images of noise."""
     generator = torch.Generator().manual_seed(0)
     shape = (64 * 30, 3, size, size)
     return ImageSet(
@@ -86,19 +86,19 @@ def build(setting: Setting, group: Group) -> TrainingStep:
 
 
 def seconds(act: Callable[[], object]) -> tuple[float, float]:
-    """Return how long something takes, and how long this process is at work for it."""
+    """Return the wall-clock time and the processor time of a call."""
     start, start_of_work = time.perf_counter(), time.process_time()
     act()
     return time.perf_counter() - start, time.process_time() - start_of_work
 
 
-def quick(times: list[float]) -> float:
-    """Return what the quickest tenth take at most."""
+def fastest(times: list[float]) -> float:
+    """Return the time below which the fastest tenth lie."""
     return sorted(times)[len(times) // 10]
 
 
 def measure(setting: Setting, group: Group, limit: float) -> None:
-    """Let one and all take turns, and print how long each took."""
+    """Alternate between one process and all, and print how long each took."""
     alone, together = build(setting, ALONE), build(setting, group)
     singles: list[tuple[float, float]] = []
     shared: list[tuple[float, float]] = []
@@ -109,11 +109,11 @@ def measure(setting: Setting, group: Group, limit: float) -> None:
             singles.append(seconds(lambda n=number: alone(n)))  # type: ignore[misc]
         group.gather(None)  # both begin at once
         shared.append(seconds(lambda n=number: together(n)))  # type: ignore[misc]
-    work_of_all = sum(group.gather(quick([work for _, work in shared[WARM_UP:]])))
+    work_of_all = sum(group.gather(fastest([work for _, work in shared[WARM_UP:]])))
     if not group.is_first:
         return
-    work_of_one = quick([work for _, work in singles[WARM_UP:]])
-    one, both = (quick([wall for wall, _ in times[WARM_UP:]]) for times in (singles, shared))
+    work_of_one = fastest([work for _, work in singles[WARM_UP:]])
+    one, both = (fastest([wall for wall, _ in times[WARM_UP:]]) for times in (singles, shared))
     name = " ".join(map(str, setting))
     print(
         f"{name:28}{1e3 * one:10.1f}{1e3 * both:10.1f}{both / one:8.2f}"
@@ -123,7 +123,7 @@ def measure(setting: Setting, group: Group, limit: float) -> None:
 
 
 def measure_messages(group: Group, n_turns: int = 300) -> None:
-    """Print what the two messages of a step take by themselves."""
+    """Print how long the messages of a step take by themselves."""
     step = build(SETTINGS[0], group)
     n_own = N_TASKS // group.size
     labels = torch.arange(N_WAY).repeat_interleave(15).expand(n_own, -1)
@@ -136,7 +136,7 @@ def measure_messages(group: Group, n_turns: int = 300) -> None:
         group.exchange(step.sampler, probabilities, labels, step.divergence, n_parts=1)
 
     acts = {
-        f"feedback, {4 * (1 + N_WAY + n_own * N_WAY**2)} bytes a process": exchange,
+        f"feedback, {4 * (1 + N_WAY + n_own * N_WAY**2)} bytes per process": exchange,
         f"gradients, {sum(p.numel() for p in parameters)} numbers": (
             lambda: group.average_gradients(parameters)
         ),
@@ -145,7 +145,7 @@ def measure_messages(group: Group, n_turns: int = 300) -> None:
     for name, act in acts.items():
         times = [seconds(act)[0] for _ in range(n_turns)]
         if group.is_first:
-            print(f"{name}: {1e6 * quick(times):.0f} us", flush=True)
+            print(f"{name}: {1e6 * fastest(times):.0f} us", flush=True)
 
 
 def main() -> None:

@@ -30,12 +30,6 @@ compared takes turns, and the median of the blocks counts. On one H200, torch 2.
       ProtoNet Conv-4, 5-way 1-shot            8 tasks   1.28 ms  6261 episodes/s
       MAML second order Conv-4, 5-way 1-shot   8 tasks  13.12 ms   610 episodes/s
       MAML++ Conv-4, 5-way 1-shot              4 tasks  11.41 ms   350 episodes/s
-    runs at once, ProtoNet, Conv-4, 5-way 1-shot, gcp: milliseconds a step and run, cores busy
-             at most 16 replays ahead    as far ahead as can be
-       1      0.473 ms  0.2               0.473 ms  1.0
-       4      0.245 ms  0.4               0.246 ms  3.9
-       8      0.201 ms  0.6               0.201 ms  6.6
-      12      0.206 ms  0.7               0.206 ms  6.3
     gcp alone, K = 5, microseconds: draw and update of 64 tasks, of one, within a graph
       n =     64       5.4      38.5          5.0       5.7
       n =    351       9.1      37.9          7.4       8.1
@@ -48,9 +42,9 @@ compared takes turns, and the median of the blocks counts. On one H200, torch 2.
 The first three parts are from one process, the others from one each, with one source; what was
 compiled was in the cache of an earlier process. It takes 30 s the first time, 12 s for another
 shape; a second run of the same kind takes what was compiled. The factors in two earlier
-processes: 0.989 to 1.009, geometric mean 1.0029, and 1.001 to 1.012, 1.0048. Sixteen runs at
-once: 0.205 ms. A draw by itself, not within a graph, is as long as its launch, 13 to 23
-microseconds as the host is busy.
+processes: 0.989 to 1.009, geometric mean 1.0029, and 1.001 to 1.012, 1.0048. A draw by itself, not
+within a graph, is as long as its launch, 13 to 23 microseconds as the host is busy. What several
+runs at once take is measured by interleaved.py.
 """
 
 from __future__ import annotations
@@ -58,7 +52,6 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -70,7 +63,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from adaptask.backbones import build_backbone
 from adaptask.data.episodes import EpisodeSource
 from adaptask.data.images import ImageSet
-from adaptask.experiments.paper.figures import TABLE_5
+from adaptask.experiments.paper.published import TABLE_5
 from adaptask.learners import build_learner
 from adaptask.samplers import build_sampler
 from adaptask.training import build_optimizer, graph
@@ -78,7 +71,7 @@ from adaptask.training.step import TrainingStep
 
 DEVICE = "cuda"
 N_CLASSES, N_IMAGES = 64, 600
-PARTS = ("protonet", "ratios", "large", "together", "sampler")
+PARTS = ("protonet", "ratios", "large", "sampler")
 
 
 @dataclass(frozen=True)
@@ -127,6 +120,9 @@ def build(setting: Setting, images: ImageSet) -> Callable[[], None]:
 
     def advance() -> None:
         nonlocal number
+        wait = engine.lead()
+        if wait is not None:
+            wait.synchronize()  # type: ignore[no-untyped-call]
         engine(number)
         number += 1
 
@@ -318,54 +314,6 @@ def sampler_alone(seconds: float) -> None:
         print(f"  exponent of the {name} from 351 to 10,000 classes: {exponent:.2f}")
 
 
-def several_at_once(images: ImageSet, seconds: float) -> None:
-    """Print what a step takes when several runs share the GPU, each in a thread and on a stream."""
-    print(
-        "runs at once, ProtoNet, Conv-4, 5-way 1-shot, gcp: milliseconds a step and run, cores busy"
-    )
-    print(f"         at most {graph._MOST_AHEAD} replays ahead    as far ahead as can be")
-    limits, n_turns = (graph._MOST_AHEAD, 10**9), 3
-    n_steps = int(1e3 * seconds / n_turns)
-    for n_runs in (1, 4, 8, 12, 16):
-        streams = [torch.cuda.Stream() for _ in range(n_runs)]  # type: ignore[no-untyped-call]
-        runs = []
-        for stream in streams:
-            with torch.cuda.stream(stream):
-                runs.append(build(Setting(), images))
-        torch.cuda.synchronize()
-        times: dict[int, list[tuple[float, float]]] = {limit: [] for limit in limits}
-        for limit in limits * n_turns:
-            graph._MOST_AHEAD = limit
-            wall, cpu = advance_together(streams, runs, n_steps)
-            times[limit].append((1e3 * wall / n_steps / n_runs, cpu / wall))
-        graph._MOST_AHEAD = limits[0]
-        shown = [
-            f"{statistics.median(ms):9.3f} ms {statistics.median(cores):4.1f}"
-            for ms, cores in (zip(*found, strict=True) for found in times.values())
-        ]
-        print(f"  {n_runs:2} {(10 * ' ').join(shown)}")
-
-
-def advance_together(
-    streams: Sequence[torch.cuda.Stream], runs: Sequence[Callable[[], None]], n_steps: int
-) -> tuple[float, float]:
-    """Make so many steps of all runs; return the seconds, and those of all cores."""
-
-    def work(stream: torch.cuda.Stream, advance: Callable[[], None]) -> None:
-        with torch.cuda.stream(stream):
-            for _ in range(n_steps):
-                advance()
-            stream.synchronize()
-
-    threads = [threading.Thread(target=work, args=pair) for pair in zip(streams, runs, strict=True)]
-    start, cpu = time.perf_counter(), time.process_time()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return time.perf_counter() - start, time.process_time() - cpu
-
-
 def matrix_peak() -> float:
     """Return the measured peak of a bfloat16 matrix product in TFLOP/s."""
     a, b = (torch.randn(8192, 8192, device=DEVICE, dtype=torch.bfloat16) for _ in range(2))
@@ -390,8 +338,6 @@ def main() -> None:
         peak = matrix_peak()
         print(f"larger settings, gcp, compiled, bfloat16 (MAML: float32); peak {peak:.0f} TFLOP/s")
         large_settings(images, arguments.seconds, peak)
-    if "together" in arguments.only:
-        several_at_once(images, 2 * arguments.seconds)
     if "sampler" in arguments.only:
         sampler_alone(arguments.seconds / 4)
 

@@ -43,7 +43,7 @@ import torch
 
 from adaptask.backbones import build_backbone
 from adaptask.data import open_episodes
-from adaptask.experiments.paper.figures import TABLE_5
+from adaptask.experiments.paper.published import TABLE_5
 from adaptask.learners import build_learner
 from adaptask.samplers import build_sampler
 from adaptask.training import Evaluator, Every, Trainer

@@ -18,8 +18,7 @@ from adaptask.experiments.compare_command import comparison
 from adaptask.experiments.config import RunConfig, check_config
 from adaptask.experiments.config_file import dump_config, parse_config
 from adaptask.experiments.paper.reproduction import plan
-from adaptask.experiments.sweeping.plan import plan_trials
-from adaptask.experiments.sweeping.space import parse_options
+from adaptask.experiments.sweep_space import parse_space, plan_trials
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
@@ -81,8 +80,8 @@ def plan_comparison(*, run, learners, samplers, **_):
 def plan_sweep(*, run, alpha, tau, lr, vary, search, trials, search_seed, **_):
     flags = {"sampler.alpha": alpha, "sampler.tau": tau, "optimiser.lr": lr}
     base = run.config()
-    options = parse_options(base, flags, vary)
-    plan_trials(base, options, search=search, n_trials=trials, seed=search_seed)
+    space = parse_space(base, flags, vary)
+    plan_trials(base, space, search=search, n_trials=trials, seed=search_seed)
 
 
 def plan_reproduction(*, target, dry_run, output, workers, cluster, **choice):

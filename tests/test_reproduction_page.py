@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
-from adaptask.experiments.paper.figures import TABLE_3, TABLE_4
-from adaptask.experiments.paper.target_trials import METHODS
+from adaptask.experiments.paper.published import METHODS, TABLE_3, TABLE_4
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = (DOCS / "reproduction.md").read_text()

@@ -216,7 +216,6 @@ def reproduce(
         cluster: Where the runs are made.
         device: cpu, cuda, or auto: a GPU where there is one.
     """
-    from adaptask.experiments.paper.plan_display import dry_run as show
     from adaptask.experiments.paper.reproduction import plan
     from adaptask.experiments.paper.reproduction import reproduce as run_plan
 
@@ -232,6 +231,8 @@ def reproduce(
         device=device,
     )
     if dry_run:
+        from adaptask.experiments.paper.estimate import dry_run as show
+
         show(planned, workers=workers)
         return 0
     return run_plan(planned, output, workers=workers, cluster=cluster)
@@ -251,10 +252,10 @@ def sweep(
     search_seed: int = 0,
     prune: bool = True,
     output: Annotated[Path | None, arg(metavar="FOLDER")] = None,
+    workers: Annotated[int | None, arg(metavar="INT")] = None,
     cluster: Annotated[ClusterOptions, arg(name="")] = ClusterOptions(),  # noqa: B008, it is frozen
     preset: Annotated[str | None, arg(metavar="NAME")] = None,
     config: Annotated[Path | None, arg(metavar="FILE")] = None,
-    quiet: bool = False,
 ) -> int:
     """Search for good options, by the accuracy in validation.
 
@@ -272,12 +273,12 @@ def sweep(
         search_seed: Decides what random search draws.
         prune: Give up early what is worse than most.
         output: Where the trials are kept; a folder under runs/ where none is given.
+        workers: How many runs at once; by default one per core on a CPU, on a GPU as many as pay.
         cluster: Where the runs are made.
         preset: Start from a published recipe; `adaptask list` shows them.
         config: A TOML file that sets any of the options below; flags win over it.
-        quiet: Say only what goes wrong, and the results.
     """
-    from adaptask.experiments.sweeping.command import sweep as search_options
+    from adaptask.experiments.sweep import sweep as search_options
 
     return search_options(
         run.config(),
@@ -289,23 +290,25 @@ def sweep(
         search_seed=search_seed,
         prune=prune,
         output=output,
-        quiet=quiet,
+        workers=workers,
         cluster=cluster,
         command=("adaptask", *_given),
     )
 
 
 @app.command
-def watch(folder: Positional[Annotated[Path, arg(metavar="FOLDER")]], *, once: bool = False) -> int:
+def watch(
+    folder: Positional[Annotated[Path, arg(metavar="FOLDER")]], *, once: bool = False
+) -> None:
     """Show a running run, comparison or sweep, until it ends or Ctrl-C.
 
     Args:
-        folder: The folder of a run or a study; it need not be there yet.
+        folder: The folder of a run or a study.
         once: Show it once.
     """
-    from adaptask.experiments.watching.command import watch as show
+    from adaptask.experiments.watch import watch as show
 
-    return 0 if show(folder, once=once) else 1
+    show(folder, once=once)
 
 
 @app.command

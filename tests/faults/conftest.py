@@ -15,20 +15,19 @@ SHORTER = "--steps 4 --every.log 1 --every.validate 2 --every.checkpoint 2 --eve
 
 @pytest.fixture(scope="session")
 def left_behind(tiny_cache, tiny_words, tmp_path_factory):
-    """What commands leave: `study`, `run` in it, `sweep`, and `cache`, a prepared dataset."""
+    """What commands leave: `study`, `run` in it, and `cache`, a prepared dataset."""
     folder = tmp_path_factory.mktemp("left-behind")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ADAPTASK_CACHE", str(tiny_cache))
         # Drawing the page takes seconds, and nothing reads it.
         patch.setattr("adaptask.report.making.write_report", lambda folder, *_, **__: folder)
-        study, sweep = folder / "study", folder / "sweep"
+        study = folder / "study"
         shared = [*tiny_words, *SHORTER.split()]
         assert (
             main(["compare", *shared, "--seeds", "1", "--workers", "1", f"--output={study}"]) == 0
         )
-        assert main(["sweep", *shared, "--alpha", "1", "2", "--quiet", f"--output={sweep}"]) == 0
     run = next(path.parent for path in study.rglob("portrait.npz") if "gcp" in str(path))
-    return SimpleNamespace(study=study, run=run, sweep=sweep, cache=tiny_cache / "tiny")
+    return SimpleNamespace(study=study, run=run, cache=tiny_cache / "tiny")
 
 
 # --- kills ----------------------------------------------------------------------------------------

@@ -1,15 +1,12 @@
 """A clock that goes back, or stands still: records, reports and displays take it as it comes."""
 
 import json
-import math
-import os
 import random
 import time
 
 import pytest
 
 from adaptask.cli import main
-from adaptask.experiments.watching.following import FollowedRun, MetricsFollower, Pace
 from adaptask.report.records import RunRecord
 from adaptask.report.study import find_study
 from adaptask.report.summary import summarise
@@ -65,27 +62,3 @@ def test_with_all_clocks_out_of_order_nothing_breaks_and_no_time_is_negative(
     assert pace is None or pace > 0
     summarise(find_study(folder), folder)
     assert main(["watch", str(folder), "--once"]) == 0
-
-
-def test_a_pace_is_never_negative(wild_clocks):
-    pace = Pace()
-    for step in range(200):
-        pace.take(time.monotonic(), step)
-        found = pace.steps_per_second
-        assert found is None or (found > 0 and math.isfinite(found))
-
-
-def test_files_from_the_future_are_followed(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 1, "split": "train"}\n')
-    future = time.time() + 1e6
-    os.utime(path, (future, future))
-    follower = MetricsFollower(path)
-    assert follower.poll()
-    with path.open("a") as file:
-        file.write('{"step": 2, "split": "train"}\n')
-    os.utime(path, (0, 0))
-    assert follower.poll()
-    assert [record["step"] for record in follower.records] == [1, 2]
-    (tmp_path / "config.toml").write_text("steps = 5\nseed = 0\n")
-    FollowedRun(tmp_path).poll()

@@ -25,7 +25,6 @@ from adaptask.data.convert import ImageForm, Piece, decode
 from adaptask.data.safe_pickle import load_pickle
 from adaptask.errors import AdaptaskError, ArgumentError, DataError, StateError
 from adaptask.experiments.config_file import load_config
-from adaptask.experiments.sweeping.plan_file import check_same_sweep
 from adaptask.report import records
 from adaptask.report.records import RunRecord, read_metrics, read_snapshot
 from adaptask.report.study import Arm, PlannedRun, Study, read_study
@@ -146,7 +145,6 @@ NESTED = {
     [
         ("meta.json", read_meta),
         ("study.json", read_study),
-        ("sweep.json", lambda folder: check_same_sweep(folder, [])),
         ("metrics.jsonl", lambda folder: read_metrics(folder / "metrics.jsonl")),
         ("test.json", lambda folder: RunRecord(folder).test),
     ],

@@ -9,9 +9,8 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from adaptask.backbones import build_backbone
 from adaptask.interfaces import Episodes
 from adaptask.learners import LEARNERS, build_learner
-from adaptask.training import compiling
-from adaptask.training.compiling import Compiled
-from adaptask.training.step import training_outcome
+from adaptask.training import step as compiling
+from adaptask.training.step import Compiled, training_outcome
 
 # Compilers import what is deprecated, and look at gradients that are not there.
 pytestmark = [

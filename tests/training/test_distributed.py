@@ -3,22 +3,16 @@
 import os
 import runpy
 import signal
-import time
-from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
-from torch.distributed import HashStore
 
 from adaptask.errors import ArgumentError, TrainingError
 from adaptask.interfaces import Outcome
 from adaptask.learners import LEARNERS
-from adaptask.training import joining
-from adaptask.training.distributed import DistributedGroup
+from adaptask.training.distributed import DistributedGroup, joined, refuse_launch
 from adaptask.training.group import ALONE, Group
-from adaptask.training.joining import _agree_on_name, joined, n_restarts, refuse_launch
 from adaptask.training.metrics import DivergenceWatch
 from adaptask.training.random_state import random_state, set_random_state_of
 from adaptask.training.shared_norm import SharedBatchNorm, share_statistics
@@ -166,7 +160,7 @@ def test_shared_statistics_are_those_of_the_images_of_all(momentum, affine):
     assert torch.allclose(holder.eval()(images), both.eval()(images))
 
 
-def test_one_process_and_layers_that_adapt_keep_their_normalisation():
+def test_one_process_and_layers_that_adapt_keep_their_normalization():
     layers = torch.nn.Sequential(
         torch.nn.BatchNorm2d(2), torch.nn.BatchNorm2d(2, track_running_stats=False)
     )
@@ -205,13 +199,9 @@ def test_what_one_process_found_is_known_in_all():
         other.take(torch.tensor([-1, 7]), torch.tensor([[0, 0], [2, 1]]))
 
 
-class NobodyElse:
-    rank, size = 1, 4
-
-
 def group_on_a_machine(local_size, monkeypatch, n_devices):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: n_devices)
-    return DistributedGroup(NobodyElse(), local_rank=1, local_size=local_size)
+    return DistributedGroup(1, 4, local_rank=1, local_size=local_size)
 
 
 @pytest.mark.parametrize(
@@ -265,9 +255,9 @@ def launched(monkeypatch, **changed):
 def test_a_process_that_nobody_launched_is_alone(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "4")  # some clusters set it for every process
     refuse_launch("compare")
-    assert n_restarts() == 0
     with joined() as group:
         assert group is ALONE
+        assert not group.is_restart
 
 
 def test_what_one_process_does_is_refused_to_several(monkeypatch):
@@ -282,35 +272,11 @@ def test_a_damaged_environment_is_named(monkeypatch):
         pass
 
 
-def names_agreed_on(store, size):
-    """The names that processes come to, of which the first one is early."""
-
-    def join(rank):
-        time.sleep(0.1 * rank)
-        return _agree_on_name(store, rank, size)
-
-    with ThreadPoolExecutor(size) as processes:
-        return list(processes.map(join, range(size)))
-
-
-@pytest.mark.parametrize("size", [1, 3])
-def test_processes_agree_on_a_name_that_those_before_them_did_not_have(size):
-    store = HashStore()  # which outlives them, as that of torchrun does
-    attempts = [names_agreed_on(store, size) for _ in range(3)]
-    assert [len(set(names)) for names in attempts] == [1, 1, 1]
-    assert len({names[0] for names in attempts}) == 3
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_processes_agree_though_one_before_them_died_while_it_joined(monkeypatch, rank):
-    store = HashStore()
-    store.set_timeout(timedelta(seconds=0.1))
-    with monkeypatch.context() as context:
-        context.setattr(joining, "_TIMEOUT", timedelta(seconds=0.1))
-        with pytest.raises(RuntimeError, match="not all of them came" if rank == 0 else None):
-            _agree_on_name(store, rank, 2)
-    store.set_timeout(timedelta(seconds=10))
-    assert len(set(names_agreed_on(store, 2))) == 1
+def test_machines_that_could_not_agree_on_a_restart_are_told_what_to_set(monkeypatch):
+    restarts = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_MAX_RESTARTS": "1"}
+    launched(monkeypatch, GROUP_WORLD_SIZE="2", **restarts)
+    with pytest.raises(ArgumentError, match="TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"), joined():
+        pass
 
 
 class TwoInOneProcess(DistributedGroup):
@@ -325,7 +291,7 @@ class AnySampler:
 
 
 def test_a_sampler_of_another_kind_gets_every_query_in_the_order_of_the_draw():
-    group = TwoInOneProcess(NobodyElse(), local_rank=0, local_size=2)
+    group = TwoInOneProcess(1, 4, local_rank=0, local_size=2)
     watch = DivergenceWatch(torch.device("cpu"), 2, is_alone=False)
     # Of two parts of a step, this process had two tasks each.
     probabilities = torch.arange(4.0).view(4, 1, 1).expand(4, 3, 2)

@@ -56,7 +56,7 @@ def compare(
     """
     from adaptask.experiments.conclusion import run_and_conclude
     from adaptask.experiments.studies import StudyPlan
-    from adaptask.training.joining import refuse_launch
+    from adaptask.training.distributed import refuse_launch
 
     refuse_launch("compare")
     check_integer("seeds", seeds, low=1)

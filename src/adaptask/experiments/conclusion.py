@@ -52,7 +52,8 @@ def conclude(folder: Path, failures: Mapping[str, str] | None = None) -> int:
     tables = {table.name: table for table in tables_of(summary)}
     print_table(tables.get("paper") or tables["results"], console)
     console.print()
-    for verdict in verdicts(summary):
+    # Where validation chooses, a note of the study says what, and test accuracies have no say.
+    for verdict in [] if summary.study.by_validation else verdicts(summary):
         console.print(verdict, markup=False)
     if failures:
         console.print()

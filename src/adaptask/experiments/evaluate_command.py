@@ -16,8 +16,8 @@ from adaptask.experiments.building import build_evaluator, build_model, with_wei
 from adaptask.experiments.config import RunConfig
 from adaptask.experiments.config_file import load_config, no_run_in
 from adaptask.experiments.run import half_precision_pays
+from adaptask.training.distributed import refuse_launch
 from adaptask.training.evaluation import Evaluation
-from adaptask.training.joining import refuse_launch
 from adaptask.training.machine import choose_device
 from adaptask.training.records import MetricsLog
 from adaptask.training.run_folder import RunFolder

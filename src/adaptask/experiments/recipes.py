@@ -1,13 +1,14 @@
 """The settings in which the paper trains, taken from the implementations that it names.
 
 What the paper says itself comes first: Conv-4 has 64 filters, tests have 1000 episodes of 15
-queries a class. What it leaves open is as in the code that it names. A recipe takes any dataset;
+queries per class. What it leaves open is as in the code that it names. A recipe takes any dataset;
 one that is not in the literature gets the settings of CIFAR-FS. What cannot be set here is listed
 in `docs/reproduce.md`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from adaptask.arguments import check_choice
@@ -91,8 +92,9 @@ def metaoptnet(
 def closer_look(learner: str, dataset: str, shots: int) -> RunConfig:
     """Return the recipe of CloserLookFewShot (Chen et al. 2019) for `protonet` or `matchingnet`.
 
-    Adam at 1e-3, one 5-way task of 16 queries a class a step; 600 epochs of 100 steps for 1 shot,
-    400 for 5. Their Matching Network has full context, read as often as there are support images.
+    Adam at 1e-3, one 5-way task of 16 queries per class per step; 600 epochs of 100 steps for
+    1 shot, 400 for 5. Their Matching Network has full context, read as often as there are support
+    images.
 
     Two things are ours. They validate on 100 episodes after every epoch, so that the best of 600
     is the luckiest; here on 200 after every fifth. Their augmentation is made for images of 84
@@ -122,7 +124,7 @@ def how_to_train_maml(learner: str, dataset: str, shots: int) -> RunConfig:
 
     As in its `mini-imagenet_{maml,maml++}-mini-imagenet_{1,5}_2_0.01_48_5_0.json` at commit
     0cbec87: 100 epochs of 500 steps of 2 tasks, Adam at 1e-3, 5 inner steps of 0.01, 15 queries,
-    no augmentation, 600 validation episodes an epoch, and the five best epochs as an ensemble. The
+    no augmentation, 600 validation episodes per epoch, and the five best epochs as an ensemble. The
     learning rate falls to 0.001 from 0.001, and second order starts at epoch -1: these files
     switch both annealings of MAML++ off.
     """
@@ -148,7 +150,7 @@ def reptile(dataset: str, shots: int) -> RunConfig:
     step towards the adapted weights falls from 1 to 0; 50 inner steps in tests. Reptile-Pytorch,
     which the paper names, is not followed: its README says that miniImageNet does not work, and
     what it follows is the gradient of the query loss after adaptation, first-order MAML. From it
-    comes that the queries of a test are normalised together.
+    comes that the queries of a test are normalized together.
     """
     return RunConfig(
         steps=100_000,
@@ -185,6 +187,60 @@ def recipe(learner: str, backbone: str, dataset: str, shots: int) -> RunConfig:
     if learner in ("maml", "maml++"):
         return how_to_train_maml(learner, dataset, shots)
     return closer_look(learner, dataset, shots)
+
+
+_METAOPTNET_NOTES = (
+    "ResNet-12 and its training are those of MetaOptNet, whose figures the paper quotes for the "
+    "rows without gcp: 64-160-320-640 filters, features not averaged. The paper's text describes "
+    "filters that double from 64 and a mean-pooling layer.",
+    "Open: shots of ProtoNet in training. We take those of the test, as Snell et al. advise. The "
+    "heads of MetaOptNet train with its shots (5 on CIFAR-FS, else 15) and are tested with others.",
+    "MetaOptNet validates with 5 shots; here validation has the shots of the test, since the two "
+    "are separate runs.",
+)
+_CLOSER_LOOK_NOTES = (
+    "ProtoNet and Matching Network train as in CloserLookFewShot: Adam at 1e-3, one 5-way task of "
+    "16 queries per class per step, 60,000 steps for 1 shot and 40,000 for 5.",
+    "Open: whether training images are augmented, which is an option of that code. We augment, as "
+    "its paper does: a random box of 8 to 100 % of the image stretched to its size, color jitter, "
+    "flip. At 32 pixels, where such a box has down to 9 x 9 of them, images are padded by 4, "
+    "cropped and flipped instead. Characters are not augmented.",
+    "Not as in that code: validation has 200 episodes every 500 steps instead of 100 every 100, "
+    "negative cosines are kept, and test images are not cropped to their middle 87 %.",
+)
+_MAML_NOTES = (
+    "MAML and MAML++ train as the configuration files of HowToTrainYourMAMLPytorch say: 50,000 "
+    "steps of 2 tasks, 5 inner steps of 0.01, no augmentation, an ensemble of the five best of 100 "
+    "epochs. These files switch off what the paper on MAML++ describes as annealing of the "
+    "learning rate and of the derivative order; that paper has 4 tasks per step for 1 shot.",
+    "Conv-4 has the 64 filters of the paper's text; those files have 48.",
+    "Not as in that code: on ImageNet it clips every entry of the gradient at 10, and its MAML "
+    "does not adapt the weights of normalization to a task.",
+)
+_REPTILE_NOTES = (
+    "Reptile trains as in the code of Nichol et al. The paper names Reptile-Pytorch, which says of "
+    "itself that miniImageNet does not work, and which follows the gradient of the query loss "
+    "after adaptation instead of moving towards the adapted weights.",
+    "Reptile has no queries; 5 images per class are held out for the sampler to learn from. Open: "
+    "whether queries of a test are normalized together. They are, as in Reptile-Pytorch.",
+)
+_CONV4_NOTES = {
+    "matchingnet": _CLOSER_LOOK_NOTES,
+    "protonet": _CLOSER_LOOK_NOTES,
+    "reptile": _REPTILE_NOTES,
+    "maml": _MAML_NOTES,
+    "maml++": _MAML_NOTES,
+}
+
+
+def recipe_notes(configs: Iterable[RunConfig]) -> tuple[str, ...]:
+    """Return what the reader of a study must know of the recipes of its runs, each note once."""
+    found: dict[str, None] = {}
+    for model in (config.model for config in configs):
+        is_conv4 = model.backbone == "conv4"
+        notes = _CONV4_NOTES[model.learner] if is_conv4 else _METAOPTNET_NOTES
+        found |= dict.fromkeys(notes)
+    return tuple(found)
 
 
 def _suited(augmentation: str, dataset: str) -> str:

@@ -18,7 +18,7 @@ from torch import nn
 
 from adaptask.atomic_file import replace_file
 from adaptask.errors import ArgumentError
-from adaptask.experiments.backends.base import FAILURE
+from adaptask.experiments.backends.base import FAILURE, PRUNED
 from adaptask.experiments.building import (
     build_evaluator,
     build_trainer,
@@ -30,7 +30,7 @@ from adaptask.experiments.config_file import dump_config, load_config, parse_con
 from adaptask.experiments.portrait import save_portrait
 from adaptask.learners import LEARNERS, AdaptingLearner, Ensemble
 from adaptask.parsing import parse_json
-from adaptask.training.best import Checkpoint
+from adaptask.training.checkpoints import Checkpoint
 from adaptask.training.device_steps import DeviceSteps
 from adaptask.training.displays import Display
 from adaptask.training.evaluation import Evaluation, Evaluator
@@ -77,25 +77,17 @@ def run_steps(
     Raises:
         AdaptaskError: If something cannot be used or done, or the folder holds another run.
     """
-    check_config(config)
     with group.together():
+        check_config(config)
         device = choose_device(config.machine.device, group)
         begun = _begun(path)
         if begun is not None:
             config = keep_precision(config, begun)
         config = resolve_auto(config, device, n_processes=group.size)
         folder = RunFolder(path, dump_config(config))
-        is_done = False
-        if group.is_first:
-            if resume is None:
-                resume = folder.config.exists() or folder.last_checkpoint() is not None
-                is_done = resume and _tested_after(folder) == config.steps
-            if resume:
-                check_same_run(config, folder)
-            else:
-                folder.check_is_free()
-    is_done, resume = group.from_first((is_done, bool(resume)))
-    if is_done:
+        start = _choose_start(config, folder, resume) if group.is_first else ""
+    start = group.from_first(start)
+    if start == "done":
         return
     with group.together():
         trainer, tester = _build(config, device, folder, display, group)
@@ -104,10 +96,10 @@ def run_steps(
         with group.together():
             if group.is_first:
                 held.enter_context(folder.locked())
-                if not resume:
+                if start == "begin":
                     folder.n_processes = group.size
                     folder.create(device)
-        if resume:
+        if start == "resume":
             if group.is_first and _tested_after(folder) != config.steps:
                 # It tells that a run has ended: it goes before config.toml says how many steps
                 # are to be made now, or a kill in between would leave a run that looks finished.
@@ -115,7 +107,7 @@ def run_steps(
             trainer.resume()
         with group.together():
             if group.is_first:
-                named = [_open_logger(name, config, trainer, resume) for name in log]
+                named = [_open_logger(name, config, trainer, start) for name in log]
                 trainer.loggers += [*named, *loggers]
         try:
             yield from _fit(trainer, config, folder, stop)
@@ -123,6 +115,22 @@ def run_steps(
         finally:
             for logger in trainer.loggers:
                 logger.close()
+
+
+def _choose_start(config: RunConfig, folder: RunFolder, resume: bool | None) -> str:
+    """Return whether to `begin`, to `resume`, or to leave alone a run that is `done`.
+
+    Raises:
+        AdaptaskError: If the folder does not allow it.
+    """
+    does_what_fits = resume is None
+    if does_what_fits:
+        resume = folder.has_begun
+    if not resume:
+        folder.check_is_free()
+        return "begin"
+    check_same_run(config, folder)
+    return "done" if does_what_fits and _tested_after(folder) == config.steps else "resume"
 
 
 def _build(
@@ -144,10 +152,10 @@ def _build(
     return trainer, tester
 
 
-def _open_logger(name: str, config: RunConfig, trainer: Trainer, resume: bool) -> Logger:
+def _open_logger(name: str, config: RunConfig, trainer: Trainer, start: str) -> Logger:
     assert trainer.folder is not None
     if name == "tensorboard":
-        purge_step = trainer.step + 1 if resume else None
+        purge_step = trainer.step + 1 if start == "resume" else None
         return TensorBoardLogger(trainer.folder.path, purge_step=purge_step)
     return WandbLogger(trainer.folder.path, config=asdict(config))
 
@@ -244,7 +252,8 @@ def _keep(
     save_portrait(folder.path, shown, trainer.sampler, trainer.source)  # type: ignore[arg-type]
     steps = [checkpoint.step for checkpoint in best] or [trainer.step]
     record = {**result.summary(), "steps": steps, "accuracies": result.accuracies.tolist()}
-    (folder.path / FAILURE).unlink(missing_ok=True)
+    for outdated in (FAILURE, PRUNED):
+        (folder.path / outdated).unlink(missing_ok=True)
     replace_file(folder.path / TEST, json.dumps(record).encode())
     for logger in trainer.loggers:
         logger.log(trainer.step, "test", result.summary())

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,12 +26,13 @@ from adaptask.experiments.study_checks import (
 from adaptask.experiments.study_display import choose_study_display
 from adaptask.experiments.trials import Trial, check_trials
 from adaptask.report.study import FILE, Citation, Study, read_study
-from adaptask.training.folder_lock import FolderLock
 from adaptask.training.machine import choose_device
+from adaptask.training.run_folder import FolderLock
 
 if TYPE_CHECKING:
     from adaptask.experiments.backends.base import Backend
     from adaptask.experiments.backends.ray import RayBackend
+    from adaptask.training.loggers import Logger
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,12 @@ class StudyPlan:
     citations: tuple[Citation, ...] = ()
     config_of: ConfigOf = lambda arm: None
     """Configures an arm that the folder has and that is none of the trials, as it would be now."""
+    by_validation: bool = False
+    """Whether validation is to choose the best trial, as in a sweep."""
+    open_logger: Callable[[Path], Logger] | None = None
+    """Makes the logger of the run in a folder, where the run is made; it must be picklable."""
+    finish: Callable[[Path], None] = lambda folder: None
+    """Is given the study's folder when all runs have been made, before the report."""
 
     def study(self) -> Study:
         """Return it as the report knows it."""
@@ -58,6 +66,7 @@ class StudyPlan:
             columns=self.columns,
             notes=self.notes,
             citations=self.citations,
+            by_validation=self.by_validation,
         )
 
 
@@ -117,6 +126,7 @@ def run_study(
             device = choose_device(possible[0].config.machine.device).type
             backend = choose_backend(workers, [job.config for job in possible], device)
         failures = backend.run(possible, display)
+        plan.finish(folder)
     for job in jobs:
         if error_of_data := missing.get(job.config.data.dataset):
             failures[job.name] = str(error_of_data)
@@ -161,7 +171,8 @@ def _jobs(plan: StudyPlan, folder: Path) -> list[Job]:
         for trial in plan.trials:
             (planned,) = trial.arm([seed]).runs
             path = folder / planned.folder
-            jobs.append(Job(f"{trial.name}, seed {seed}", trial.seeded(seed), path))
+            opens = plan.open_logger and partial(plan.open_logger, path.resolve())
+            jobs.append(Job(f"{trial.name}, seed {seed}", trial.seeded(seed), path, opens))
     return jobs
 
 

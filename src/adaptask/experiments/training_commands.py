@@ -10,8 +10,8 @@ from adaptask.experiments.config import RunConfig
 from adaptask.experiments.run import run_steps
 from adaptask.training.device_steps import finish
 from adaptask.training.displays import Unseen, choose_display
+from adaptask.training.distributed import joined
 from adaptask.training.group import ALONE, Group
-from adaptask.training.joining import joined, n_restarts
 from adaptask.training.loggers import check_installed
 from adaptask.training.run_folder import RunFolder
 
@@ -45,27 +45,19 @@ def train(
     Raises:
         AdaptaskError: If something cannot be used or done; the message says what to do.
     """
-    for name in log:
-        check_installed(name)
     path = output or default_output(config)
     with joined() as group:
-        # Of the machines, torchrun counts a restart only where a process died.
-        n_starts_before = max(group.gather(n_restarts()))
-        resume = group.from_first(resume or _was_restarted(path, n_starts_before))
+        with group.together():
+            for name in log:
+                check_installed(name)
+        resume = resume or (group.is_restart and RunFolder(path).has_begun)
         display = choose_display(quiet=quiet, stream=sys.stderr) if group.is_first else Unseen()
-        steps = run_steps(config, path, resume=resume, display=display, log=log, group=group)
         try:
-            finish(steps)
+            finish(run_steps(config, path, resume=resume, display=display, log=log, group=group))
         except (KeyboardInterrupt, SystemExit):
             if (path / "config.toml").exists():
                 display.message(f"To go on: {_launcher(group)} train --resume {path}")
             raise
-
-
-def _was_restarted(path: Path, n_starts_before: int) -> bool:
-    """Return whether torchrun has started again what has begun in this folder."""
-    folder = RunFolder(path)
-    return n_starts_before > 0 and (folder.config.exists() or folder.last_checkpoint() is not None)
 
 
 def _launcher(group: Group) -> str:

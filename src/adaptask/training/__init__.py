@@ -7,13 +7,12 @@ In short:
     Trainer(learner, sampler, source).fit(2000)
 """
 
-from adaptask.training.best import Checkpoint
+from adaptask.training.checkpoints import Checkpoint
 from adaptask.training.displays import choose_display
+from adaptask.training.distributed import joined
 from adaptask.training.evaluation import Evaluation, Evaluator
-from adaptask.training.every import Every
-from adaptask.training.joining import joined
 from adaptask.training.optimisation import StepSchedule, build_optimizer, constant, cosine
-from adaptask.training.trainer import Trainer
+from adaptask.training.trainer import Every, Trainer
 
 __all__ = [
     "Checkpoint",

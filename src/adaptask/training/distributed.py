@@ -1,64 +1,78 @@
-"""Several processes that make one run together, by messages of torch.distributed.
+"""One run of several processes, which torchrun starts and torch.distributed connects.
 
-Everything is drawn in every process alike, and each learns from its share of the tasks. In a step
-two messages go round: the means of the gradients, and what the sampler learns from. Hence
-weights, potentials and generators have the same bits everywhere, and the run is the one that a
-single process would make, but for rounding.
+Every process draws all tasks from the same generators and learns from its share of them. A step
+sends two messages: the mean gradients, and the feedback for the sampler. Hence weights, potentials
+and generators have the same bits in all processes, and the run is the one that a single process
+would make, except for rounding.
 
-Gradients are averaged in one message after the backward pass, not by `DistributedDataParallel`:
-that one listens to a module's `forward`, and sees neither a `training_step` nor gradients which
-are computed by hand, as those of MAML and Reptile.
+Gradients are averaged in one message after the backward pass, not by `DistributedDataParallel`.
+It hooks into a module's `forward`, and misses a `training_step` and gradients that are computed by
+hand, such as those of MAML and Reptile.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
+import os
 import signal
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, TypeVar
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor, distributed
+from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
+from torch.distributed.elastic.multiprocessing.errors import get_error_handler
+from torch.distributed.rendezvous import rendezvous
 
 import adaptask.errors
 from adaptask.errors import AdaptaskError, ArgumentError, TrainingError
 from adaptask.interfaces import Episodes, TaskSampler, take_tasks
 from adaptask.samplers import Sampler
 from adaptask.samplers.feedback import mean_queries
-from adaptask.training.group import Group, TaskSource
+from adaptask.training.group import ALONE, Group, TaskSource
 from adaptask.training.metrics import DivergenceWatch
-from adaptask.training.peers import Peers
 
 T = TypeVar("T")
 
-# The name that it has since torch 2.13, and the one that it had.
+_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+# A process waits this long for the others: long enough for the slowest evaluation or file system.
+_TIMEOUT = timedelta(minutes=30)
+# A process ends this much later than another one that reports an error, or that was killed.
+_LAST_SECONDS = 3.0
+
+# The name since torch 2.13, and the one before.
 _all_gather = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
-# On a GPU the host runs ahead of the device; it need not wait for the others at every step.
+# On a GPU the host runs ahead of the device, and should not wait for the others at every step.
 _STEPS_BETWEEN_LOOKS = {"cpu": 1, "cuda": 16}
 
 
+class ProcessLostError(AdaptaskError):
+    """Another process of the run is gone: a message from it did not arrive."""
+
+
 class DistributedGroup(Group):
-    """The processes of the process group that torch.distributed was initialised with.
+    """The processes of the default process group of torch.distributed.
 
     Args:
-        peers: Knows who is still there.
-        local_rank: Which of the processes on its machine this is.
-        local_size: How many there are on it.
+        rank: Index of this process.
+        size: Number of processes.
+        local_rank: Index of this process on its machine.
+        local_size: Number of processes on its machine.
     """
 
-    def __init__(self, peers: Peers, *, local_rank: int, local_size: int) -> None:
-        self.rank, self.size = peers.rank, peers.size
+    def __init__(self, rank: int, size: int, *, local_rank: int, local_size: int) -> None:
+        self.rank, self.size = rank, size
         self.local_rank, self.local_size = local_rank, local_size
         self.captures = False
-        self.peers = peers
         self._steps_between_looks = 1
-        self.is_loss_told = False
-        """Whether the process that is lost has said itself why it ended."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DistributedGroup:
-        return self  # layers that share statistics know it, and learners are copied
+        return self  # normalization layers hold it, and learners are copied
 
     def own_device(self, name: str) -> str:
         """Return the device of this process: on each machine, each takes a GPU of its own.
@@ -84,7 +98,7 @@ class DistributedGroup(Group):
         return f"cuda:{self.local_rank}"
 
     def settle_on(self, device: torch.device) -> None:
-        """Take in on which device this process computes."""
+        """Set the device on which this process computes."""
         self.captures = device.type == "cuda"
         self._steps_between_looks = _STEPS_BETWEEN_LOOKS.get(device.type, 1)
         if device.type == "cuda":
@@ -111,8 +125,8 @@ class DistributedGroup(Group):
     ) -> tuple[Tensor, Tensor]:
         """Return the outcome of all tasks, see `Group.exchange`.
 
-        What is sent is K x K numbers a task, if the sampler is a `Sampler`; of others, which may
-        look at every query by itself, all probabilities and labels.
+        A `Sampler` needs K x K numbers per task. Other samplers, which may use every query, get
+        all probabilities and labels.
         """
         is_condensed = isinstance(sampler, Sampler)
         if is_condensed:
@@ -127,7 +141,7 @@ class DistributedGroup(Group):
         """Return small tensors of all processes, each `processes x` its shape, by one message."""
         own = torch.cat([tensor.flatten().to(torch.float32) for tensor in tensors])
         everything = own.new_empty(self.size * len(own))
-        with self._talking():
+        with _messages():
             _all_gather(everything, own)
         parts = torch.split(everything.view(self.size, -1), [t.numel() for t in tensors], dim=1)
         return [
@@ -147,7 +161,7 @@ class DistributedGroup(Group):
         if not tensors:
             return
         flat = torch.cat([tensor.flatten().to(dtype or tensor.dtype) for tensor in tensors])
-        with self._talking():
+        with _messages():
             distributed.all_reduce(flat)
         flat /= self.size
         parts = torch.split(flat, [tensor.numel() for tensor in tensors])
@@ -157,25 +171,25 @@ class DistributedGroup(Group):
     def sum(self, tensor: Tensor) -> Tensor:
         """Return the sum of a tensor over the processes."""
         total = tensor.clone()
-        with self._talking():
+        with _messages():
             distributed.all_reduce(total)
         return total
 
     def gather(self, thing: T) -> list[T]:
-        """Return what every process has, in the order of their ranks."""
+        """Return the values of all processes, ordered by rank."""
         things: list[Any] = [None] * self.size
-        with self._talking():
+        with _messages():
             distributed.all_gather_object(things, thing)
         return things
 
     def from_first(self, thing: T) -> T:
-        """Return what the first process has; tensors arrive on the CPU."""
+        """Return the value of the first process; its tensors arrive on the CPU."""
         content = io.BytesIO()
         if self.is_first:
-            # Not as it is: its tensors would come to lie on the device of the first process.
+            # Sent as it is, its tensors would arrive on the device of the first process.
             torch.save(thing, content)
         things = [content.getvalue()]
-        with self._talking():
+        with _messages():
             distributed.broadcast_object_list(things, src=0, device=torch.device("cpu"))
         if self.is_first:
             return thing
@@ -184,18 +198,18 @@ class DistributedGroup(Group):
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Do something that may fail in some processes: then it fails in all, alike."""
+        """If the body fails in one process, raise the same error in all of them."""
         error: Exception | None = None
         try:
             yield
-        except Exception as raised:  # whatever it is, the others wait for word of it
-            if raised is self.lost:
-                raise
+        except ProcessLostError:
+            raise
+        except Exception as raised:  # whatever it is, the others wait to hear of it
             error = raised
-        told = self.gather(None if error is None else (type(error).__name__, str(error)))
+        failures = self.gather(None if error is None else (type(error).__name__, str(error)))
         if error is not None:
             raise error
-        for rank, failure in enumerate(told):
+        for rank, failure in enumerate(failures):
             if failure is not None:
                 raise _same_error(rank, *failure)
 
@@ -206,7 +220,7 @@ class DistributedGroup(Group):
         if step % self._steps_between_looks and step < n_steps:
             return None
         agreed = torch.tensor(int(received or 0))
-        with self._talking():
+        with _messages():
             distributed.all_reduce(agreed, distributed.ReduceOp.MAX)
         return signal.Signals(int(agreed)) if agreed else None
 
@@ -224,21 +238,18 @@ class DistributedGroup(Group):
                     "everything."
                 )
 
-    @contextmanager
-    def _talking(self) -> Iterator[None]:
-        """Say who is gone where a message does not arrive."""
-        if self.lost is not None:
-            raise self.lost
-        try:
-            yield
-        except RuntimeError as error:
-            happened, self.is_loss_told = self.peers.who_failed()
-            advice = (
-                ". The run can go on from its last checkpoint: start it again with --resume, or "
-                "let torchrun do so, with --max-restarts."
-            )
-            self.lost = TrainingError(happened if self.is_loss_told else happened + advice)
-            raise self.lost from error
+
+@contextmanager
+def _messages() -> Iterator[None]:
+    """Explain the error of torch.distributed when a message does not arrive."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise ProcessLostError(
+            "a process of this run is gone: killed, out of memory, or out of reach; torchrun says "
+            "which one. The run can go on from its last checkpoint: start it again with --resume, "
+            f"or let torchrun do so, with --max-restarts. (torch.distributed: {error})"
+        ) from error
 
 
 def _in_order(received: Tensor, n_parts: int) -> Tensor:
@@ -251,8 +262,130 @@ def _in_order(received: Tensor, n_parts: int) -> Tensor:
 
 
 def _same_error(rank: int, kind: str, message: str) -> AdaptaskError:
-    """Return the error that another process has come upon."""
+    """Return the error that another process has raised."""
     known = getattr(adaptask.errors, kind, None)
     if isinstance(known, type) and issubclass(known, AdaptaskError):
         return known(message)
     return TrainingError(f"rank {rank} has failed: {kind}: {message}")
+
+
+@contextmanager
+def joined() -> Iterator[Group]:
+    """Join the processes that torchrun has started with this one; `ALONE` if it has not.
+
+    An error in one process ends all of them. It is raised in the one that reports it, so that it
+    is shown once; the others exit.
+
+    Raises:
+        ArgumentError: If the environment of torchrun is damaged, or cannot do what was asked for.
+        TrainingError: If the processes do not find each other.
+    """
+    if not _was_launched():
+        yield ALONE
+        return
+    group, store = _join(os.environ)
+    try:
+        yield group
+        with group.together():
+            pass  # no process leaves before all are done
+    except KeyboardInterrupt:
+        if group.is_first:
+            raise
+        raise SystemExit(130) from None
+    except Exception as error:
+        _leave(error, group, store)
+    # With torch 2.6 and gloo this sometimes never returns; the group ends with the process, too.
+    if torch.__version__ >= "2.7" or distributed.get_backend() != "gloo":
+        distributed.destroy_process_group()
+
+
+def refuse_launch(command: str) -> None:
+    """Refuse to run a command for one process under torchrun.
+
+    Raises:
+        ArgumentError: If torchrun has started this process.
+    """
+    if _was_launched():
+        _refuse(
+            f"torchrun makes one run on many devices, with adaptask train; {command} is for one "
+            "process. Start it without torchrun."
+        )
+
+
+def _was_launched() -> bool:
+    return all(name in os.environ for name in _VARIABLES)
+
+
+def _refuse(message: str) -> NoReturn:
+    """Raise an error in the first of processes that are not connected; end the others later."""
+    if os.environ["RANK"] != "0":
+        time.sleep(_LAST_SECONDS)  # torchrun terminates all processes as soon as one has ended
+        raise SystemExit(1)
+    raise ArgumentError(message)
+
+
+def _join(environment: Mapping[str, str]) -> tuple[DistributedGroup, Store]:
+    """Connect the processes; return also a store that they share."""
+    try:
+        rank, size, local_rank, local_size = (int(environment[name]) for name in _VARIABLES[:4])
+    except ValueError as error:
+        raise ArgumentError(
+            f"{', '.join(_VARIABLES)} must be as torchrun sets them: {error}. Unset them to train "
+            "in one process."
+        ) from error
+    n_restarts = int(environment.get("TORCHELASTIC_RESTART_COUNT", 0))
+    # torchrun keeps its store over restarts, with everything that earlier processes left in it.
+    is_store_kept = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    n_machines = int(environment.get("GROUP_WORLD_SIZE", 1))
+    may_restart = int(environment.get("TORCHELASTIC_MAX_RESTARTS", 0)) > 0
+    if is_store_kept and n_machines > 1 and may_restart:
+        # They could not agree on a restart: a machine that follows another one does not count it.
+        _refuse(
+            "restarts on several machines need a new store every time. Give torchrun "
+            "--rdzv-backend c10d and export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 on every machine, "
+            "or leave out --max-restarts."
+        )
+    has_nccl = torch.cuda.is_available() and distributed.is_nccl_available()
+    try:
+        store, _, _ = next(rendezvous("env://", timeout=_TIMEOUT))
+        if is_store_kept:
+            store = PrefixStore(f"restart {n_restarts}", store)
+        distributed.init_process_group(
+            "cpu:gloo,cuda:nccl" if has_nccl else "gloo",
+            timeout=_TIMEOUT,
+            store=store,
+            rank=rank,
+            world_size=size,
+        )
+    except (RuntimeError, ValueError) as error:
+        raise TrainingError(
+            f"rank {rank} did not find the other {size - 1} processes at "
+            f"{environment['MASTER_ADDR']}:{environment['MASTER_PORT']}: {error}"
+        ) from error
+    group = DistributedGroup(rank, size, local_rank=local_rank, local_size=local_size)
+    group.is_restart = max(group.gather(n_restarts)) > 0
+    return group, store
+
+
+def _leave(error: Exception, group: DistributedGroup, store: Store) -> NoReturn:
+    """End this process because of an error, which one of the processes reports."""
+    with suppress(ValueError):  # outside the main thread there are no signals to ignore
+        # Once a process has ended, torchrun terminates the others; the error is reported first.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    is_loss = isinstance(error, ProcessLostError)
+    if is_loss or not group.is_first:
+        # torchrun names the process that ends first: it should be the one that was lost. And where
+        # all fail alike, the first process should report it: its message has more.
+        time.sleep(_LAST_SECONDS)
+    try:
+        is_reporting = store.add("reports", 1) == 1
+    except RuntimeError:
+        is_reporting = is_loss  # the store was the first process's, which reports what all raise
+    if not is_reporting:
+        raise SystemExit(1) from None
+    if not is_loss:
+        with suppress(OSError):
+            get_error_handler().record_exception(error)
+        if isinstance(error, AdaptaskError) and not group.is_first:
+            raise type(error)(f"rank {group.rank}: {error}") from error
+    raise error

@@ -1,4 +1,4 @@
-"""The processes that make a run together; here there is one, which agrees with itself."""
+"""What a run asks of the processes that compute it together; for one process it does nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from adaptask.errors import TrainingError
 from adaptask.interfaces import Episodes, TaskSampler
 from adaptask.training.metrics import DivergenceWatch
 
@@ -28,48 +27,45 @@ class TaskSource(Protocol):
 
 
 class Group:
-    """One process by itself; `distributed.DistributedGroup` is several.
+    """A run of one process. `distributed.DistributedGroup` is the one for several.
 
-    All processes of a group call the same methods in the same order: each of them waits for the
-    others there. What is said of the processes holds of one.
+    All processes of a group call the same methods in the same order, since each call waits for the
+    other processes.
     """
 
     rank: int = 0
-    """Which of the processes this is."""
+    """Index of this process."""
     size: int = 1
-    """How many there are."""
-    local_rank: int = 0
-    """Which of the processes on its machine this is."""
+    """Number of processes."""
     captures: bool = True
-    """Whether what the processes tell each other within a step can be part of a device graph."""
-
-    lost: TrainingError | None = None
-    """Says which of the others is gone, once a message did not arrive."""
+    """Whether the messages of a step can be part of a device graph."""
+    is_restart: bool = False
+    """Whether torchrun has started the processes again after one of them failed."""
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the process that writes and speaks."""
+        """Whether this is the process that writes files and shows progress."""
         return self.rank == 0
 
     def own_device(self, name: str) -> str:
-        """Return which device of a kind this process takes.
+        """Return the device that this process uses, given what the user asked for.
 
         Raises:
-            ArgumentError: If there are too few for all processes.
+            ArgumentError: If there are too few devices for all processes.
         """
         return name
 
     def settle_on(self, device: torch.device) -> None:
-        """Take in on which device this process computes."""
+        """Set the device on which this process computes."""
 
     def draw(self, source: TaskSource, class_ids: Tensor, *, n_shot: int, n_query: int) -> Episodes:
-        """Return the share of this process of the episodes that one process would draw.
+        """Return this process's share of the episodes that one process would draw.
 
         Args:
-            source: Of the same state in all processes.
-            class_ids: Classes of all tasks, `tasks x way`; shares are equal.
-            n_shot: Support images a class.
-            n_query: Query images a class.
+            source: Must have the same state in all processes.
+            class_ids: Classes of all tasks, `tasks x way`. All shares have the same size.
+            n_shot: Support images per class.
+            n_query: Query images per class.
         """
         return source.draw(class_ids, n_shot=n_shot, n_query=n_query)
 
@@ -82,16 +78,16 @@ class Group:
         *,
         n_parts: int,
     ) -> tuple[Tensor, Tensor]:
-        """Return what a sampler is to learn from: the outcome of the tasks of all processes.
+        """Return the sampler's feedback: the outcome of the tasks of all processes.
 
-        What `divergence` found in any process is known in all of them afterwards.
+        A loss that is not finite in any process is reported to all of them.
 
         Args:
-            sampler: What it is for.
+            sampler: The sampler that gets the feedback.
             probabilities: Of the queries of this process, `share x queries x way`.
             labels: `share x queries`.
-            divergence: What has looked at the losses.
-            n_parts: In how many parts the step was computed; every process has a share of each.
+            divergence: The watch that has checked the losses of this process.
+            n_parts: Number of parts of an accumulated step; each process has a share of each part.
 
         Returns:
             Probabilities and labels of all tasks, in the order in which they were drawn.
@@ -109,27 +105,27 @@ class Group:
         return tensor
 
     def gather(self, thing: T) -> list[T]:
-        """Return what every process has, in the order of their ranks."""
+        """Return the values of all processes, ordered by rank."""
         return [thing]
 
     def from_first(self, thing: T) -> T:
-        """Return what the first process has."""
+        """Return the value of the first process."""
         return thing
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Do something that may fail in some processes: then it fails in all, alike."""
+        """If the body fails in one process, raise the same error in all of them."""
         yield
 
     def agree_to_stop(
         self, received: signal.Signals | None, step: int, n_steps: int
     ) -> signal.Signals | None:
-        """Return the signal that any of the processes has received, if they looked at this step.
+        """Return the signal that any process has received, if they compare after this step.
 
         Args:
-            received: By this process.
-            step: How many steps have been made.
-            n_steps: How many are to be made; after the last they look.
+            received: The signal that this process has received.
+            step: Number of steps made so far.
+            n_steps: Total number of steps. The processes always compare after the last one.
         """
         return received
 
@@ -137,9 +133,9 @@ class Group:
         """Check that tensors have the same bits in all processes.
 
         Raises:
-            TrainingError: If they have not; names what, and a process.
+            TrainingError: If they differ; names them and a process.
         """
 
 
 ALONE = Group()
-"""A process by itself."""
+"""The group of a run of one process."""

@@ -166,7 +166,6 @@ def record_environment(
     step: int = 0,
     device: str | None = None,
     n_processes: int = 1,
-    launch: str | None = None,
 ) -> None:
     """Write down the environment from a step on, after those that the file has already.
 
@@ -182,8 +181,6 @@ def record_environment(
     here = environment() | {"device": device}
     if n_processes > 1:
         here["n_processes"] = n_processes
-    if launch is not None:
-        here["launch"] = launch
     if known and known[-1] == {"step": known[-1].get("step")} | here:
         return
     known.append({"step": step} | here)

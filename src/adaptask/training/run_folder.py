@@ -10,8 +10,8 @@ best.pt             the best weights by validation
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,18 +20,18 @@ from typing import Any
 import torch
 
 from adaptask.atomic_file import not_written, replace_file
-from adaptask.errors import ArgumentError, StateError
-from adaptask.training.best import Checkpoint, checkpoint_of
+from adaptask.errors import ArgumentError, StateError, TrainingError
 from adaptask.training.checkpoints import (
     BEST,
     LAST,
     PREVIOUS,
+    Checkpoint,
+    checkpoint_of,
     load_checkpoint,
     load_latest,
     save_checkpoint,
     save_latest,
 )
-from adaptask.training.folder_lock import FolderLock
 from adaptask.training.records import MetricsLog, Snapshots, record_environment
 
 Report = Callable[[str], None]
@@ -60,8 +60,6 @@ class RunFolder:
 
     n_processes: int = 1
     """How many make the run together, for `environment.json`."""
-    launch: str | None = None
-    """As which job torchrun has started them, for the same."""
 
     def __init__(self, path: Path | str, config_text: str | None = None) -> None:
         self.path = Path(path)
@@ -80,6 +78,11 @@ class RunFolder:
     def config(self) -> Path:
         """The file that decides the run."""
         return self.path / "config.toml"
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is a run to resume."""
+        return self.config.exists() or self.last_checkpoint() is not None
 
     def last_checkpoint(self) -> Path | None:
         """Return the checkpoint to go on from, if there is one."""
@@ -149,7 +152,6 @@ class RunFolder:
             step=step,
             device=str(device),
             n_processes=self.n_processes,
-            launch=self.launch,
         )
         self.is_open = True
 
@@ -209,3 +211,49 @@ class RunFolder:
             return [checkpoint_of(state) for state in load_checkpoint(path)["checkpoints"]]
         except (KeyError, TypeError) as error:
             raise StateError(f"{path} does not hold the best weights of a run.") from error
+
+
+class FolderLock:
+    """A lock on a file, held by the operating system: a dead process leaves none behind.
+
+    Where the system has no such locks, as on Windows, it does nothing.
+
+    Args:
+        path: The file; it is made where there is none, and stays.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._depth = 0
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the lock for the while; within itself it is free.
+
+        Raises:
+            TrainingError: If another process holds it, or the file cannot be made.
+        """
+        try:
+            import fcntl
+        except ImportError:
+            yield
+            return
+        if self._depth:
+            yield
+            return
+        try:
+            file = self.path.open("ab")
+        except OSError as error:
+            raise not_written(self.path, error) from error
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise TrainingError(
+                    f"another process is training in {self.path.parent}; let it end, or stop it."
+                ) from None
+            self._depth += 1
+            try:
+                yield
+            finally:
+                self._depth -= 1

@@ -1,4 +1,4 @@
-"""Batch normalisation over the images of all processes, as one process would do it."""
+"""Batch normalization over the images of all processes, as one process would do it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from adaptask.training.group import Group
 
 
 class SharedBatchNorm(_BatchNorm):
-    """What a layer of `torch.nn.BatchNorm` does, with the statistics of the images everywhere.
+    """A `torch.nn.BatchNorm` layer with the statistics of the images of all processes.
 
-    Each process has equally many images. Two messages of twice the number of channels go round,
-    one forward and one backward. `torch.nn.SyncBatchNorm` does the same on GPUs alone. Gradients
-    are differentiated once only.
+    All processes have the same number of images. The forward and the backward pass send a message
+    each, of two numbers per channel. `torch.nn.SyncBatchNorm` does the same, but only on GPUs.
+    Gradients of gradients are not supported.
 
     Args:
-        layer: Its parameters and statistics become those of this one.
+        layer: The layer to replace; its parameters and statistics are shared with it.
         group: The processes.
     """
 
@@ -34,14 +34,14 @@ class SharedBatchNorm(_BatchNorm):
         self.group = group
 
     def forward(self, maps: Tensor) -> Tensor:
-        """Normalise maps, `images x channels x ...`."""
+        """Normalize maps, `images x channels x ...`."""
         if not self.training:
             return super().forward(maps)
-        normalised, mean, variance = _Normalise.apply(  # type: ignore[no-untyped-call]
+        normalized, mean, variance = _Normalize.apply(  # type: ignore[no-untyped-call]
             maps, self.weight, self.bias, self.eps, self.group
         )
         self._remember(mean, variance, self.group.size * maps.numel() // maps.shape[1])
-        result: Tensor = normalised
+        result: Tensor = normalized
         return result
 
     @torch.no_grad()
@@ -52,7 +52,7 @@ class SharedBatchNorm(_BatchNorm):
         self.num_batches_tracked += 1
         share: Tensor | float | None = self.momentum
         if share is None:
-            share = 1 / self.num_batches_tracked.to(mean.dtype)  # torch 2.6 casts no weight
+            share = 1 / self.num_batches_tracked.to(mean.dtype)  # torch 2.6 does not cast it
         self.running_mean.lerp_(mean, share)
         self.running_var.lerp_(variance * (n_values / max(n_values - 1, 1)), share)
 
@@ -60,13 +60,13 @@ class SharedBatchNorm(_BatchNorm):
         del input
 
 
-class _Normalise(torch.autograd.Function):
+class _Normalize(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, maps: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, group: Group
     ) -> tuple[Tensor, Tensor, Tensor]:
         own_mean, own_variance = _moments(maps)
-        # In float64 the difference of squares below is as good as any other way.
+        # In float64 the difference of squares below loses nothing that matters.
         own_mean, own_variance = own_mean.double(), own_variance.double()
         own = torch.stack((own_mean, own_variance + own_mean.square()))
         mean, square = group.sum(own) / group.size
@@ -75,8 +75,8 @@ class _Normalise(torch.autograd.Function):
         ctx.save_for_backward(maps, weight, mean, torch.rsqrt(variance + eps))
         ctx.group = group
         ctx.mark_non_differentiable(mean, variance)
-        normalised = batch_norm(maps, mean, variance, weight, bias, training=False, eps=eps)
-        return normalised, mean, variance
+        normalized = batch_norm(maps, mean, variance, weight, bias, training=False, eps=eps)
+        return normalized, mean, variance
 
     @staticmethod
     @once_differentiable
@@ -102,10 +102,10 @@ def _wide(maps: Tensor) -> torch.dtype:
 
 
 def _moments(maps: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and (biased) variance of every channel."""
+    """Return mean and biased variance of every channel."""
     maps = maps.to(_wide(maps))
     if maps.device.type == "cpu":
-        # There much faster than var_mean on maps that lie channels last.
+        # Much faster than var_mean on a CPU, for maps in the channels-last layout.
         mean, variance = torch.batch_norm_update_stats(maps, None, None, 0.0)
         return mean, variance
     axes = [axis for axis in range(maps.ndim) if axis != 1]
@@ -114,10 +114,10 @@ def _moments(maps: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def share_statistics(module: nn.Module, group: Group) -> None:
-    """Let every batch normalisation in a module take the statistics of all processes.
+    """Replace every batch normalization in a module by one over the images of all processes.
 
-    Parameters, and the names of everything in `state_dict()`, stay. Layers without running
-    statistics are left alone: those that adapt to a task normalise by the task.
+    Parameters and the names in `state_dict()` do not change. Layers without running statistics are
+    left as they are: they normalize each task by itself.
     """
     if group.size == 1:
         return

@@ -7,22 +7,26 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn, optim
 
-from adaptask.arguments import check_integer
+from adaptask.arguments import check_integer, check_members, shown
 from adaptask.errors import ArgumentError, StateError, TrainingError
 from adaptask.interfaces import TaskSampler
 from adaptask.samplers import Sampler
-from adaptask.training.best import BestCheckpoints, Checkpoint, checkpoint_of
-from adaptask.training.checkpoints import check_savable
+from adaptask.training.checkpoints import (
+    BestCheckpoints,
+    Checkpoint,
+    check_savable,
+    checkpoint_of,
+)
 from adaptask.training.device_steps import DeviceSteps, finish, reached
 from adaptask.training.displays import Display, Silent, Unseen
 from adaptask.training.evaluation import Evaluator
-from adaptask.training.every import Every
 from adaptask.training.graph import GraphEngine, plain_state, set_learning_rate
 from adaptask.training.group import ALONE, Group, TaskSource
 from adaptask.training.interruption import StopSignals, obey
@@ -34,12 +38,32 @@ from adaptask.training.optimisation import (
     lay_out_as_parameters,
     load_optimizer,
 )
-from adaptask.training.parts import check_parts
 from adaptask.training.random_state import random_state, set_random_state_of
 from adaptask.training.records import spread
 from adaptask.training.run_folder import RunFolder
 from adaptask.training.shared_norm import share_statistics
 from adaptask.training.step import TrainingStep
+
+
+@dataclass(frozen=True)
+class Every:
+    """Steps between things that happen now and then; 0 is never.
+
+    All of it also happens after the last step.
+    """
+
+    log: int = 50
+    validate: int = 500
+    checkpoint: int = 500
+    snapshot: int = 500
+
+    def __post_init__(self) -> None:
+        for name, steps in vars(self).items():
+            object.__setattr__(self, name, check_integer(f"every.{name}", steps, low=0))
+
+    def due_after(self, step: int, *, last: bool) -> set[str]:
+        """Return what it is time for after so many steps."""
+        return {name for name, n in vars(self).items() if last or (n > 0 and step % n == 0)}
 
 
 class Trainer:
@@ -97,7 +121,7 @@ class Trainer:
         loggers: Sequence[Logger] = (),
         group: Group = ALONE,
     ) -> None:
-        check_parts(locals())
+        _check_parts(locals())
         self.learner, self.sampler, self.source = learner, sampler, source
         self.optimizer = optimizer or build_optimizer("adam", learner.parameters())
         self.schedule, self.validation, self.every = schedule, validation, every
@@ -372,8 +396,6 @@ class Trainer:
         try:
             act()
         except TrainingError as error:
-            if error is self.group.lost:
-                raise
             raise self._with_checkpoint(str(error)) from error
 
     def _with_checkpoint(self, message: str) -> TrainingError:
@@ -423,3 +445,36 @@ class Trainer:
                 f"some weights are no finite numbers after step {self.step}. Start anew with a "
                 "lower learning rate, a clipped gradient or, instead of bfloat16, float32."
             )
+
+
+def _check_parts(parts: Mapping[str, object]) -> None:
+    """Check what is given to a trainer by name, of which nothing was used yet.
+
+    Raises:
+        ArgumentError: If a part is not what it is taken for.
+    """
+    _check_kind("learner", parts["learner"], nn.Module)
+    check_members(
+        "sampler",
+        parts["sampler"],
+        *("n_way", "sample", "update", "state_dict", "load_state_dict"),
+    )
+    check_members("source", parts["source"], "device", "draw")
+    _check_kind("optimizer", parts["optimizer"], optim.Optimizer, type(None))
+    _check_kind("every", parts["every"], Every)
+    _check_kind("folder", parts["folder"], RunFolder, Path, str, type(None))
+    for name in ("schedule", "validation"):
+        if parts[name] is not None and not callable(parts[name]):
+            raise ArgumentError(f"{name} must be callable; got {shown(parts[name])}.")
+    if parts["display"] is not None:
+        check_members("display", parts["display"], "begin", "advance", "message", "warn", "end")
+    _check_kind("group", parts["group"], Group)
+    _check_kind("loggers", parts["loggers"], list, tuple)
+    for logger in parts["loggers"]:  # type: ignore[attr-defined]
+        check_members("logger", logger, "log", "close")
+
+
+def _check_kind(name: str, part: object, *kinds: type) -> None:
+    if not isinstance(part, kinds):
+        names = " or ".join("None" if kind is type(None) else kind.__name__ for kind in kinds)
+        raise ArgumentError(f"{name} must be {names}; got {shown(part)}.")

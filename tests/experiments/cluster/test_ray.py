@@ -21,7 +21,7 @@ from adaptask.experiments.compare_command import compare
 from adaptask.experiments.config import MachineConfig, RunConfig
 from adaptask.report.records import RunRecord
 from adaptask.training.checkpoints import load_checkpoint
-from adaptask.training.folder_lock import FolderLock
+from adaptask.training.run_folder import FolderLock
 
 pytestmark = [
     pytest.mark.xdist_group("ray"),

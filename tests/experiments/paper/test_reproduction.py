@@ -11,17 +11,11 @@ import torch
 
 from adaptask.errors import ArgumentError, TrainingError
 from adaptask.experiments.backends.ray import ClusterOptions
-from adaptask.experiments.paper import estimates, plan_display, timing
-from adaptask.experiments.paper.estimates import Cost, kind_of, measure_costs, run_seconds
-from adaptask.experiments.paper.plan_display import dry_run
-from adaptask.experiments.paper.reproduction import (
-    _all_configs,
-    default_folder,
-    plan,
-    reproduce,
-)
-from adaptask.experiments.paper.target_notes import of_recipes
+from adaptask.experiments.paper import estimate, timing
+from adaptask.experiments.paper.estimate import Cost, dry_run, measure_cost, run_seconds
+from adaptask.experiments.paper.reproduction import default_folder, plan, reproduce
 from adaptask.experiments.presets import preset_config
+from adaptask.experiments.recipes import recipe_notes
 
 
 @pytest.fixture
@@ -33,12 +27,9 @@ def nothing_prepared(tmp_path, monkeypatch):
 def known_costs(monkeypatch):
     """Pretends that a step takes a second and an episode a tenth, so that nothing is measured."""
     monkeypatch.setattr(
-        estimates,
-        "measure_costs",
-        lambda configs, device, **_: {
-            kind_of(config): Cost(step=1.0, episode=0.1, is_measured_whole=True)
-            for config in configs
-        },
+        estimate,
+        "measure_cost",
+        lambda config, device: Cost(step=1.0, episode=0.1, is_measured_whole=True),
     )
     monkeypatch.setenv("COLUMNS", "120")
 
@@ -54,7 +45,7 @@ def test_a_plan_has_as_many_runs_as_trials_and_seeds():
 
 def test_a_plan_at_full_scale_on_its_own_data_is_the_paper():
     planned = plan("table-mini")
-    assert planned.notes == (*planned.target.notes, *of_recipes(planned.trials))
+    assert planned.notes == (*planned.target.notes, *recipe_notes(t.config for t in planned.trials))
     assert planned.trials == tuple(planned.target.trials(planned.target.choose()))
     assert planned.command == "adaptask reproduce table-mini"
     assert default_folder(planned).as_posix() == "runs/reproduce-table-mini"
@@ -69,7 +60,7 @@ def test_what_is_not_as_in_the_paper_is_said(nothing_prepared):
     assert "omniglot takes the place of mini-imagenet" in replaced
     assert "At scale 0.01" in scale
     assert "not to be compared" in scale
-    assert tuple(ours) == (*planned.target.notes, *of_recipes(planned.trials))
+    assert tuple(ours) == (*planned.target.notes, *recipe_notes(t.config for t in planned.trials))
     assert planned.trials[0].config.data.augmentation == "none"
     folder = default_folder(planned).as_posix()
     assert folder == "runs/reproduce-table-mini-omniglot-scale0.01"
@@ -79,9 +70,9 @@ def test_tasks_take_no_more_images_than_a_class_has(tiny):
     planned = plan("table-compat", dataset=tiny, rows=["reptile"], shots=[1])
     task = planned.trials[0].config.task
     assert (task.n_shot, task.n_query) == (11, 5)  # of 16 images
-    said = [note for note in planned.notes if "too few images a class" in note]
+    said = [note for note in planned.notes if "too few images per class" in note]
     assert said == [
-        "tiny has too few images a class for training tasks of 15 shots and 5 queries; they have "
+        "tiny has too few images per class for training tasks of 15 shots and 5 queries; they have "
         "11 and 5."
     ]
 
@@ -120,7 +111,8 @@ def test_a_cosine_takes_the_place_of_constant_rates_alone():
     assert any("cosine" in note for note in cosine.notes)
     # Rows that are added later are compared with those that the folder has, as they would be now.
     for planned in (paper, cosine):
-        assert {t.name: t.config for t in planned.trials}.items() <= _all_configs(planned).items()
+        later = {t.name: t.config for t in planned.all_trials()}
+        assert {t.name: t.config for t in planned.trials}.items() <= later.items()
     for target in ("table-cifar", "table-time"):
         with pytest.raises(ArgumentError, match="no learning rate that the paper leaves constant"):
             plan(target, schedule="cosine")
@@ -146,7 +138,7 @@ def test_a_dry_run_prints_rows_runs_and_the_time_they_would_take(
     assert re.search(r"protonet +uniform, gcp +1 +600 +1 +6", printed)
     assert "8 trials, 3 seeds each: 24 runs." in printed
     total = sum(run_seconds(trial.config, Cost(1.0, 0.1, True)) * 3 for trial in planned.trials)
-    told = f"About {plan_display.duration(total / 3)} here, 3 at once"
+    told = f"About {estimate.duration(total / 3)} here, 3 at once"
     assert told in " ".join(printed.split())
     assert "has not been prepared" not in printed  # glyphs are made on first use
     for note in planned.notes:
@@ -177,13 +169,13 @@ def test_a_dry_run_of_times_needs_no_measurement(nothing_prepared, capsys):
 def test_planning_needs_no_torch():
     code = (
         "import sys\nfrom adaptask.experiments.paper.reproduction import plan\n"
-        "from adaptask.experiments.paper.plan_display import dry_run\n"
-        "dry_run(plan('table-compat', dataset='glyphs', scale=0.01), estimate=False)\n"
+        "planned = plan('table-compat', dataset='glyphs', scale=0.01)\n"
+        "print(len(planned.trials), planned.seeds, planned.n_runs)\n"
         "assert 'torch' not in sys.modules\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "20 trials, 3 seeds each: 60 runs." in done.stdout
+    assert done.stdout == "20 3 60\n"
 
 
 def test_a_run_costs_its_steps_its_validations_and_its_test():
@@ -195,24 +187,27 @@ def test_a_run_costs_its_steps_its_validations_and_its_test():
     assert run_seconds(config, cost) == 60_000 * 2 + 0.5 * (120 * 200 + 1000)
 
 
-def test_runs_that_differ_by_sampler_seed_or_length_are_measured_once():
-    planned = plan("table-strategies", dataset="glyphs", shots=[1])
-    assert len({kind_of(trial.config) for trial in planned.trials}) == 1
-    both = plan("table-strategies", dataset="glyphs").trials
-    assert len({kind_of(trial.config) for trial in both}) == 2
-    smaller = plan("table-strategies", dataset="glyphs", shots=[1], scale=0.1).trials[0]
-    assert kind_of(smaller.config) == kind_of(planned.trials[0].config)
+def test_runs_that_differ_by_sampler_or_seed_are_measured_once(
+    nothing_prepared, monkeypatch, capsys
+):
+    measured = []
+
+    def measure(config, device):
+        measured.append(config.tested_shot)
+        return Cost(1.0, 0.1, True)
+
+    monkeypatch.setattr(estimate, "measure_cost", measure)
+    dry_run(plan("table-strategies", dataset="glyphs", shots=[1]))
+    assert measured == [1]
+    measured.clear()
+    dry_run(plan("table-strategies", dataset="glyphs"))
+    assert measured == [1, 5]
 
 
 @pytest.mark.parametrize("budget", [0.0, 2.0])
 def test_a_kind_is_measured_on_noise_where_there_is_no_data(nothing_prepared, budget):
     config = plan("figure-evolution").trials[0].config
-    seen = []
-    costs = measure_costs(
-        [config, config], torch.device("cpu"), budget=budget, progress=seen.append
-    )
-    assert seen == [kind_of(config)]
-    cost = costs[kind_of(config)]
+    cost = measure_cost(config, torch.device("cpu"), budget=budget)
     assert cost.episode > 0
     assert 0 < cost.step < 20
     if budget == 0:
@@ -221,13 +216,15 @@ def test_a_kind_is_measured_on_noise_where_there_is_no_data(nothing_prepared, bu
 
 def test_time_grows_with_passes_beyond_what_fits_into_the_budget(monkeypatch):
     """A pretended device: a tenth of a second, and one for every hundred passes."""
-    monkeypatch.setattr(estimates, "seconds", lambda work, device: work())
-    sizes = [estimates._Size(n, lambda n=n: lambda: 0.1 + n / 100) for n in (10, 40, 200, 2000)]
+    monkeypatch.setattr(estimate, "seconds", lambda work, device: work())
+    monkeypatch.setattr(estimate, "_n_passes", lambda n: n)
+    monkeypatch.setattr(estimate, "build_step", lambda n, device: lambda: 0.1 + n / 100)
+    sizes = (10, 40, 200, 2000)
     device = torch.device("cpu")
-    assert estimates._climb(sizes, device, 100.0) == (pytest.approx(20.1), True)
-    assert estimates._climb(sizes, device, 5.0) == (pytest.approx(20.1), False)
+    assert estimate._step_seconds(sizes, device, 100.0) == (pytest.approx(20.1), True)
+    assert estimate._step_seconds(sizes, device, 5.0) == (pytest.approx(20.1), False)
     # Of one size alone, all time is taken to grow.
-    assert estimates._climb(sizes, device, 0.1) == (pytest.approx(0.2 * 200), False)
+    assert estimate._step_seconds(sizes, device, 0.1) == (pytest.approx(0.2 * 200), False)
 
 
 def test_reproducing_hands_the_plan_to_the_study(monkeypatch, tmp_path):
@@ -267,7 +264,7 @@ def test_reproducing_hands_the_plan_to_the_study(monkeypatch, tmp_path):
 
 def test_times_are_not_measured_for_a_folder_that_cannot_be(tmp_path, monkeypatch, capsys):
     measured = []
-    monkeypatch.setattr(timing, "time_settings", lambda *args, **kwargs: measured.append(args))
+    monkeypatch.setattr(timing, "time_setting", lambda *args, **kwargs: measured.append(args))
     (tmp_path / "file").write_text("")
     with pytest.raises(TrainingError, match=r"could not write .*file"):
         reproduce(plan("table-time", scale=0.01, device="cpu"), tmp_path / "file")

@@ -11,8 +11,7 @@ from adaptask.errors import ArgumentError
 from adaptask.experiments.building import build_evaluator, build_trainer
 from adaptask.experiments.config import check_config
 from adaptask.experiments.config_file import dump_config, parse_config
-from adaptask.experiments.paper.estimates import kind_of
-from adaptask.experiments.paper.figures import TABLE_2, TABLE_3, TABLES
+from adaptask.experiments.paper.published import TABLE_2, TABLE_3, TABLES
 from adaptask.experiments.paper.reproduction import plan
 from adaptask.experiments.paper.targets import TARGETS
 from adaptask.experiments.trials import check_trials
@@ -165,7 +164,8 @@ def distinct_kinds():
     kinds = {}
     for name in TRAINED:
         for trial in plan(name, dataset="glyphs", scale=0.001).trials:
-            kinds[kind_of(trial.config)] = trial
+            config = trial.config
+            kinds[config.model, config.task, config.evaluation, config.tested_shot] = trial
     return {trial.name: trial.config for trial in kinds.values()}
 
 

@@ -7,14 +7,13 @@ import torch
 
 from adaptask.errors import DataError
 from adaptask.experiments.paper import timing
-from adaptask.experiments.paper.figures import TABLE_5, PrintedTime
+from adaptask.experiments.paper.published import TABLE_5, PrintedTime
+from adaptask.experiments.paper.reproduction import plan, reproduce
 from adaptask.experiments.paper.timing import (
     Timing,
     setting_config,
     time_setting,
-    time_settings,
     timing_table,
-    write_times,
 )
 
 CPU = torch.device("cpu")
@@ -66,22 +65,20 @@ def test_the_settings_differ_by_the_sampler_alone(printed):
     )
 
 
-def test_real_steps_are_timed_and_kept(glyphs_of_noise, narrow_steps, tmp_path):
-    settings = (TABLE_5[0], TABLE_5[7])
-    seen = []
-    timings = time_settings(settings, dataset="glyphs", device=CPU, budget=0, progress=seen.append)
-    assert tuple(seen) == settings
-    assert all(0 < t.low <= t.factor <= t.high for t in timings)
-    write_times(tmp_path, timings, dataset="glyphs", device=CPU)
+def test_real_steps_are_timed_and_kept(glyphs_of_noise, narrow_steps, tmp_path, capsys):
+    rows = [TABLE_5[0].name, TABLE_5[7].name]
+    planned = plan("table-time", dataset="glyphs", rows=rows, scale=0.001, device="cpu")
+    assert reproduce(planned, tmp_path) == 0
     kept = json.loads((tmp_path / "times.json").read_text())
     assert kept["images"] == "its own"
+    assert all(0 < t["low"] <= t["factor"] <= t["high"] for t in kept["settings"])
     assert kept["settings"][1]["printed"]["factor"] == 1.215
-    assert kept["settings"][0]["factor"] == timings[0].factor
+    assert f"{kept['settings'][0]['factor']:.3f}" in capsys.readouterr().out
 
 
 def test_classes_with_too_few_images_are_refused(tiny):
     with pytest.raises(DataError, match="images"):
-        time_settings([PrintedTime(5, 16, "conv4", 1, 1, 1)], dataset=tiny, device=CPU, budget=0)
+        time_setting(PrintedTime(5, 16, "conv4", 1, 1, 1), tiny, CPU, budget=0)
 
 
 def test_the_table_has_ours_beside_the_papers():

@@ -1,10 +1,10 @@
-"""Whatever is in a file of a run, a study or a sweep: it is read, or an error of ours comes out.
+"""Whatever is in a file of a run or a study: it is read, or an error of ours comes out.
 
 Nothing in it is executed. Each case damages a file that a command wrote.
 """
 
 import hashlib
-import json
+import io
 import shutil
 import tomllib
 from contextlib import suppress
@@ -12,15 +12,13 @@ from contextlib import suppress
 import pytest
 import tomlkit
 import torch
+from rich.console import Console
 
 from adaptask.experiments.building import build_trainer
 from adaptask.experiments.config import check_config
-from adaptask.experiments.config_file import load_config, parse_config
+from adaptask.experiments.config_file import load_config
 from adaptask.experiments.evaluate_command import evaluate_run
-from adaptask.experiments.sweeping.journal import Journal
-from adaptask.experiments.sweeping.plan import SweepTrial
-from adaptask.experiments.sweeping.plan_file import check_same_sweep
-from adaptask.experiments.watching.following import MetricsFollower
+from adaptask.experiments.watch import watch
 from adaptask.report.records import ForgivingRecord, RunRecord
 from adaptask.report.study import find_study, read_study
 from adaptask.report.summary import summarise
@@ -94,7 +92,7 @@ def run_loaders(left, damage, loading, folder, monkeypatch):
         _ = record.test, record.portrait, record.snapshots
 
     def follow(path):
-        MetricsFollower(path).poll()
+        watch(path.parent, once=True, console=Console(file=io.StringIO()))
         MetricsLog(path).log(1, "train", {})
 
     def configure(path):
@@ -135,7 +133,7 @@ def run_loaders(left, damage, loading, folder, monkeypatch):
 
 
 def study_loaders(left, damage, loading):
-    study, sweep = loading.files_of(left.study), loading.files_of(left.sweep)
+    study = loading.files_of(left.study)
     runs = {name: content for name, content in study.items() if name.startswith("runs/")}
     small = {n: c for n, c in runs.items() if not n.endswith((".pt", ".npz"))}
 
@@ -143,28 +141,14 @@ def study_loaders(left, damage, loading):
         read_study(path.parent)
         summarise(find_study(path.parent), path.parent)
 
-    configs = json.loads(sweep["sweep.json"])["trials"]
-    plan = [SweepTrial(name, {}, {}, parse_config(text)) for name, text in configs.items()]
-
-    def journal(path):
-        found = Journal(path.parent, [], n_steps=4, prune=True)
-        found._study.get_trials()
-
     return {
-        "study.json": loading.Loader("study.json", study["study.json"], read, damage.json, small),
-        "sweep.json": loading.Loader(
-            "sweep.json",
-            sweep["sweep.json"],
-            lambda path: check_same_sweep(path.parent, plan),
-            damage.json,
-        ),
-        "journal.log": loading.Loader("journal.log", sweep["journal.log"], journal, damage.lines),
+        "study.json": loading.Loader("study.json", study["study.json"], read, damage.json, small)
     }
 
 
 NAMES = (
     *("last.pt", "best.pt", "config.toml", "metrics.jsonl", "test.json", "environment.json"),
-    *("snapshot", "portrait", "study.json", "sweep.json", "journal.log"),
+    *("snapshot", "portrait", "study.json"),
 )
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from adaptask.arguments import check_integer
 
 if TYPE_CHECKING:
-    from adaptask.experiments.backends.base import Backend
+    from adaptask.experiments.backends.interleaved import Interleaved
+    from adaptask.experiments.backends.processes import ProcessPool
     from adaptask.experiments.config import RunConfig
 
 _MOST_PROCESSES = 8
@@ -19,7 +20,9 @@ _MOST_INTERLEAVED = 12
 _MOST_STREAMS = 32  # torch hands out the same ones again after so many
 
 
-def choose_backend(workers: int | None, configs: Sequence[RunConfig], device: str) -> Backend:
+def choose_backend(
+    workers: int | None, configs: Sequence[RunConfig], device: str
+) -> Interleaved | ProcessPool:
     """Return what makes runs on this machine.
 
     Args:

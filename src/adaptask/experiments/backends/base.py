@@ -94,8 +94,9 @@ def record_failure(job: Job, error: BaseException) -> str:
 
 
 def record_pruning(job: Job, pruned: RunPruned) -> None:
-    """Leave in the folder of a run why it was given up."""
-    replace_file(job.path / PRUNED, str(pruned).encode())
+    """Leave in the folder of a run why it was given up; a run that had not begun has none."""
+    if job.path.is_dir():
+        replace_file(job.path / PRUNED, str(pruned).encode())
 
 
 class EventDisplay:

@@ -44,6 +44,11 @@ class ProcessPool:
         self._restarted: set[str] = set()
         self._failures: dict[str, str] = {}
 
+    @property
+    def speedup(self) -> float:
+        """About how much sooner all runs are done than one after the other."""
+        return self.n_at_once
+
     def run(self, jobs: Sequence[Job], tell: Tell) -> dict[str, str]:
         """Make all runs, see `Backend.run`."""
         self._waiting.extend(self._with_threads(job) for job in jobs)

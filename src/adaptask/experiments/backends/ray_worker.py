@@ -18,8 +18,7 @@ from adaptask.errors import TrainingError
 from adaptask.experiments.backends.base import Event, Job
 from adaptask.experiments.backends.interleaved import Interleaved
 from adaptask.experiments.backends.storage import StoredFolder
-from adaptask.training.folder_lock import FolderLock
-from adaptask.training.run_folder import LOCK
+from adaptask.training.run_folder import LOCK, FolderLock
 
 CACHE = "ADAPTASK_CACHE"
 _SECONDS_TO_UNLOCK = 120.0

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from adaptask.arguments import check_choice, check_integer, check_number
-from adaptask.atomic_file import not_written
+from adaptask.data.registry import names as dataset_names
 from adaptask.errors import ArgumentError
 from adaptask.experiments.backends.ray import ClusterOptions
-from adaptask.experiments.config import RunConfig, check_config
-from adaptask.experiments.paper.datasets_at_hand import check_dataset_name, images_a_class
-from adaptask.experiments.paper.figures import PrintedTime
-from adaptask.experiments.paper.scaling import LEAST_EPISODES, LEAST_STEPS, fitted, scaled
-from adaptask.experiments.paper.target_notes import of_recipes
-from adaptask.experiments.paper.target_trials import Choice, time_name
-from adaptask.experiments.paper.targets import TARGETS, Target
+from adaptask.experiments.config import check_config
+from adaptask.experiments.paper.published import PrintedTime
+from adaptask.experiments.paper.scaling import (
+    LEAST_EPISODES,
+    LEAST_STEPS,
+    fitted,
+    images_per_class,
+    scaled,
+)
+from adaptask.experiments.paper.target import Choice, Target
+from adaptask.experiments.paper.targets import TARGETS
+from adaptask.experiments.recipes import recipe_notes
 from adaptask.experiments.trials import Trial
 from adaptask.report.study import Citation
 
@@ -36,7 +40,7 @@ class Plan:
     times: tuple[PrintedTime, ...]
     """What is to be timed, where the target is about time."""
     seeds: int
-    """Runs a trial, with the seeds 0, 1, ..."""
+    """Runs per trial, with the seeds 0, 1, ..."""
     scale: float
     schedule: str
     """`paper`, or `cosine`."""
@@ -63,6 +67,17 @@ class Plan:
         """Seconds for each setting that is timed."""
         return max(1.0, TIMING_SECONDS * self.scale)
 
+    def all_trials(self) -> list[Trial]:
+        """Return the trials of the whole target, of which these are a part, as this plan has them.
+
+        A folder may have some of them from another time; they are compared with those of now.
+        """
+        target = self.target
+        datasets = tuple(dict.fromkeys((*target.datasets, *self.datasets)))
+        everything = Choice(datasets, target.rows, target.shots, target.learners)
+        full = _scheduled(target.trials(everything), self.schedule)
+        return _sized(full, self.scale, self.device)
+
 
 def plan(
     target: str,
@@ -83,7 +98,7 @@ def plan(
         dataset: Takes the place of all datasets of the target.
         scale: Of steps, milestones, intervals and episodes, above 0 and at most 1.
         rows: Which rows; all where none are named.
-        seeds: Runs a trial; None: three for what is measured, one for what is looked at.
+        seeds: Runs per trial; None: three for what is measured, one for what is looked at.
         shots: Which shots; all where none are named.
         learners: Other learners than the paper's, where the target has a choice.
         schedule: `paper`, or `cosine` in the place of learning rates that the paper leaves
@@ -101,75 +116,90 @@ def plan(
     n_seeds = chosen.seeds if seeds is None else check_integer("seeds", seeds, low=1)
     if chosen.times and seeds is not None:
         raise ArgumentError(f"{target} is timed, not trained; leave out --seeds.")
-    if dataset is not None:
-        check_dataset_name(dataset)
+    if dataset is not None and dataset not in dataset_names():
+        raise ArgumentError(
+            f"there is no dataset '{dataset}'; there are {', '.join(dataset_names())}."
+        )
     choice = chosen.choose(dataset=dataset, rows=rows, shots=shots, learners=learners)
     check_choice("schedule", schedule, SCHEDULES)
-    full = [_scheduled(trial, schedule) for trial in chosen.trials(choice)]
+    full = _scheduled(chosen.trials(choice), schedule)
     if schedule == "cosine" and all(t.config.optimiser.schedule != "cosine" for t in full):
         raise ArgumentError(
             f"{target} has no learning rate that the paper leaves constant; leave out --schedule."
         )
-    trials = tuple(_sized(trial, scale, device) for trial in full)
+    trials = _sized(full, scale, device)
     for trial in trials:
         check_config(trial.config)
     times = tuple(
-        time
-        for time in chosen.times
-        if time_name(time) in choice.rows and time.n_shot in choice.shots
+        time for time in chosen.times if time.name in choice.rows and time.n_shot in choice.shots
     )
     if not trials and not times:
         raise ArgumentError(
             f"no row of {target} is left with the shots {', '.join(map(str, choice.shots))} among "
             f"{', '.join(choice.rows)}."
         )
+    flags = {
+        "--dataset": [dataset] if dataset is not None else [],
+        "--scale": [f"{scale:g}"] if scale != 1 else [],
+        "--rows": rows,
+        "--shots": [str(shot) for shot in shots],
+        "--learners": learners,
+        "--seeds": [str(seeds)] if seeds is not None else [],
+        "--schedule": [schedule] if schedule != "paper" else [],
+        "--device": [device] if device != "auto" else [],
+    }
+    words = [word for flag, values in flags.items() if values for word in (flag, *values)]
     return Plan(
         target=chosen,
-        trials=trials,
+        trials=tuple(trials),
         times=times,
         seeds=n_seeds,
         scale=scale,
+        schedule=schedule,
         datasets=choice.datasets,
         device=device,
-        schedule=schedule,
-        command=_command(target, dataset, scale, rows, seeds, shots, learners, schedule, device),
+        command=shlex.join(["adaptask", "reproduce", target, *words]),
         notes=(
-            *_deviations(chosen, choice, scale, schedule, full, trials),
+            *_deviations(chosen, choice, scale, schedule),
+            *_smaller_tasks(full, trials),
             *chosen.notes,
-            *of_recipes(trials),
+            *recipe_notes(trial.config for trial in trials),
         ),
         citations=chosen.citations(choice),
     )
 
 
-def _scheduled(trial: Trial, schedule: str) -> Trial:
-    optimiser = trial.config.optimiser
-    if schedule == "paper" or optimiser.schedule != "constant":
-        return trial
-    optimiser = replace(optimiser, schedule="cosine")
-    return replace(trial, config=replace(trial.config, optimiser=optimiser))
+def _scheduled(trials: Sequence[Trial], schedule: str) -> list[Trial]:
+    """Return the trials with a cosine in the place of constant learning rates, if so wanted."""
+    found = []
+    for trial in trials:
+        config = trial.config
+        if schedule == "cosine" and config.optimiser.schedule == "constant":
+            optimizer = replace(config.optimiser, schedule="cosine")
+            config = replace(config, optimiser=optimizer)
+        found.append(replace(trial, config=config))
+    return found
 
 
-def _sized(trial: Trial, scale: float, device: str) -> Trial:
-    config = fitted(scaled(trial.config, scale), images_a_class(trial.config.data.dataset))
-    return replace(trial, config=replace(config, machine=replace(config.machine, device=device)))
+def _sized(trials: Sequence[Trial], scale: float, device: str) -> list[Trial]:
+    """Return the trials at a scale, with tasks that the data can give, on a device."""
+    found = []
+    for trial in trials:
+        n_images = images_per_class(trial.config.data.dataset)
+        config = fitted(scaled(trial.config, scale), n_images)
+        config = replace(config, machine=replace(config.machine, device=device))
+        found.append(replace(trial, config=config))
+    return found
 
 
-def _deviations(
-    target: Target,
-    choice: Choice,
-    scale: float,
-    schedule: str,
-    full: Sequence[Trial],
-    trials: Sequence[Trial],
-) -> tuple[str, ...]:
+def _deviations(target: Target, choice: Choice, scale: float, schedule: str) -> list[str]:
     """Return what is not as in the paper because the user wants it so."""
     found = []
     if foreign := [name for name in choice.datasets if name not in target.datasets]:
         figures = (
             "the paper's times are those of its own"
             if target.times
-            else ("the paper has no figures for it")
+            else "the paper has no figures for it"
         )
         found.append(
             f"{foreign[0]} takes the place of {' and '.join(target.datasets)}; {figures}. "
@@ -194,42 +224,21 @@ def _deviations(
             f"{scale:g} times those of the paper, but at least {LEAST_STEPS} steps and "
             f"{LEAST_EPISODES} episodes. Such accuracies are not to be compared with the paper's."
         )
+    return found
+
+
+def _smaller_tasks(full: Sequence[Trial], trials: Sequence[Trial]) -> list[str]:
+    """Return which tasks had to become smaller because classes have too few images."""
+    found = []
     for before, after in zip(full, trials, strict=True):
         old, new = before.config.task, after.config.task
         if (old.n_shot, old.n_query) != (new.n_shot, new.n_query):
             found.append(
-                f"{after.config.data.dataset} has too few images a class for training tasks of "
+                f"{after.config.data.dataset} has too few images per class for training tasks of "
                 f"{old.n_shot} shots and {old.n_query} queries; they have {new.n_shot} and "
                 f"{new.n_query}."
             )
-    return tuple(dict.fromkeys(found))
-
-
-def _command(
-    target: str,
-    dataset: str | None,
-    scale: float,
-    rows: Sequence[str],
-    seeds: int | None,
-    shots: Sequence[int],
-    learners: Sequence[str],
-    schedule: str,
-    device: str,
-) -> str:
-    words = ["adaptask", "reproduce", target]
-    if dataset is not None:
-        words += ["--dataset", dataset]
-    if scale != 1:
-        words += ["--scale", f"{scale:g}"]
-    for flag, values in (("--rows", rows), ("--shots", shots), ("--learners", learners)):
-        words += [flag, *map(str, values)] if values else []
-    if seeds is not None:
-        words += ["--seeds", str(seeds)]
-    if schedule != "paper":
-        words += ["--schedule", schedule]
-    if device != "auto":
-        words += ["--device", device]
-    return shlex.join(words)
+    return list(dict.fromkeys(found))
 
 
 def default_folder(planned: Plan) -> Path:
@@ -265,17 +274,19 @@ def reproduce(
     Raises:
         AdaptaskError: If something cannot be used or done; the message says what to do.
     """
-    from adaptask.training.joining import refuse_launch
+    from adaptask.training.distributed import refuse_launch
 
     refuse_launch("reproduce")
     folder = folder or default_folder(planned)
     if planned.times:
-        run_times(planned, folder)
+        from adaptask.experiments.paper.timing import time_plan
+
+        time_plan(planned, folder)
         return 0
     from adaptask.experiments.conclusion import run_and_conclude
     from adaptask.experiments.studies import StudyPlan
 
-    configs = _all_configs(planned)
+    configs = {trial.name: trial.config for trial in planned.all_trials()}
     study = StudyPlan(
         title=planned.title,
         trials=planned.trials,
@@ -287,47 +298,3 @@ def reproduce(
         config_of=lambda arm: configs.get(arm.name),
     )
     return run_and_conclude(study, folder, workers=workers, cluster=cluster)
-
-
-def _all_configs(planned: Plan) -> dict[str, RunConfig]:
-    """Return the configuration of every trial of the target, as this plan has it; by name."""
-    target = planned.target
-    datasets = tuple(dict.fromkeys((*target.datasets, *planned.datasets)))
-    everything = Choice(datasets, target.rows, target.shots, target.learners)
-    trials = [_scheduled(trial, planned.schedule) for trial in target.trials(everything)]
-    return {t.name: _sized(t, planned.scale, planned.device).config for t in trials}
-
-
-def run_times(planned: Plan, folder: Path) -> None:
-    """Time what was planned, print the table, and keep it as `times.json`.
-
-    Raises:
-        TrainingError: If the folder cannot be made.
-    """
-    from rich.console import Console
-
-    from adaptask.experiments.paper.plan_display import show_table
-    from adaptask.experiments.paper.timing import time_settings, timing_table, write_times
-    from adaptask.training.machine import choose_device
-
-    console = Console(highlight=False)
-    where = choose_device(planned.device)
-    dataset = planned.datasets[0]
-    budget = planned.timing_seconds
-    about = math.ceil(len(planned.times) * budget)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise not_written(folder, error) from error
-    console.print(f"{planned.title}, measured on {where} for about {about} s.")
-    with console.status("") as status:
-        timings = time_settings(
-            planned.times,
-            dataset=dataset,
-            device=where,
-            budget=budget,
-            progress=lambda time: status.update(f"timing {time_name(time)}"),
-        )
-    write_times(folder, timings, dataset=dataset, device=where)
-    show_table(timing_table(timings, planned.notes), console)
-    console.print(f"The times are in {folder}", style="dim")

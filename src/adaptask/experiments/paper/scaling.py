@@ -1,11 +1,15 @@
-"""Smaller versions of a configuration: fewer steps and episodes, or fewer images a class."""
+"""Smaller versions of a configuration: fewer steps and episodes, or fewer images per class."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 
-from adaptask.experiments.config import EveryConfig, OptimiserConfig, RunConfig
+from adaptask.data import glyphs
+from adaptask.data.cache import cache_root, read_meta
+from adaptask.data.registry import DATASETS, Benchmark, is_prepared
+from adaptask.experiments.config import EveryConfig, RunConfig
 
 LEAST_STEPS = 30
 LEAST_EPISODES = 50
@@ -26,24 +30,24 @@ def scaled(config: RunConfig, scale: float) -> RunConfig:
         return config
     steps = min(config.steps, max(LEAST_STEPS, round(config.steps * scale)))
     ratio = steps / config.steps
-    tests = config.evaluation
-    evaluation = replace(
-        tests,
-        n_episodes=_episodes(tests.n_episodes, scale),
-        n_validation=_episodes(tests.n_validation, scale),
-    )
+    tests, every = config.evaluation, config.every
+    n_validation = _episodes(tests.n_validation, scale)
+    milestones: list[int] = []
+    for milestone in config.optimiser.milestones:
+        earliest = milestones[-1] + 1 if milestones else 1
+        milestones.append(max(earliest, round(milestone * ratio)))
     found = replace(
         config,
         steps=steps,
-        evaluation=evaluation,
-        optimiser=_scaled_optimiser(config.optimiser, ratio),
+        evaluation=replace(
+            tests, n_episodes=_episodes(tests.n_episodes, scale), n_validation=n_validation
+        ),
+        optimiser=replace(config.optimiser, milestones=tuple(milestones)),
         every=EveryConfig(
-            log=_interval(config.every.log, ratio),
-            validate=_interval(
-                config.every.validate, ratio, share=evaluation.n_validation / tests.n_validation
-            ),
-            checkpoint=max(_interval(config.every.checkpoint, ratio), math.ceil(steps / 10)),
-            snapshot=_interval(config.every.snapshot, ratio),
+            log=_interval(every.log, ratio),
+            validate=_interval(every.validate, ratio, share=n_validation / tests.n_validation),
+            checkpoint=max(_interval(every.checkpoint, ratio), math.ceil(steps / 10)),
+            snapshot=_interval(every.snapshot, ratio),
         ),
     )
     if config.model.backbone == "resnet12":
@@ -61,14 +65,6 @@ def _interval(interval: int, ratio: float, share: float = 0.0) -> int:
     if interval == 0:
         return 0
     return max(1, round(interval * ratio), math.ceil(interval * share))
-
-
-def _scaled_optimiser(optimiser: OptimiserConfig, ratio: float) -> OptimiserConfig:
-    milestones: list[int] = []
-    for milestone in optimiser.milestones:
-        earliest = milestones[-1] + 1 if milestones else 1
-        milestones.append(max(earliest, round(milestone * ratio)))
-    return replace(optimiser, milestones=tuple(milestones))
 
 
 def fitted(config: RunConfig, n_images: int | None) -> RunConfig:
@@ -93,3 +89,14 @@ def fitted(config: RunConfig, n_images: int | None) -> RunConfig:
         task=replace(task, n_shot=n_shot, n_query=n_query),
         evaluation=replace(config.evaluation, n_query=n_tested),
     )
+
+
+def images_per_class(dataset: str) -> int | None:
+    """Return how many images the smallest class of a dataset has, if that is known."""
+    folder, entry = cache_root() / dataset, DATASETS.get(dataset)
+    if is_prepared(folder):
+        splits = read_meta(folder)["splits"].values()
+        return min(int(b - a) for split in splits for a, b in pairwise(split["class_starts"]))
+    if isinstance(entry, Benchmark):
+        return entry.class_size[0]
+    return glyphs.N_EXAMPLES if dataset == glyphs.NAME else None

@@ -1,273 +1,267 @@
 """Every table and figure of the paper that shows results, as something that can be run.
 
-Figures 1 and 2 of the paper are drawings of the method. Numbers are those that the paper prints.
+Figures 1 and 2 of the paper are drawings of the method. Everything about a target stands in its
+entry here, except for the figures that the paper prints, in `published.py`, and the settings of
+each learner, in `recipes.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
-from adaptask.arguments import check_choice
-from adaptask.errors import ArgumentError
-from adaptask.experiments.paper import target_notes as notes
-from adaptask.experiments.paper.figures import (
+from adaptask.experiments.config import EveryConfig, SamplerConfig
+from adaptask.experiments.paper.published import (
+    METHODS,
     TABLE_1,
     TABLE_2,
+    TABLE_3,
+    TABLE_4,
     TABLE_5,
     TABLE_6,
-    PrintedTable,
-    PrintedTime,
 )
-from adaptask.experiments.paper.target_trials import (
-    METHODS,
-    STRATEGIES,
-    Choice,
-    compatibility,
-    evolution,
-    hyperparameters,
-    nothing,
-    pictured,
-    state_of_the_art,
-    strategies,
-    time_name,
-)
+from adaptask.experiments.paper.target import GCP, UNIFORM, Setting, Target
 from adaptask.experiments.recipes import CONV4_LEARNERS, RESNET12_LEARNERS
-from adaptask.experiments.trials import Trial
-from adaptask.report.study import Citation
 
 
-@dataclass(frozen=True)
-class Target:
-    """A table or a figure of the paper."""
+def _compared(learners: Sequence[str], backbone: str) -> dict[str, tuple[Setting, ...]]:
+    """Return a row per learner, with `uniform` and with `gcp`."""
+    return {
+        learner: (Setting(learner, backbone, UNIFORM), Setting(learner, backbone, GCP))
+        for learner in learners
+    }
 
-    name: str
-    number: str
-    """As printed: `Table 1`."""
-    title: str
-    says: str
-    """What the paper says there."""
-    datasets: tuple[str, ...]
-    rows: tuple[str, ...]
-    """What can be chosen of it; a row holds its baseline."""
-    shots: tuple[int, ...]
-    build: Callable[[Choice], list[Trial]]
-    columns: tuple[str, ...]
-    """Labels that stand beside each other."""
-    notes: tuple[str, ...]
-    """Where the paper leaves a setting open, which one we took and why; recipes have their own."""
-    learners: tuple[str, ...] = ()
-    """Learners that can be chosen, the paper's first."""
-    seeds: int = 3
-    table: PrintedTable | None = None
-    """Where rows are printed that nobody runs here."""
-    times: tuple[PrintedTime, ...] = ()
-    """What is timed rather than trained."""
 
-    def choose(
-        self,
-        *,
-        dataset: str | None = None,
-        rows: Sequence[str] = (),
-        shots: Sequence[int] = (),
-        learners: Sequence[str] = (),
-    ) -> Choice:
-        """Return which part is wanted; what is not given is all of it.
+def _methods(learners: Sequence[str]) -> dict[tuple[str, str], str]:
+    """Return what the paper calls learners with `uniform` and with `gcp`."""
+    plain = {(learner, "uniform"): METHODS[learner] for learner in learners}
+    adaptive = {(learner, "gcp"): f"{METHODS[learner]} with gcp-sampling" for learner in learners}
+    return plain | adaptive
 
-        Raises:
-            ArgumentError: If there is no such row, shot or learner.
-        """
-        for row in rows:
-            check_choice(f"a row of {self.name}", row, self.rows)
-        for shot in shots:
-            check_choice(f"shots of {self.name}", str(shot), [str(s) for s in self.shots])
-        if learners and not self.learners:
-            raise ArgumentError(
-                f"{self.name} has the learners of the paper; choose among its rows: "
-                f"{', '.join(self.rows)}."
-            )
-        for learner in learners:
-            check_choice(f"a learner of {self.name}", learner, self.learners)
-        return Choice(
-            datasets=self.datasets if dataset is None else (dataset,),
-            rows=tuple(row for row in self.rows if row in rows or not rows),
-            shots=tuple(shot for shot in self.shots if shot in shots or not shots),
-            learners=tuple(learners) or self.learners[:1],
-        )
 
-    def trials(self, choice: Choice) -> list[Trial]:
-        """Return what is trained, at full scale."""
-        return self.build(choice)
+_STRATEGIES = {
+    "random": UNIFORM,
+    "c": SamplerConfig(name="c"),
+    "easy": replace(GCP, strategy="easy"),
+    "uncertain": replace(GCP, strategy="uncertain"),
+    "hard": GCP,
+}
+"""The rows of Table 4."""
+_VARIED = {
+    "alpha": [replace(GCP, alpha=alpha, tau=0.5) for alpha in (0.1, 0.5, 1.0, 2.0, 5.0)],
+    "tau": [replace(GCP, alpha=1.0, tau=tau) for tau in (0.1, 0.3, 0.5, 0.7, 0.9)],
+}
+"""The rows of Figure 3."""
 
-    def citations(self, choice: Choice) -> tuple[Citation, ...]:
-        """Return the rows that the paper quotes, for the datasets and shots that were chosen."""
-        if self.table is None:
-            return ()
-        run = {("MAML++, AS (ours)", "conv4")}
-        for learner in (*RESNET12_LEARNERS, *(["maml++"] if "maml++" in self.rows else [])):
-            backbone = "conv4" if learner == "maml++" else "resnet12"
-            method = METHODS[learner]
-            run |= {(method, backbone), (f"{method} with gcp-sampling", backbone)}
-        return tuple(
-            citation
-            for dataset in choice.datasets
-            for citation in self.table.citations(run, dataset, choice.shots)
-        )
+_BOTH = ("mini-imagenet", "cifar-fs")
+
+_SAMPLER_NOTES = (
+    "Open: alpha and tau of the tables. We take alpha 1 and tau 0.5, at which the paper holds the "
+    "one while it varies the other (Figure 3).",
+    "Open: what several tasks per step do to the potentials. A pair that is in more than one of "
+    "them is updated once, by the mean of its confusions.",
+)
 
 
 def _picture(
-    name: str, number: str, title: str, says: str, rows: tuple[str, ...], *more: str
+    number: int,
+    name: str,
+    title: str,
+    says: str,
+    note: str,
+    rows: Sequence[str] = ("uniform", "gcp"),
 ) -> Target:
+    """Return a figure that looks into one run per sampler."""
+    settings = {
+        row: (Setting("protonet", "conv4", UNIFORM if row == "uniform" else GCP),) for row in rows
+    }
     return Target(
         name=name,
-        number=number,
+        number=f"Figure {number}",
         title=title,
         says=says,
         datasets=("cifar-fs",),
-        rows=rows,
+        settings=settings,
         shots=(1,),
-        build=pictured,
         columns=(),
-        notes=(*more, *notes.PICTURES),
         seeds=1,
-    )
-
-
-_SAMPLERS = ("uniform", "gcp")
-_BOTH = ("mini-imagenet", "cifar-fs")
-
-TARGETS: dict[str, Target] = {
-    target.name: target
-    for target in (
-        Target(
-            name="table-mini",
-            number="Table 1",
-            title="5-way accuracy on miniImageNet",
-            says="gcp raises ProtoNet, MetaOptNet-RR and MetaOptNet-SVM on ResNet-12 by 1.0 to 1.8 "
-            "points.",
-            datasets=("mini-imagenet",),
-            rows=(*RESNET12_LEARNERS, "maml++"),
-            shots=(1, 5),
-            build=state_of_the_art(TABLE_1),
-            columns=("dataset", "shots"),
-            notes=(*notes.TABLE_1, *notes.SAMPLER),
-            table=TABLE_1,
-        ),
-        Target(
-            name="table-cifar",
-            number="Table 2",
-            title="5-way accuracy on CIFAR-FS",
-            says="gcp raises ProtoNet, MetaOptNet-RR and MetaOptNet-SVM on ResNet-12 by 0.3 to 1.9 "
-            "points.",
-            datasets=("cifar-fs",),
-            rows=RESNET12_LEARNERS,
-            shots=(1, 5),
-            build=state_of_the_art(TABLE_2),
-            columns=("dataset", "shots"),
-            notes=(*notes.TABLE_2, *notes.SAMPLER),
-            table=TABLE_2,
-        ),
-        Target(
-            name="table-compat",
-            number="Table 3",
-            title="Five meta-learners on Conv-4, with uniform and with gcp",
-            says="gcp raises all five learners, more with one shot than with five.",
-            datasets=_BOTH,
-            rows=CONV4_LEARNERS,
-            shots=(1, 5),
-            build=compatibility,
-            columns=("dataset", "shots"),
-            notes=(*notes.TABLE_3, *notes.SAMPLER),
-        ),
-        Target(
-            name="table-strategies",
-            number="Table 4",
-            title="Sampling strategies, on Conv-4",
-            says="Seeking hard pairs helps most, uncertain ones less; c-sampling and easy pairs "
-            "are near random sampling.",
-            datasets=_BOTH,
-            rows=tuple(STRATEGIES),
-            shots=(1, 5),
-            build=strategies,
-            columns=("dataset", "shots"),
-            notes=(*notes.TABLE_4, *notes.SAMPLER),
-            learners=("maml++", *(name for name in CONV4_LEARNERS if name != "maml++")),
-        ),
-        Target(
-            name="table-time",
-            number="Table 5",
-            title="Time of a training step, ProtoNet",
-            says="gcp takes 1.03 to 1.22 times as long as random sampling, more with more ways.",
-            datasets=("cifar-fs",),
-            rows=tuple(map(time_name, TABLE_5)),
-            shots=(1, 5, 10, 15),
-            build=nothing,
-            columns=(),
-            notes=notes.TABLE_5,
-            seeds=1,
-            times=TABLE_5,
-        ),
-        Target(
-            name="table-tiered",
-            number="Table 6",
-            title="5-way accuracy on tieredImageNet",
-            says="gcp raises ProtoNet, MetaOptNet-RR and MetaOptNet-SVM on ResNet-12 by 0.5 to 1.1 "
-            "points.",
-            datasets=("tiered-imagenet",),
-            rows=RESNET12_LEARNERS,
-            shots=(1, 5),
-            build=state_of_the_art(TABLE_6),
-            columns=("dataset", "shots"),
-            notes=(*notes.TABLE_6, *notes.SAMPLER),
-            table=TABLE_6,
-        ),
-        Target(
-            name="figure-hyper",
-            number="Figure 3",
-            title="Impact of alpha and tau, ProtoNet on ResNet-12",
-            says="It shows how accuracy depends on alpha at tau 0.5, and on tau at alpha 1.",
-            datasets=_BOTH,
-            rows=("alpha", "tau"),
-            shots=(1, 5),
-            build=hyperparameters,
-            columns=("dataset", "shots"),
-            notes=notes.FIGURE_3,
-        ),
-        _picture(
-            "figure-tsne",
-            "Figure 4",
-            "Class prototypes and the classes that each sampler draws",
-            "The classes of a random task lie apart in the embedding, those of a gcp task overlap.",
-            _SAMPLERS,
-            *notes.FIGURE_4,
-        ),
-        _picture(
-            "figure-heatmap",
-            "Figure 5",
-            "Class-pair potentials",
-            "gcp draws classes whose pairs have large potentials, random sampling easy ones.",
-            _SAMPLERS,
-            *notes.FIGURE_5,
-        ),
-        _picture(
-            "figure-samples",
-            "Figure 6",
-            "Images of tasks drawn by each sampler",
-            "Random tasks look varied, gcp tasks look alike, such as small animals in the wild.",
-            _SAMPLERS,
-            *notes.FIGURE_6,
-        ),
-        replace(
-            _picture(
-                "figure-evolution",
-                "Figure 7",
-                "Class-pair potentials over the first 600 steps",
-                "gcp starts with uniform sampling and turns towards the pairs worth learning.",
-                ("gcp",),
-                *notes.FIGURE_7,
-            ),
-            build=evolution,
+        notes=(
+            note,
+            "Open: backbone, shots and the moment of training that is shown. We take ProtoNet on "
+            "Conv-4, 5-way 1-shot, and show the whole of training where the picture can move, "
+            "else its end.",
         ),
     )
-}
+
+
+_ALL = (
+    Target(
+        name="table-mini",
+        number="Table 1",
+        title="5-way accuracy on miniImageNet",
+        says="gcp raises ProtoNet, MetaOptNet-RR and MetaOptNet-SVM on ResNet-12 by 1.0 to 1.8 "
+        "points.",
+        datasets=("mini-imagenet",),
+        settings=_compared(RESNET12_LEARNERS, "resnet12") | _compared(["maml++"], "conv4"),
+        table=TABLE_1,
+        printed={
+            **_methods([*RESNET12_LEARNERS, "maml++"]),
+            ("maml++", "gcp"): "MAML++, AS (ours)",
+        },
+        notes=(
+            "The paper compares its MAML++ with the figures of Antoniou et al. here, and with a "
+            "replication (50.60 and 68.24) in Table 3.",
+            *_SAMPLER_NOTES,
+        ),
+    ),
+    Target(
+        name="table-cifar",
+        number="Table 2",
+        title="5-way accuracy on CIFAR-FS",
+        says="gcp raises ProtoNet, MetaOptNet-RR and MetaOptNet-SVM on ResNet-12 by 0.3 to 1.9 "
+        "points.",
+        datasets=("cifar-fs",),
+        settings=_compared(RESNET12_LEARNERS, "resnet12"),
+        table=TABLE_2,
+        printed=_methods(RESNET12_LEARNERS),
+        notes=(
+            "The paper's text speaks of gains of 1.89 and 1.0 points for ProtoNet; its table has "
+            "1.9 and 0.3.",
+            *_SAMPLER_NOTES,
+        ),
+    ),
+    Target(
+        name="table-compat",
+        number="Table 3",
+        title="Five meta-learners on Conv-4, with uniform and with gcp",
+        says="gcp raises all five learners, more with one shot than with five.",
+        datasets=_BOTH,
+        settings=_compared(CONV4_LEARNERS, "conv4"),
+        table=TABLE_3,
+        printed=_methods(CONV4_LEARNERS),
+        notes=(
+            "The rows without gcp are what the paper calls local replications.",
+            "MAML++ on CIFAR-FS, 5-shot, stands with other figures in Table 4 (73.36 and 74.58).",
+            *_SAMPLER_NOTES,
+        ),
+    ),
+    Target(
+        name="table-strategies",
+        number="Table 4",
+        title="Sampling strategies, on Conv-4",
+        says="Seeking hard pairs helps most, uncertain ones less; c-sampling and easy pairs are "
+        "near random sampling.",
+        datasets=_BOTH,
+        settings={row: (Setting("maml++", "conv4", s),) for row, s in _STRATEGIES.items()},
+        labels=("learner", "sampler", "dataset", "shots"),
+        learners=("maml++", *(name for name in CONV4_LEARNERS if name != "maml++")),
+        table=TABLE_4,
+        printed={
+            ("maml++", "uniform"): "random sampling",
+            ("maml++", "c"): "c-sampling with hard class",
+            ("maml++", "gcp easy"): "gcp-sampling with easy class",
+            ("maml++", "gcp uncertain"): "gcp-sampling with uncertain class",
+            ("maml++", "gcp"): "gcp-sampling with hard class",
+        },
+        notes=(
+            "MAML++ on CIFAR-FS, 5-shot, stands with other figures in Table 3 (73.86 and 73.98).",
+            "c-sampling starts from equal weights of 1, not from probabilities, on which Eq. 3 "
+            "would raise a class for being drawn at all.",
+            *_SAMPLER_NOTES,
+        ),
+    ),
+    Target(
+        name="table-time",
+        number="Table 5",
+        title="Time of a training step, ProtoNet",
+        says="gcp takes 1.03 to 1.22 times as long as random sampling, more with more ways.",
+        datasets=("cifar-fs",),
+        settings={time.name: () for time in TABLE_5},
+        shots=(1, 5, 10, 15),
+        columns=(),
+        seeds=1,
+        times=TABLE_5,
+        notes=(
+            "The paper reports seconds per epoch on an unnamed machine and does not say how many "
+            "steps an epoch has; here are milliseconds per step. Only the factors can be compared.",
+            "Open: tasks per step and queries. One task of 16 queries per class, for ResNet-12 "
+            "too.",
+            "For each setting both trainings take turns in one process, in blocks of steps. The "
+            "factor is the median over turns, its range the middle half of them.",
+        ),
+    ),
+    Target(
+        name="table-tiered",
+        number="Table 6",
+        title="5-way accuracy on tieredImageNet",
+        says="gcp raises ProtoNet, MetaOptNet-RR and MetaOptNet-SVM on ResNet-12 by 0.5 to 1.1 "
+        "points.",
+        datasets=("tiered-imagenet",),
+        settings=_compared(RESNET12_LEARNERS, "resnet12"),
+        table=TABLE_6,
+        printed=_methods(RESNET12_LEARNERS),
+        notes=(
+            "Open: settings for tieredImageNet. Those of miniImageNet: 15 shots in training (the "
+            "commands that come with MetaOptNet's code have 10) and label smoothing 0.1.",
+            *_SAMPLER_NOTES,
+        ),
+    ),
+    Target(
+        name="figure-hyper",
+        number="Figure 3",
+        title="Impact of alpha and tau, ProtoNet on ResNet-12",
+        says="It shows how accuracy depends on alpha at tau 0.5, and on tau at alpha 1.",
+        datasets=_BOTH,
+        settings={
+            row: tuple(Setting("protonet", "resnet12", s) for s in (UNIFORM, *samplers))
+            for row, samplers in _VARIED.items()
+        },
+        labels=("sampler", "alpha", "tau", "dataset", "shots"),
+        notes=(
+            "Open: the values on the axes, which the text does not give. We take alpha 0.1, 0.5, "
+            "1, 2, 5 and tau 0.1, 0.3, 0.5, 0.7, 0.9.",
+            "Open: what the four panels of a row are. We take miniImageNet and CIFAR-FS, each "
+            "with 1 and 5 shots.",
+        ),
+    ),
+    _picture(
+        4,
+        "figure-tsne",
+        "Class prototypes and the classes that each sampler draws",
+        "The classes of a random task lie apart in the embedding, those of a gcp task overlap.",
+        "The paper shows five classes per picture, drawn once; which draw it is it does not say. "
+        "All training classes are embedded together, with cosine distances.",
+    ),
+    _picture(
+        5,
+        "figure-heatmap",
+        "Class-pair potentials",
+        "gcp draws classes whose pairs have large potentials, random sampling easy ones.",
+        "Open: which 16 of the 64 classes are shown.",
+    ),
+    _picture(
+        6,
+        "figure-samples",
+        "Images of tasks drawn by each sampler",
+        "Random tasks look varied, gcp tasks look alike, such as small animals in the wild.",
+        "Open: which tasks are shown; the images of a class are drawn at random.",
+    ),
+    replace(
+        _picture(
+            7,
+            "figure-evolution",
+            "Class-pair potentials over the first 600 steps",
+            "gcp starts with uniform sampling and turns towards the pairs worth learning.",
+            "15 pictures, one every 40 of the first 600 steps. Open: which 16 of the 64 classes "
+            "are shown.",
+            rows=["gcp"],
+        ),
+        overrides={
+            "steps": 600,
+            "every": EveryConfig(log=40, validate=0, checkpoint=0, snapshot=40),
+        },
+    ),
+)
+
+TARGETS = {target.name: target for target in _ALL}
 """Every target by its name, in the order of the paper."""

@@ -1,11 +1,13 @@
-"""What gcp adds to the time of a training step, in the settings of the paper's Table 5.
+"""The time of a training step, and what gcp adds to it: the paper's Table 5.
 
 For every setting two trainings, one with `uniform` and one with `gcp`, take turns in one process,
-so that both meet the same disturbances.
+so that both meet the same disturbances. Where a dataset has not been prepared, noise of the shape
+of its images takes its place: times do not depend on what images show.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import statistics
@@ -15,23 +17,118 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
+from rich.console import Console
 
-from adaptask.arguments import check_number
-from adaptask.atomic_file import replace_file
+from adaptask.atomic_file import not_written, replace_file
+from adaptask.data import EpisodeSource, glyphs
+from adaptask.data.cache import cache_root, read_meta
+from adaptask.data.images import ImageSet
+from adaptask.data.registry import DATASETS, Benchmark, dataset_folder, is_prepared
+from adaptask.experiments.building import build_parts, open_split
 from adaptask.experiments.config import RunConfig, SamplerConfig, TaskConfig
-from adaptask.experiments.paper.datasets_at_hand import images_a_class, is_at_hand
-from adaptask.experiments.paper.figures import PrintedTime
-from adaptask.experiments.paper.scaling import fitted
-from adaptask.experiments.paper.step_times import build_step, seconds
+from adaptask.experiments.paper.published import PrintedTime
+from adaptask.experiments.paper.reproduction import Plan
+from adaptask.experiments.paper.scaling import fitted, images_per_class
 from adaptask.experiments.recipes import recipe
+from adaptask.experiments.run import resolve_auto
+from adaptask.report.formats import print_table
 from adaptask.report.table import Cell, Table
+from adaptask.training.graph import GraphEngine
+from adaptask.training.machine import choose_device
+from adaptask.training.step import TrainingStep
 
 FILE = "times.json"
 FORMAT = 1
-N_QUERY = 16
 LEAST_TURNS = 5
-_WARM_UP = 4  # so many a graph takes until it is captured
 _BLOCK_SECONDS = 0.05
+# The first are launched kernel by kernel, then one is captured: a run is made of those after.
+_STEPS_TO_CAPTURE = 4
+
+Work = Callable[[], object]
+
+
+def build_step(config: RunConfig, device: torch.device) -> Work:
+    """Return what makes one training step of a run, whenever it is called.
+
+    Raises:
+        ArgumentError: If the configuration does not fit the data.
+        DataError: If a class has too few images.
+    """
+    config = resolve_auto(config, device)
+    task, machine = config.task, config.machine
+    source = open_or_noise(config, "train", device, task.n_way, task.n_shot + task.n_query)
+    learner, sampler, optimizer = build_parts(config, source, device)
+    step = TrainingStep(
+        learner,
+        sampler,
+        source,
+        optimizer,
+        n_shot=task.n_shot,
+        n_query=task.n_query,
+        n_tasks=task.n_tasks,
+        accumulate=config.optimiser.accumulate,
+        clip_norm=config.optimiser.clip_norm,
+        precision=machine.precision,
+    )
+    learner.train()
+    # Not compiled: that takes longer than what is measured.
+    engine = GraphEngine(step, engine=machine.engine, report=lambda text: None)
+    numbers = itertools.count()
+    if device.type == "cuda":
+        for _ in range(_STEPS_TO_CAPTURE):
+            engine(next(numbers))
+    return lambda: engine(next(numbers))
+
+
+def open_or_noise(
+    config: RunConfig, split: str, device: torch.device, n_classes: int, n_images: int
+) -> EpisodeSource:
+    """Return a split of the dataset of a run, or noise where it has not been prepared.
+
+    Args:
+        config: Of the run.
+        split: `train`, `val` or `test`.
+        device: Where it is used.
+        n_classes: Of the noise.
+        n_images: Of each class of the noise.
+    """
+    dataset = config.data.dataset
+    if is_prepared(cache_root() / dataset):
+        return open_split(config, split, device)
+    shape = (n_classes * n_images, *_image_shape(dataset))
+    pixels = torch.randint(256, shape, generator=torch.Generator().manual_seed(0))
+    noise = ImageSet(
+        dataset="noise",
+        split="train",
+        images=pixels.to(torch.uint8),
+        class_names=tuple(f"noise-{i}" for i in range(n_classes)),
+        class_starts=torch.arange(n_classes + 1) * n_images,
+    )
+    augmentation = config.data.augmentation if split == "train" else "none"
+    return EpisodeSource(
+        noise, device=device, augmentation=None if augmentation == "default" else augmentation
+    )
+
+
+def _image_shape(dataset: str) -> tuple[int, int, int]:
+    """Return channels, height and width of a dataset's images."""
+    entry = DATASETS.get(dataset)
+    if isinstance(entry, Benchmark):
+        return entry.form.channels, entry.form.height, entry.form.width
+    if dataset == glyphs.NAME:
+        return 1, glyphs.IMAGE_SIZE, glyphs.IMAGE_SIZE
+    channels, height, width = read_meta(dataset_folder(dataset))["image_shape"]
+    return channels, height, width
+
+
+def seconds(work: Work, device: torch.device, n_times: int = 1) -> float:
+    """Return how long some work takes, done `n_times` in a row, until the device has done it."""
+    start = time.perf_counter()
+    for _ in range(n_times):
+        work()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - start
 
 
 @dataclass(frozen=True)
@@ -51,27 +148,38 @@ class Timing:
     """A quarter of the turns have a larger one."""
     n_turns: int
     n_steps: int
-    """Steps a turn, of each."""
+    """Steps per turn, of each."""
 
 
 def setting_config(printed: PrintedTime, dataset: str, sampler: str) -> RunConfig:
-    """Return the run whose steps are timed: one task of 16 queries a class a step."""
+    """Return the run whose steps are timed: one task of 16 queries per class per step."""
     config = recipe("protonet", printed.backbone, dataset, printed.n_shot)
-    task = TaskConfig(n_way=printed.n_way, n_shot=printed.n_shot, n_query=N_QUERY, n_tasks=1)
+    task = TaskConfig(n_way=printed.n_way, n_shot=printed.n_shot, n_query=16, n_tasks=1)
     config = replace(config, task=task, sampler=SamplerConfig(name=sampler))  # type: ignore[arg-type]
-    return fitted(config, images_a_class(dataset))
+    return fitted(config, images_per_class(dataset))
 
 
 def time_setting(
     printed: PrintedTime, dataset: str, device: torch.device, *, budget: float
 ) -> Timing:
-    """Let uniform and gcp take turns for about `budget` seconds, and for five turns at least."""
+    """Let uniform and gcp take turns for about `budget` seconds, and for five turns at least.
+
+    Args:
+        printed: A line of Table 5.
+        dataset: Whose images; noise of their shape where it has not been prepared.
+        device: Where it is computed.
+        budget: Seconds.
+
+    Raises:
+        ArgumentError: If the dataset has too few classes.
+        DataError: If its classes have too few images.
+    """
     steps = {
         sampler: build_step(setting_config(printed, dataset, sampler), device)
         for sampler in ("uniform", "gcp")
     }
     for step in steps.values():
-        seconds(step, device, _WARM_UP)
+        seconds(step, device, _STEPS_TO_CAPTURE)
     once = max(seconds(step, device) for step in steps.values())
     n_steps = max(1, math.ceil(_BLOCK_SECONDS / once))
     times: dict[str, list[float]] = {"uniform": [], "gcp": []}
@@ -87,33 +195,40 @@ def time_setting(
     return Timing(printed, uniform, gcp, factor, low, high, len(ratios), n_steps)
 
 
-def time_settings(
-    settings: Sequence[PrintedTime],
-    *,
-    dataset: str,
-    device: torch.device,
-    budget: float = 60.0,
-    progress: Callable[[PrintedTime], None] = lambda printed: None,
-) -> list[Timing]:
-    """Time some settings one after the other.
-
-    Args:
-        settings: Lines of Table 5.
-        dataset: Whose images; noise of their shape where it has not been prepared.
-        device: Where it is computed.
-        budget: Seconds a setting.
-        progress: Told each setting before it is timed.
+def time_plan(planned: Plan, folder: Path) -> None:
+    """Time what was planned, print the table, and keep it as `times.json`.
 
     Raises:
         ArgumentError: If the dataset has too few classes.
         DataError: If its classes have too few images.
+        TrainingError: If the folder cannot be written.
     """
-    check_number("budget", budget, low=0, high=math.inf)
-    found = []
-    for printed in settings:
-        progress(printed)
-        found.append(time_setting(printed, dataset, device, budget=budget))
-    return found
+    console = Console(highlight=False)
+    device, (dataset,) = choose_device(planned.device), planned.datasets
+    budget = planned.timing_seconds
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise not_written(folder, error) from error
+    about = math.ceil(len(planned.times) * budget)
+    console.print(f"{planned.title}, measured on {device} for about {about} s.")
+    timings = []
+    with console.status("") as status:
+        for printed in planned.times:
+            status.update(f"timing {printed.name}")
+            timings.append(time_setting(printed, dataset, device, budget=budget))
+    content = {
+        "format": FORMAT,
+        "dataset": dataset,
+        "images": "its own" if is_prepared(cache_root() / dataset) else "noise of their shape",
+        "device": str(device),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "settings": [asdict(timing) for timing in timings],
+    }
+    replace_file(folder / FILE, json.dumps(content, indent=1).encode())
+    print_table(timing_table(timings, planned.notes), console)
+    console.print(f"The times are in {folder}", style="dim")
 
 
 def timing_table(timings: Sequence[Timing], notes: Sequence[str] = ()) -> Table:
@@ -146,23 +261,3 @@ def timing_table(timings: Sequence[Timing], notes: Sequence[str] = ()) -> Table:
         n_labels=2,
         notes=(f"Geometric mean of the factors {mean:.3f}; the paper's {theirs:.3f}.", *notes),
     )
-
-
-def write_times(
-    folder: Path, timings: Sequence[Timing], *, dataset: str, device: torch.device
-) -> None:
-    """Write what was measured, and on what, as `times.json`.
-
-    Raises:
-        TrainingError: If it cannot be written.
-    """
-    content = {
-        "format": FORMAT,
-        "dataset": dataset,
-        "images": "its own" if is_at_hand(dataset) else "noise of their shape",
-        "device": str(device),
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "settings": [asdict(timing) for timing in timings],
-    }
-    replace_file(folder / FILE, json.dumps(content, indent=1).encode())

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from adaptask.experiments.paper.figures import SOURCES, TABLE_3, TABLE_4, TABLE_5, TABLES
+from adaptask.experiments.paper.published import SOURCES, TABLE_3, TABLE_4, TABLE_5, TABLES
 
 PAPER = Path(__file__).parents[4] / "shared" / "paper" / "adaptive-task-sampling.tex"
 

@@ -4,22 +4,21 @@ import itertools
 import math
 from dataclasses import replace
 
-import optuna
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from adaptask.errors import ArgumentError
 from adaptask.experiments.config import ModelConfig, OptimiserConfig, RunConfig, SamplerConfig
-from adaptask.experiments.sweeping.plan import plan_trials
-from adaptask.experiments.sweeping.space import Option, Range, parse_options
+from adaptask.experiments.sweep_space import labeled_config, parse_space, plan_trials
 
 BASE = RunConfig()
 
 
 def plan(*vary, base=BASE, search="grid", n_trials=None, seed=0, **flags):
-    options = parse_options(base, {f"sampler.{k}": v for k, v in flags.items()}, vary)
-    return plan_trials(base, options, search=search, n_trials=n_trials, seed=seed)
+    space = parse_space(base, {f"sampler.{k}": v for k, v in flags.items()}, vary)
+    return plan_trials(base, space, search=search, n_trials=n_trials, seed=seed)
 
 
 @pytest.mark.parametrize(
@@ -29,20 +28,33 @@ def plan(*vary, base=BASE, search="grid", n_trials=None, seed=0, **flags):
         ("optimiser.weight-decay=.5,1", "optimiser.weight_decay", (0.5, 1.0)),
         ("optimiser.name=adam,sgd", "optimiser.name", ("adam", "sgd")),
         ("optimiser.clip_norm=none,1", "optimiser.clip_norm", (None, 1.0)),
-        ("optimiser.milestones=[10,20],[30]", "optimiser.milestones", ((10, 20), (30,))),
+        ("optimiser.milestones=[10,20],[30]", "optimiser.milestones", ("[10,20]", "[30]")),
         ("protonet.learn_temperature=true,false", "protonet.learn_temperature", (True, False)),
-        ("resnet12.widths=doubling,[4,4,8,8]", "resnet12.widths", ("doubling", (4, 4, 8, 8))),
+        ("resnet12.widths=doubling,[4,4,8,8]", "resnet12.widths", ("doubling", "[4,4,8,8]")),
         ("steps=10,20", "steps", (10, 20)),
         ("data.augmentation=none,crop-flip", "data.augmentation", ("none", "crop-flip")),
-        ("optimiser.lr=1e-4..1e-2", "optimiser.lr", Range(1e-4, 1e-2)),
-        ("conv4.filters=16..64", "conv4.filters", Range(16, 64)),
     ],
 )
 def test_values_are_of_the_type_of_their_option(text, key, values):
-    (option,) = parse_options(BASE, {}, [text])
-    assert option == Option(key, values)
-    if isinstance(values, tuple):
-        assert [type(value) for value in option.values] == [type(value) for value in values]
+    (found,) = parse_space(BASE, {}, [text]).items()
+    assert found == (key, CategoricalDistribution(values))
+    assert [type(value) for value in found[1].choices] == [type(value) for value in values]
+
+
+def test_ranges_are_linear_or_logarithmic_by_their_span():
+    ranges = ["1e-4..1e-2", "0..5", "-5..5", "0.5..2"]
+    found = [parse_space(BASE, {}, [f"optimiser.lr={text}"])["optimiser.lr"] for text in ranges]
+    assert found == [
+        FloatDistribution(1e-4, 1e-2, log=True),
+        FloatDistribution(0, 5),
+        FloatDistribution(-5, 5),
+        FloatDistribution(0.5, 2),
+    ]
+    space = parse_space(BASE, {}, ["conv4.filters=4..16", "steps=1..10"])
+    assert space == {
+        "conv4.filters": IntDistribution(4, 16),
+        "steps": IntDistribution(1, 10, log=True),
+    }
 
 
 @pytest.mark.parametrize(
@@ -70,14 +82,14 @@ def test_values_are_of_the_type_of_their_option(text, key, values):
 )
 def test_a_bad_option_is_refused_with_what_to_do(text, message):
     with pytest.raises(ArgumentError, match=message.replace("?", r"\?")):
-        parse_options(BASE, {}, [text])
+        parse_space(BASE, {}, [text])
 
 
 def test_there_must_be_something_to_vary_once():
     with pytest.raises(ArgumentError, match="needs something to vary"):
-        parse_options(BASE, {"sampler.alpha": ()}, [])
+        parse_space(BASE, {"sampler.alpha": ()}, [])
     with pytest.raises(ArgumentError, match="given twice"):
-        parse_options(BASE, {"sampler.alpha": ("1", "2")}, ["sampler.alpha=3"])
+        parse_space(BASE, {"sampler.alpha": ("1", "2")}, ["sampler.alpha=3"])
 
 
 @given(
@@ -144,9 +156,6 @@ def test_ranges_are_uniform_or_log_uniform_by_their_span():
         assert all(0 <= s <= 1 for s in shares)
         gap = max(abs((i + 0.5) / len(shares) - s) for i, s in enumerate(shares))
         assert gap < 1.95 / math.sqrt(len(shares))
-    assert Range(0.0, 5.0).is_log is False
-    assert Range(-5.0, 5.0).is_log is False
-    assert Range(1, 10).is_log is True
 
 
 def test_random_search_tries_no_combination_twice_and_knows_how_many_there_are():
@@ -154,6 +163,24 @@ def test_random_search_tries_no_combination_twice_and_knows_how_many_there_are()
     assert len({trial.name for trial in trials}) == 6
     with pytest.raises(ArgumentError, match="there are 6 combinations only"):
         plan("conv4.filters=1..3", search="random", n_trials=7, alpha=["1", "2"])
+
+
+@pytest.mark.parametrize("text", ["0.999..0.9999", "0.5..0.50001", "0..1e-9", "1e-4..1e-2"])
+def test_a_narrow_range_has_as_many_values_as_any(text):
+    """With four significant digits there would be ten values between 0.999 and 0.9999."""
+    low, high = map(float, text.split(".."))
+    trials = plan(f"optimiser.lr={text}", search="random", n_trials=20)
+    values = [trial.config.optimiser.lr for trial in trials]
+    assert len(set(values)) == len({trial.name for trial in trials}) == 20
+    assert all(low <= value <= high for value in values)
+    assert all(
+        float(trial.labels["lr"]) == value for trial, value in zip(trials, values, strict=True)
+    )
+
+
+def test_a_range_without_enough_values_is_refused_rather_than_searched_for_ever():
+    with pytest.raises(ArgumentError, match="combinations only, and none is tried twice"):
+        plan("optimiser.lr=1..1.0000000000000002", search="random", n_trials=5)
 
 
 def test_a_search_must_fit_what_is_varied():
@@ -185,12 +212,16 @@ def test_trials_must_be_validated_alike():
     assert len(plan("task.n_way=5,10", base=alike)) == 2
 
 
-def test_what_optuna_draws_from_is_what_was_asked_for():
-    options = parse_options(
-        BASE, {}, ["optimiser.lr=1e-4..1e-2", "conv4.filters=1..4", "optimiser.clip_norm=none,1"]
-    )
-    assert [option.distribution() for option in options] == [
-        optuna.distributions.FloatDistribution(1e-4, 1e-2, log=True),
-        optuna.distributions.IntDistribution(1, 4),
-        optuna.distributions.CategoricalDistribution([None, 1.0]),
-    ]
+def test_a_trial_is_known_by_its_labels():
+    base = replace(BASE, optimiser=OptimiserConfig(schedule="step", factors=(0.1,)))
+    vary = ["optimiser.milestones=[1,20],[12,0]", "optimiser.clip_norm=none,1", "steps=30,40"]
+    space = parse_space(base, {}, vary)
+    trials = plan_trials(base, space, search="grid")
+    assert len(trials) == 8
+    for trial in trials:
+        assert labeled_config(base, space, trial.labels) == trial.config
+
+
+def test_the_trial_with_the_values_of_the_base_is_the_baseline():
+    assert [t.baseline for t in plan(alpha=["0.5", "1"])] == ["alpha=1", None]
+    assert [t.baseline for t in plan(alpha=["0.5", "2"])] == [None, None]

@@ -1,0 +1,272 @@
+"""What `adaptask sweep` does: a study of many trials, of which validation chooses the best.
+
+The folders of the runs are all that it goes by. Trials are decided before the first one; which of
+them are given up early is decided by the runs that have finished, as they stand in their folders.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from adaptask.arguments import check_choice, check_integer
+from adaptask.atomic_file import replace_file
+from adaptask.errors import ArgumentError, StateError
+from adaptask.experiments.backends.base import RunPruned
+from adaptask.experiments.backends.ray import ClusterOptions
+from adaptask.experiments.conclusion import run_and_conclude
+from adaptask.experiments.config import RunConfig
+from adaptask.experiments.studies import StudyPlan
+from adaptask.experiments.sweep_space import (
+    labeled_config,
+    new_study,
+    option_value,
+    parse_space,
+    plan_trials,
+    short_names,
+    storable,
+)
+from adaptask.experiments.trials import Trial
+from adaptask.report.records import RunRecord
+from adaptask.report.study import read_study
+from adaptask.report.summary import ArmSummary, summarise
+from adaptask.training.distributed import refuse_launch
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.distributions import BaseDistribution
+
+JOURNAL = "journal.log"
+N_STARTUP_TRIALS = 5
+"""Trials that must have finished before one is given up."""
+_WARM_UP = 0.2
+"""Share of the steps before which none is given up."""
+
+
+def sweep(
+    base: RunConfig,
+    *,
+    flags: Mapping[str, Sequence[str]],
+    vary: Sequence[str] = (),
+    search: str = "grid",
+    trials: int | None = None,
+    seeds: int = 1,
+    search_seed: int = 0,
+    prune: bool = True,
+    output: Path | None = None,
+    workers: int | None = None,
+    cluster: ClusterOptions = ClusterOptions(),  # noqa: B008, it is frozen
+    command: Sequence[str] = (),
+) -> int:
+    """Train every trial of a search, then print the table, best first, and write the report.
+
+    Args:
+        base: The configuration that the values go into; its seed is the first one.
+        flags: Values of options that have a flag, as texts by the key of the option.
+        vary: Other options with their values, such as `optimiser.weight_decay=0,5e-4`.
+        search: `grid` or `random`.
+        trials: How many, in random search.
+        seeds: Runs of each trial.
+        search_seed: Decides what random search draws.
+        prune: Whether trials that are worse than most are given up early.
+        output: The folder of the sweep; one named after it where none is given.
+        workers: How many runs at once; None chooses.
+        cluster: Where the runs are made, if not by this machine alone.
+        command: The words that repeat it.
+
+    Returns:
+        The exit status: 1 if a run failed.
+
+    Raises:
+        AdaptaskError: If something cannot be used or done; the message says what to do.
+        KeyboardInterrupt: After Ctrl-C.
+    """
+    refuse_launch("sweep")
+    _require_optuna()
+    check_integer("seeds", seeds, low=1)
+    check_choice("search", search, ("grid", "random"))
+    space = parse_space(base, flags, vary)
+    planned = plan_trials(base, space, search=search, n_trials=trials, seed=search_seed)
+    names = list(short_names(space).values())
+    # Without a folder that all runs share they cannot be compared while they are made.
+    can_prune = prune and cluster.storage is None
+    plan = StudyPlan(
+        title=f"Sweep of {', '.join(names)}",
+        trials=planned,
+        seeds=range(base.seed, base.seed + seeds),
+        command=shlex.join(command),
+        by_validation=True,
+        config_of=lambda arm: labeled_config(base, space, arm.labels),
+        open_logger=partial(open_pruner, first_seed=base.seed) if can_prune else None,
+        finish=lambda folder: _finish(folder, planned, space),
+    )
+    model = f"{base.model.learner}-{base.model.backbone}"
+    folder = output or Path("runs") / f"sweep-{base.data.dataset}-{model}-{'-'.join(names)}"
+    return run_and_conclude(plan, folder, workers=workers, cluster=cluster)
+
+
+def _require_optuna() -> None:
+    try:
+        import optuna  # noqa: F401
+    except ImportError as error:
+        raise ArgumentError(
+            f"a sweep needs the package optuna, which cannot be imported ({error}). Install it "
+            "with: pip install 'adaptask[sweep]'"
+        ) from error
+
+
+# Giving up early ----------------------------------------------------------------------------------
+
+
+def open_pruner(path: Path, *, first_seed: int) -> Pruner:
+    """Return the logger that decides whether the run in a folder is given up.
+
+    Raises:
+        RunPruned: If the trial of the run was given up before.
+    """
+    first = path.parent / f"seed-{first_seed}"
+    if (reason := RunRecord(first).pruned) is not None:
+        raise RunPruned(reason)
+    return Pruner(path, is_judged=path == first)
+
+
+class Pruner:
+    """Gives up a run that is worse than most: Optuna's MedianPruner, fed from the run folders.
+
+    Args:
+        path: The folder of the run, `runs/TRIAL/seed-SEED`; the others lie beside it.
+        is_judged: Whether it may be given up; the run of the first seed decides for its trial.
+    """
+
+    def __init__(self, path: Path, *, is_judged: bool) -> None:
+        self._path, self._is_judged = path, is_judged
+        self._known = {path}
+        self._trial: optuna.Trial | None = None
+
+    def log(self, step: int, split: str, metrics: Mapping[str, float]) -> None:
+        """Report a validation.
+
+        Raises:
+            RunPruned: If the best so far is below the median of those that have finished.
+        """
+        if split != "val" or not self._is_judged:
+            return
+        trial = self._trial = self._trial or self._begin(step)
+        trial.report(metrics["accuracy"], step)
+        self._add_finished(trial.study)
+        if trial.should_prune():
+            best = max(trial.study.trials[0].intermediate_values.values())
+            raise RunPruned(
+                f"given up after step {step}: its best validation accuracy, {100 * best:.2f} %, "
+                "is below the median of the trials before it at this step"
+            )
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def _begin(self, step: int) -> optuna.Trial:
+        """Return the trial with the validations before a step, which a resumed run has had."""
+        from optuna.pruners import MedianPruner
+
+        record = RunRecord(self._path)
+        n_warmup_steps = int(_WARM_UP * record.n_steps)
+        trial = new_study(pruner=MedianPruner(N_STARTUP_TRIALS, n_warmup_steps)).ask()
+        for earlier, accuracy in _validations(record).items():
+            if earlier < step:
+                trial.report(accuracy, earlier)
+        return trial
+
+    def _add_finished(self, study: optuna.Study) -> None:
+        """Add the other trials that have finished since the last time."""
+        from optuna.trial import create_trial
+
+        for path in set(self._path.parents[1].glob(f"*/{self._path.name}")) - self._known:
+            record = RunRecord(path)
+            if record.is_finished:
+                self._known.add(path)
+                if curve := _validations(record):
+                    best = max(curve.values())
+                    study.add_trial(create_trial(value=best, intermediate_values=curve))
+
+
+def _validations(record: RunRecord) -> dict[int, float]:
+    """Return validation accuracies by step; none of a damaged file, which the report names."""
+    try:
+        steps, accuracies = record.curve("val", "accuracy")
+    except StateError:
+        return {}
+    return dict(zip(steps.tolist(), accuracies.tolist(), strict=True))
+
+
+# What came out ------------------------------------------------------------------------------------
+
+
+def _finish(folder: Path, trials: Sequence[Trial], space: Mapping[str, BaseDistribution]) -> None:
+    """Order the study by validation, note which trial that chooses, and write Optuna's journal."""
+    study = read_study(folder)
+    found = summarise(study, folder).arms
+    ranked = sorted(found, key=lambda arm: (not _is_finished(arm), -(arm.validation or 0.0)))
+    arms = tuple(summary.arm for summary in ranked)
+    replace(study, arms=arms, notes=_notes(ranked)).write(folder)
+    _write_journal(folder, trials, space, {summary.arm.name: summary for summary in found})
+
+
+def _is_finished(summary: ArmSummary) -> bool:
+    return summary.n_finished == summary.n_planned
+
+
+def _notes(ranked: Sequence[ArmSummary]) -> tuple[str, ...]:
+    best = ranked[0]
+    if best.mean is None or best.validation is None or not _is_finished(best):
+        return ("No trial has finished, so that validation chooses none.",)
+    values = ", ".join(f"{name} {text}" for name, text in best.arm.labels.items())
+    choice = (
+        f"Chosen by validation: {values}, with a validation accuracy of {best.validation:.2f} % "
+        f"and a test accuracy of {best.mean.mean:.2f} %. The test accuracies of the others decide "
+        "nothing: the highest of many is too high."
+    )
+    n_equal = sum(_is_finished(arm) and arm.validation == best.validation for arm in ranked)
+    if n_equal == 1:
+        return (choice,)
+    return choice, f"{n_equal} trials are equally good in validation; the first of them was taken."
+
+
+def _write_journal(
+    folder: Path,
+    trials: Sequence[Trial],
+    space: Mapping[str, BaseDistribution],
+    summaries: Mapping[str, ArmSummary],
+) -> None:
+    """Write down all trials for Optuna's tools; a sweep itself never reads it."""
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+    from optuna.trial import TrialState, create_trial
+
+    with TemporaryDirectory() as scratch:
+        path = Path(scratch) / JOURNAL
+        storage = JournalStorage(JournalFileBackend(str(path)))
+        study = new_study(storage=storage, study_name="sweep")
+        for trial in trials:
+            summary = summaries[trial.name]
+            first = RunRecord(folder / summary.arm.runs[0].folder)
+            state = TrialState.FAIL if summary.failures else TrialState.RUNNING
+            if _is_finished(summary):
+                state = TrialState.COMPLETE
+            elif first.pruned is not None:
+                state = TrialState.PRUNED
+            study.add_trial(
+                create_trial(
+                    state=state,
+                    value=(summary.validation or 0.0) / 100 if _is_finished(summary) else None,
+                    params={key: storable(option_value(trial.config, key)) for key in space},
+                    distributions=dict(space),
+                    intermediate_values=_validations(first),
+                    user_attrs={"name": trial.name},
+                )
+            )
+        replace_file(folder / JOURNAL, path.read_bytes())

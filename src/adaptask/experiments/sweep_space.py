@@ -1,0 +1,321 @@
+"""What a sweep varies, and the trials that this gives: decided before the first one is trained."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from adaptask.arguments import check_integer, check_seed
+from adaptask.errors import ArgumentError
+from adaptask.experiments.config import RunConfig, check_config
+from adaptask.experiments.config_file import with_values
+from adaptask.experiments.trials import Trial
+from adaptask.parsing import parse_toml
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.distributions import BaseDistribution
+
+_DOTS = ".."
+_LOG_FACTOR = 10
+"""A range that spans at least this factor is drawn on a log scale."""
+_LONGEST_NAME = 120
+_FIXED: dict[str, str] = {
+    "seed": "every trial has the same seeds; say how many with --seeds",
+    "data.dataset": "accuracies on different datasets cannot be compared; sweep each by itself",
+    "evaluation": "all trials must be measured alike",
+    "every": "all trials must be validated equally often",
+}
+"""What cannot be varied, by option or section, and why."""
+
+
+def new_study(**options: Any) -> optuna.Study:
+    """Return a study of Optuna that looks for high values and logs only warnings."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna.create_study(direction="maximize", **options)
+
+
+# What is varied -----------------------------------------------------------------------------------
+
+
+def parse_space(
+    base: RunConfig, flags: Mapping[str, Sequence[str]], vary: Sequence[str]
+) -> dict[str, BaseDistribution]:
+    """Return what is to be varied: the distribution of each option, by its key.
+
+    Args:
+        base: The configuration that the values go into.
+        flags: Texts of values by the key of their option; an option without values is left out.
+        vary: Texts such as `optimiser.weight_decay=0,5e-4` or `optimiser.lr=1e-4..1e-2`.
+
+    Raises:
+        ArgumentError: If there is nothing to vary, no such option, it cannot be varied or is given
+            twice, or a value is not of its type.
+    """
+    space = {key: _distribution(base, key, texts) for key, texts in flags.items() if texts}
+    for text in vary:
+        name, equals, values = text.partition("=")
+        if not equals or not values.strip():
+            raise ArgumentError(
+                "--vary takes options with their values, such as optimiser.weight_decay=0,5e-4; "
+                f"got {text!r}."
+            )
+        key = name.strip().replace("-", "_")
+        if key in space:
+            raise ArgumentError(f"{key} is given twice; give all its values in one place.")
+        # A comma in brackets is part of a value that is a list.
+        space[key] = _distribution(base, key, re.split(r",(?![^\[]*\])", values))
+    if not space:
+        raise ArgumentError(
+            "a sweep needs something to vary: --alpha 0.5 1 2, --tau, --lr, or any option with "
+            "--vary optimiser.weight_decay=0,5e-4."
+        )
+    return space
+
+
+def _distribution(base: RunConfig, key: str, texts: Sequence[str]) -> BaseDistribution:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    for fixed, reason in _FIXED.items():
+        if key == fixed or key.startswith(f"{fixed}."):
+            raise ArgumentError(f"{key} cannot be varied: {reason}.")
+    if not any(_DOTS in text for text in texts):
+        values = [_parse_value(base, key, text) for text in texts]
+        for value in values:
+            if values.count(value) > 1:
+                raise ArgumentError(f"{key} has the value {value_text(value)} twice.")
+        return CategoricalDistribution([storable(value) for value in values])
+    if len(texts) > 1:
+        raise ArgumentError(f"{key} takes either values or one range; got {' '.join(texts)}.")
+    low, high = (_parse_value(base, key, end) for end in texts[0].split(_DOTS, 1))
+    for end in (low, high):
+        if isinstance(end, bool) or not isinstance(end, int | float):
+            raise ArgumentError(f"{key} has no range, as it is not a number; give values.")
+    if not low < high:
+        raise ArgumentError(f"a range goes from LOW to HIGH, LOW..HIGH; {key} got {texts[0]}.")
+    is_integer = isinstance(low, int) and isinstance(high, int)
+    kind = IntDistribution if is_integer else FloatDistribution
+    return kind(low, high, log=low > 0 and high >= _LOG_FACTOR * low)
+
+
+def _parse_value(base: RunConfig, key: str, text: str) -> Any:
+    """Return a text as a value of the type that the option has."""
+    readings: list[Any] = [None] if text.strip().lower() == "none" else []
+    with suppress(ValueError):
+        readings.append(parse_toml(f"value = {text}")["value"])
+    with suppress(ValueError):
+        readings.append(float(text))  # TOML has no .5
+    errors = []
+    for reading in (*readings, text.strip()):
+        try:
+            value = option_value(with_values(base, _nested({key: reading})), key)
+        except ArgumentError as error:
+            errors.append(error)
+            continue
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ArgumentError(f"{key} must be a finite number; got {text}.")
+        return value
+    raise errors[0]
+
+
+def option_value(config: RunConfig, key: str) -> Any:
+    """Return the value that an option has in a configuration."""
+    value: Any = config
+    for name in key.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def storable(value: Any) -> Any:
+    """Return a value as Optuna can keep it: a list as its text."""
+    return value_text(value) if isinstance(value, tuple) else value
+
+
+def value_text(value: Any) -> str:
+    """Return a value as it is shown, from which it can be read again.
+
+    >>> value_text(1.0), value_text(5e-4), value_text(None), value_text((10, 20)), value_text(True)
+    ('1', '0.0005', 'none', '[10,20]', 'true')
+    """
+    if isinstance(value, tuple):
+        return f"[{','.join(map(value_text, value))}]"
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    return str(value).removesuffix(".0")
+
+
+def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values by dotted key as a TOML file would have them, section by section.
+
+    >>> _nested({"steps": 10, "sampler.alpha": 1.0, "optimiser.milestones": (5, 8)})
+    {'steps': 10, 'sampler': {'alpha': 1.0}, 'optimiser': {'milestones': [5, 8]}}
+    """
+    tree: dict[str, Any] = {}
+    for key, value in values.items():
+        section, dot, name = key.rpartition(".")
+        place = tree.setdefault(section, {}) if dot else tree
+        place[name] = list(value) if isinstance(value, tuple) else value
+    return tree
+
+
+# Trials -------------------------------------------------------------------------------------------
+
+
+def plan_trials(
+    base: RunConfig,
+    space: Mapping[str, BaseDistribution],
+    *,
+    search: str,
+    n_trials: int | None = None,
+    seed: int = 0,
+) -> list[Trial]:
+    """Return all trials in the order in which they are made.
+
+    The first trials of a longer random search with the same seed are those of a shorter one. The
+    trial with the values of `base`, if there is one, is the baseline of the others.
+
+    Args:
+        base: The configuration that the values go into.
+        space: What is varied.
+        search: `grid`, every combination once; or `random`, no combination twice.
+        n_trials: How many, in random search.
+        seed: Decides what random search draws.
+
+    Raises:
+        ArgumentError: If the search does not fit what is varied, or a combination is not a valid
+            configuration, has an option that plays no part, or is measured unlike the others.
+    """
+    combinations = _grid(space, n_trials) if search == "grid" else _random(space, n_trials, seed)
+    configs, labels = {}, {}
+    for values in combinations:
+        found = dict(zip(short_names(space).values(), map(value_text, values), strict=True))
+        config = labeled_config(base, space, found)
+        try:
+            check_config(config)
+        except ArgumentError as error:
+            shown = ", ".join(f"{name} {text}" for name, text in found.items())
+            raise ArgumentError(f"the trial with {shown} cannot be made: {error}") from error
+        configs[_name(found)], labels[_name(found)] = config, found
+    _check_comparable(configs.values())
+    baseline = next((name for name, config in configs.items() if config == base), None)
+    return [
+        Trial(name, labels[name], config, baseline=None if name == baseline else baseline)
+        for name, config in configs.items()
+    ]
+
+
+def labeled_config(base: RunConfig, space: Iterable[str], labels: Mapping[str, str]) -> RunConfig:
+    """Return the configuration of the trial with these labels."""
+    values = {k: _parse_value(base, k, labels[name]) for k, name in short_names(space).items()}
+    return with_values(base, _nested(values))
+
+
+def short_names(keys: Iterable[str]) -> dict[str, str]:
+    """Return a short name for each key, unlike those of the others.
+
+    >>> short_names(["sampler.alpha", "maml.inner_lr", "anil.inner_lr", "sampler.name"])
+    {'sampler.alpha': 'alpha', 'maml.inner_lr': 'maml.inner_lr', 'anil.inner_lr': 'anil.inner_lr', \
+'sampler.name': 'sampler'}
+    """
+    last = {key: key.split(".")[0 if key.endswith(".name") else -1] for key in keys}
+    names = list(last.values())
+    return {key: key if names.count(name) > 1 else name for key, name in last.items()}
+
+
+def _grid(space: Mapping[str, BaseDistribution], n_trials: int | None) -> list[tuple[Any, ...]]:
+    from optuna.distributions import CategoricalDistribution
+
+    columns = []
+    for key, values in space.items():
+        if not isinstance(values, CategoricalDistribution):
+            low, high = value_text(values.low), value_text(values.high)  # type: ignore[attr-defined]
+            raise ArgumentError(
+                f"grid search needs the values of {key}, not a range; list some between {low} and "
+                f"{high}, or draw from it with --search random --trials N."
+            )
+        columns.append(values.choices)
+    if n_trials is not None:
+        raise ArgumentError(
+            f"grid search makes all {math.prod(map(len, columns))} combinations; leave out "
+            "--trials, or draw some with --search random."
+        )
+    return list(itertools.product(*columns))
+
+
+def _random(
+    space: Mapping[str, BaseDistribution], n_trials: int | None, seed: int
+) -> list[tuple[Any, ...]]:
+    from optuna.samplers import RandomSampler
+
+    if n_trials is None:
+        raise ArgumentError("random search needs the number of trials: --trials N.")
+    check_integer("trials", n_trials, low=1)
+    check_seed("search_seed", seed)
+    study = new_study(sampler=RandomSampler(seed=seed))
+    n_combinations = math.prod(map(_n_values, space.values()))
+    found: dict[tuple[Any, ...], None] = {}
+    n_repeats = 0
+    while len(found) < n_trials:
+        # How many values a range has once they are rounded is not known exactly.
+        if n_combinations < n_trials or n_repeats > 100 * n_trials:
+            n = len(found) if n_combinations == math.inf else n_combinations
+            raise ArgumentError(
+                f"there are {n} combinations only, and none is tried twice; trials must be at "
+                f"most that, got {n_trials}."
+            )
+        params = study.ask(dict(space)).params
+        drawn = tuple(_rounded(params[key], values) for key, values in space.items())
+        n_repeats = n_repeats + 1 if drawn in found else 0
+        found[drawn] = None
+    return list(found)
+
+
+def _n_values(values: BaseDistribution) -> float:
+    from optuna.distributions import CategoricalDistribution, IntDistribution
+
+    if isinstance(values, CategoricalDistribution):
+        return len(values.choices)
+    return values.high - values.low + 1 if isinstance(values, IntDistribution) else math.inf
+
+
+def _rounded(value: Any, values: BaseDistribution) -> Any:
+    """Return what was drawn from a range with few digits, so that it can be read and repeated.
+
+    On a log scale they are four significant ones; else there are at least a thousand values in
+    the range, however narrow it is.
+    """
+    from optuna.distributions import FloatDistribution
+
+    if not isinstance(values, FloatDistribution):
+        return value
+    scale = value if values.log else values.high - values.low
+    rounded = round(value, 3 - math.floor(math.log10(scale)))
+    return min(max(rounded, values.low), values.high)
+
+
+def _name(labels: Mapping[str, str]) -> str:
+    """Return a name that can be that of a folder, unlike those of other values."""
+    exact = ",".join(f"{name}={text}" for name, text in labels.items())
+    name = re.sub(r"[^\w.=+,-]", "_", exact, flags=re.ASCII)
+    if name == exact and len(name) <= _LONGEST_NAME:
+        return name
+    return f"{name[:_LONGEST_NAME]}-{hashlib.sha256(exact.encode()).hexdigest()[:8]}"
+
+
+def _check_comparable(configs: Iterable[RunConfig]) -> None:
+    """Check that all trials are validated on the same episodes."""
+    ways_and_shots = {(config.tested_way, config.tested_shot) for config in configs}
+    for flag, found in zip(("n-way", "n-shot"), zip(*ways_and_shots, strict=True), strict=True):
+        if len(set(found)) > 1:
+            shown = ", ".join(str(n) for n in sorted(set(found)))
+            raise ArgumentError(
+                f"the trials would be validated with {flag} {shown}, which cannot be compared. Set "
+                f"one for all: --evaluation.{flag} {min(found)}."
+            )

@@ -1,1 +1,0 @@
-"""Searching for good options: trials decided beforehand, kept in a folder, judged in validation."""

@@ -1,1 +1,0 @@
-"""A running run or study in the terminal, from its records alone."""

@@ -1,0 +1,371 @@
+"""A sweep: what it trains, what it gives up, what a kill leaves, and what it says at the end."""
+
+import json
+import os
+import pickle
+import random
+import signal
+import sys
+import time
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import tyro
+
+from adaptask.errors import ArgumentError, DataError
+from adaptask.experiments.backends.base import RunPruned
+from adaptask.experiments.backends.ray import ClusterOptions
+from adaptask.experiments.config import (
+    Conv4Options,
+    DataConfig,
+    EvaluationConfig,
+    EveryConfig,
+    MachineConfig,
+    RunConfig,
+    SamplerConfig,
+    TaskConfig,
+)
+from adaptask.experiments.config_file import dump_config
+from adaptask.experiments.shared_config import SweptConfig
+from adaptask.experiments.sweep import open_pruner, sweep
+from adaptask.report.records import RunRecord
+from adaptask.report.study import read_study
+
+TINY = RunConfig(
+    steps=16,
+    data=DataConfig(dataset="tiny", augmentation="none"),
+    task=TaskConfig(n_way=3, n_query=4),
+    evaluation=EvaluationConfig(n_query=5, n_episodes=6, n_validation=4),
+    every=EveryConfig(log=2, validate=4, checkpoint=4, snapshot=8),
+    machine=MachineConfig(device="cpu", threads=1),
+    conv4=Conv4Options(filters=4),
+)
+ALPHA = {"sampler.alpha": ("0.5", "1", "2")}
+pytestmark = pytest.mark.usefixtures("tiny", "no_page")
+run_sweep = partial(sweep, workers=1)
+forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+quiet_forks = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+
+
+def forked(act):
+    """Act in a child process; return its id."""
+    child = os.fork()
+    if child == 0:
+        try:
+            status = act() or 0
+        except BaseException as error:
+            sys.stderr.write(f"{error!r}\n")
+            sys.stderr.flush()
+            status = 77
+        os._exit(status)
+    return child
+
+
+def pretend(run, *, validation=None, test=None):
+    """Change what a finished run has come to."""
+    if validation is not None:
+        records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        for record in records:
+            if record["split"] == "val":
+                record["accuracy"] = validation
+        lines = [json.dumps(record) + "\n" for record in records]
+        (run / "metrics.jsonl").write_text("".join(lines))
+    if test is not None:
+        content = json.dumps({"accuracies": [test] * 2, "loss": 1.0, "steps": [1]})
+        (run / "test.json").write_text(content)
+
+
+def test_a_grid_is_trained_and_reported(tmp_path, capsys, trials_of):
+    flags = {"sampler.alpha": ("1", "2"), "sampler.tau": ("0.5",)}
+    folder = tmp_path / "sweep"
+    assert run_sweep(replace(TINY, steps=8, seed=3), flags=flags, output=folder, seeds=2) == 0
+    study = read_study(folder)
+    assert study.by_validation
+    arms = {arm.name: arm for arm in study.arms}
+    assert {name: arm.labels for name, arm in arms.items()} == {
+        "alpha=1,tau=0.5": {"alpha": "1", "tau": "0.5"},
+        "alpha=2,tau=0.5": {"alpha": "2", "tau": "0.5"},
+    }
+    assert arms["alpha=1,tau=0.5"].baseline is None
+    assert arms["alpha=2,tau=0.5"].baseline == "alpha=1,tau=0.5"
+    best = {}
+    for arm in study.arms:
+        records = [RunRecord(folder / run.folder) for run in arm.runs]
+        assert [record.seed for record in records] == [3, 4]
+        for record in records:
+            assert record.is_finished
+            assert record.config["sampler"]["alpha"] == float(arm.labels["alpha"])
+            assert record.config["sampler"]["tau"] == float(arm.labels["tau"])
+            assert record.n_steps == 8
+        best[arm.name] = sum(r.curve("val", "accuracy")[1].max() for r in records) / 2
+    trials = trials_of(folder)
+    assert {name: value for name, _, value, *_ in trials} == pytest.approx(best)
+    assert trials[1][4] == {"sampler.alpha": 2.0, "sampler.tau": 0.5}
+    assert set(trials[0][3]) == {4, 8}  # validations of the first seed
+    winner = max(best, key=best.get)
+    choice = f"Chosen by validation: {winner.replace('=', ' ').replace(',', ', ')}"
+    assert choice in " ".join(capsys.readouterr().out.split())
+    assert study.arms[0].name == winner
+    assert choice in study.notes[0]
+
+
+def test_the_choice_is_by_validation_and_never_by_test(tmp_path, capsys):
+    again = partial(run_sweep, replace(TINY, steps=4), flags=ALPHA, output=tmp_path)
+    assert again() == 0
+    for alpha, validation, test in ((0.5, 0.6, 0.99), (1, 0.8, 0.31), (2, 0.7, 0.5)):
+        pretend(tmp_path / f"runs/alpha={alpha}/seed-0", validation=validation, test=test)
+    assert again() == 0
+    printed = capsys.readouterr().out
+    rows = [line.split() for line in printed.splitlines()]
+    rows = [row for row in rows if row[:1] in (["0.5"], ["1"], ["2"])][-3:]
+    assert [[row[0], row[2], row[3]] for row in rows] == [
+        ["1", "80.00", "31.00"],
+        ["2", "70.00", "50.00"],
+        ["0.5", "60.00", "99.00"],
+    ]
+    assert "Chosen by validation: alpha 1," in " ".join(printed.split())
+    pretend(tmp_path / "runs/alpha=2/seed-0", validation=0.8)
+    assert again() == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "Chosen by validation: alpha 1," in printed
+    assert "2 trials are equally good in validation; the first of them was taken." in printed
+
+
+def test_a_bad_trial_is_given_up_early_and_stays_so(tmp_path, capsys, trials_of):
+    base, values = replace(TINY, steps=20), ("1", "2", "3", "4", "5")
+    again = partial(run_sweep, base, output=tmp_path, seeds=2)
+    assert again(flags={"sampler.alpha": values}) == 0
+    assert {state for _, state, *_ in trials_of(tmp_path)} == {"COMPLETE"}  # five are too few
+    for run in tmp_path.glob("runs/*/seed-0"):
+        pretend(run, validation=1.0)
+    for flags in ({"sampler.alpha": (*values, "6")},) * 2:
+        assert again(flags=flags) == 0
+        record = RunRecord(tmp_path / "runs/alpha=6/seed-0")
+        # The first validation after a fifth of the steps.
+        assert record.pruned.startswith("given up after step 4: its best validation accuracy")
+        assert record.steps_done == 4
+        assert not record.is_finished
+        assert not (tmp_path / "runs/alpha=6/seed-1").exists()
+        assert trials_of(tmp_path)[-1][:3] == ("alpha=6", "PRUNED", None)
+        printed = capsys.readouterr()
+        assert "alpha=6, seed 0: given up after step 4" in printed.err
+        assert "alpha=6, seed 0 not finished: given up after 4 of 20 steps" in printed.out
+    # Without pruning it goes on where it was.
+    assert again(flags=flags, prune=False) == 0
+    record = RunRecord(tmp_path / "runs/alpha=6/seed-0")
+    assert record.is_finished
+    assert record.pruned is None
+    assert (tmp_path / "runs/alpha=6/seed-1/test.json").exists()
+    assert {state for _, state, *_ in trials_of(tmp_path)} == {"COMPLETE"}
+
+
+def test_a_resumed_run_is_judged_by_all_its_validations(tmp_path):
+    """It was good before, and is bad now: the best counts."""
+
+    def write(name, accuracies, *, finished):
+        run = tmp_path / "runs" / name / "seed-0"
+        run.mkdir(parents=True)
+        (run / "config.toml").write_text(dump_config(TINY))
+        lines = [
+            json.dumps({"step": 4 * (i + 1), "split": "val", "accuracy": accuracy}) + "\n"
+            for i, accuracy in enumerate(accuracies)
+        ]
+        (run / "metrics.jsonl").write_text("".join(lines))
+        if finished:
+            (run / "test.json").write_text("{}")
+        return run
+
+    for i in range(5):
+        write(f"alpha={i}", [0.5] * 4, finished=True)
+    for before, is_given_up in (([0.6], False), ([0.4], True), ([], True)):
+        run = write(f"before={len(before)}{before}", before, finished=False)
+        pruner = pickle.loads(pickle.dumps(partial(open_pruner, run, first_seed=0)))()
+        pruner.log(8, "train", {"accuracy": 0.1})
+        if is_given_up:
+            with pytest.raises(RunPruned, match="given up after step 8"):
+                pruner.log(8, "val", {"accuracy": 0.3})
+        else:
+            pruner.log(8, "val", {"accuracy": 0.3})
+        # Runs of other seeds are not judged, but end with the first.
+        other = run.parent / "seed-1"
+        open_pruner(other, first_seed=0).log(8, "val", {"accuracy": 0.0})
+        (run / "pruned.txt").write_text("given up")
+        for path in (run, other):
+            with pytest.raises(RunPruned, match="given up"):
+                open_pruner(path, first_seed=0)
+
+
+def test_a_failing_trial_is_reported_tried_again_and_does_not_stop_the_rest(
+    tmp_path, capsys, trials_of
+):
+    base = replace(TINY, optimiser=replace(TINY.optimiser, name="sgd"))
+    again = partial(run_sweep, base, flags={"optimiser.lr": ("1e30", "0.01")}, output=tmp_path)
+    assert again() == 1
+    assert [state for _, state, *_ in trials_of(tmp_path)] == ["FAIL", "COMPLETE"]
+    assert "lr=1e+30, seed 0 failed: " in " ".join(capsys.readouterr().out.split())
+    run = tmp_path / "runs/lr=1e+30/seed-0"
+    why = RunRecord(run).failure
+    (run / "failure.txt").unlink()
+    assert again() == 1
+    assert RunRecord(run).failure == why
+
+
+@forks
+@quiet_forks
+def test_a_sweep_killed_again_and_again_ends_as_one_left_alone(tmp_path, outcome):
+    def act(folder):
+        return lambda: run_sweep(
+            TINY,
+            flags={},
+            vary=["sampler.alpha=0.5..2", "optimiser.lr=1e-6..1e-1"],
+            search="random",
+            trials=7,
+            search_seed=76,  # good rates first, so that a bad one is given up
+            output=folder,
+        )
+
+    def n_bytes(folder):
+        return sum(path.stat().st_size for path in folder.glob("runs/*/seed-0/metrics.jsonl"))
+
+    assert os.waitpid(forked(act(tmp_path / "alone")), 0)[1] == 0
+    rng, n_in_progress = random.Random(0), 0
+    for part in range(3):
+        # In a part of the sweep of its own each, so that every kill is in the midst of training.
+        aim = (part + rng.uniform(0.2, 0.8)) / 3 * n_bytes(tmp_path / "alone")
+        child = forked(act(tmp_path / "killed"))
+        while n_bytes(tmp_path / "killed") < aim:
+            assert os.waitpid(child, os.WNOHANG)[0] == 0
+            time.sleep(0.001)
+        time.sleep(rng.uniform(0, 0.02))
+        os.kill(child, signal.SIGKILL)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+        begun = [RunRecord(path.parent) for path in tmp_path.glob("killed/runs/*/*/config.toml")]
+        n_in_progress += any(r.test is None and r.pruned is None for r in begun)
+    assert n_in_progress >= 1
+    assert os.waitpid(forked(act(tmp_path / "killed")), 0)[1] == 0
+    alone, killed = outcome(tmp_path / "alone"), outcome(tmp_path / "killed")
+    assert len(alone[1]) == 7
+    assert {state for _, state, *_ in alone[1]} == {"COMPLETE", "PRUNED"}
+    assert killed == alone
+
+
+@forks
+@quiet_forks
+def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path):
+    said = tmp_path / "said.txt"
+
+    def act():
+        sys.stderr = said.open("w", buffering=1)
+        try:
+            run_sweep(replace(TINY, steps=100_000), flags=ALPHA, output=tmp_path / "s")
+        except KeyboardInterrupt:
+            return 13
+        return 0
+
+    child = forked(act)
+    metrics = tmp_path / "s/runs/alpha=0.5/seed-0/metrics.jsonl"
+    while not metrics.exists() or metrics.read_bytes().count(b"\n") < 5:
+        assert os.waitpid(child, os.WNOHANG)[0] == 0
+        time.sleep(0.01)
+    os.kill(child, signal.SIGINT)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 13
+    assert "To go on, give the same command again" in said.read_text()
+    assert (metrics.parent / "last.pt").exists()
+
+
+def test_the_journal_follows_the_folders(tmp_path, trials_of):
+    again = partial(run_sweep, replace(TINY, steps=4), flags=ALPHA, output=tmp_path)
+    assert again() == 0
+    before = trials_of(tmp_path)
+    journal = tmp_path / "journal.log"
+    for damage in (b"", b"{}\nx\n", journal.read_bytes()[:-7]):
+        journal.write_bytes(damage)
+        assert again() == 0
+        assert trials_of(tmp_path) == before
+
+
+def test_a_folder_holds_one_sweep_that_may_grow(tmp_path, capsys):
+    base, folder = replace(TINY, steps=4), tmp_path / "s"
+    assert run_sweep(base, flags=ALPHA, output=folder) == 0
+    more = {"sampler.alpha": ("4",)}
+    for changed, flags, message in (
+        (
+            replace(base, optimiser=replace(base.optimiser, lr=0.1)),
+            ALPHA,
+            "lr 0.001, now it is 0.1",
+        ),
+        (replace(base, optimiser=replace(base.optimiser, lr=0.1)), more, "cannot be compared"),
+        (base, {"sampler.tau": ("0.5",)}, "holds another study"),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            run_sweep(changed, flags=flags, output=folder)
+    elsewhere = replace(base, machine=replace(base.machine, threads=2))
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("test.json")}
+    assert run_sweep(elsewhere, flags=more, output=folder) == 0
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert {arm.name for arm in read_study(folder).arms} == {
+        *("alpha=0.5", "alpha=1", "alpha=2", "alpha=4")
+    }
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").touch()
+    with pytest.raises(ArgumentError, match="holds no study"):
+        run_sweep(base, flags=ALPHA, output=tmp_path / "mine")
+
+
+@pytest.mark.parametrize(
+    ("flags", "vary", "message"),
+    [
+        ({"sampler.tau": ("0.5", "1.5")}, (), r"tau=1\.5 cannot be trained"),
+        ({"optimiser.lr": ("0.1", "-1")}, (), r"lr=-1 cannot be trained"),
+        ({}, ("conv4.filters=0,4",), r"filters=0 cannot be trained"),
+        ({}, ("protonet.temperature=0,1",), r"temperature=0 cannot be trained"),
+    ],
+)
+def test_a_bad_value_is_refused_before_anything_is_made(tmp_path, flags, vary, message):
+    with pytest.raises(ArgumentError, match=message):
+        run_sweep(TINY, flags=flags, vary=vary, output=tmp_path / "s")
+    assert not (tmp_path / "s").exists()
+
+
+def test_missing_data_and_tasks_that_do_not_fit_leave_no_folder(tmp_path):
+    for change, error in (
+        ({"data": DataConfig(dataset="cifar-fs")}, DataError),
+        ({"task": TaskConfig(n_way=1000)}, ArgumentError),
+    ):
+        with pytest.raises(error):
+            run_sweep(replace(TINY, **change), flags=ALPHA, output=tmp_path / "s")
+        assert not (tmp_path / "s").exists()
+
+
+def test_without_optuna_it_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(ArgumentError, match=r"pip install 'adaptask\[sweep\]'"):
+        run_sweep(TINY, flags=ALPHA, output=tmp_path / "s")
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_storage_needs_a_cluster(tmp_path):
+    with pytest.raises(ArgumentError, match="plays no part without --cluster ray"):
+        run_sweep(
+            TINY, flags=ALPHA, output=tmp_path / "s", cluster=ClusterOptions(storage="s3://b")
+        )
+
+
+def test_the_shared_configuration_is_that_of_a_run_without_the_flags_that_vary(capsys):
+    config = RunConfig(
+        steps=5, seed=7, sampler=SamplerConfig(alpha=2.0, exploration=0.1), task=TaskConfig(n_way=4)
+    )
+    assert SweptConfig.of(config).config() == config
+    parsed = tyro.cli(
+        SweptConfig,
+        args=["--strategy", "easy", "--steps", "9"],
+        default=SweptConfig.of(config),
+    )
+    assert parsed.config() == replace(
+        config, steps=9, sampler=replace(config.sampler, strategy="easy")
+    )
+    for flag in ("--alpha", "--tau", "--lr", "--seed"):
+        with pytest.raises(SystemExit):
+            tyro.cli(SweptConfig, args=[flag, "1"])
+    capsys.readouterr()
