@@ -31,12 +31,11 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from adaptask.experiments.jobs import Job, run_jobs
-from adaptask.experiments.sharing import Sharing
 
 from adaptask.data import load
-from adaptask.experiments.cluster.connection import connected
-from adaptask.experiments.cluster.options import ClusterOptions
+from adaptask.experiments.backends.base import Event
+from adaptask.experiments.backends.processes import ProcessPool
+from adaptask.experiments.backends.ray import ClusterOptions, RayBackend
 from adaptask.experiments.config import (
     DataConfig,
     EvaluationConfig,
@@ -49,20 +48,8 @@ from adaptask.experiments.model_options import Conv4Options
 N_RUNS, N_WORKERS = 8, 2
 
 
-class Nothing:
-    """A display that shows nothing."""
-
-    def begin_job(self, job: Job) -> None:
-        """Do nothing."""
-
-    def advance_job(self, job: Job, step: int, metrics: Mapping[str, float]) -> None:
-        """Do nothing."""
-
-    def end_job(self, job: Job, failure: str | None) -> None:
-        """Do nothing."""
-
-    def warn(self, text: str) -> None:
-        """Do nothing."""
+def ignore(event: Event) -> None:
+    """Show nothing."""
 
 
 def jobs_in(folder: Path, steps: int) -> list[Job]:
@@ -80,16 +67,13 @@ def jobs_in(folder: Path, steps: int) -> list[Job]:
 
 def in_the_pool(folder: Path, steps: int) -> None:
     """Make the runs in processes of our own."""
-    assert run_jobs(jobs_in(folder, steps), Nothing(), Sharing(N_WORKERS)) == {}
+    assert ProcessPool(N_WORKERS).run(jobs_in(folder, steps), ignore) == {}
 
 
 def through_ray(folder: Path, steps: int) -> None:
     """Make the runs through Ray, which is started where it is not running."""
-    jobs = jobs_in(folder, steps)
-    cluster = ClusterOptions(cluster="ray").open()
-    assert cluster is not None
-    with cluster.opened(folder, [job.config for job in jobs]):
-        assert cluster.run(jobs, Nothing(), workers=N_WORKERS) == {}
+    with RayBackend(ClusterOptions(cluster="ray"), folder, N_WORKERS) as backend:
+        assert backend.run(jobs_in(folder, steps), ignore) == {}
 
 
 def timed(make: Callable[[Path, int], None], steps: int) -> tuple[float, list[bytes]]:
@@ -110,7 +94,7 @@ def compare(steps: int, rounds: int) -> None:
         for name in ("Ray, started", "Ray, running"):
             with ExitStack() as stack:
                 if name == "Ray, running":
-                    stack.enter_context(connected(None))
+                    stack.enter_context(RayBackend(ClusterOptions(cluster="ray"), Path()))
                     timed(through_ray, 1)
                 seconds, results = timed(through_ray, steps)
             assert results == expected

@@ -15,7 +15,7 @@ from tyro.extras import SubcommandApp
 from adaptask import __version__
 from adaptask.cli_data import app as data_app
 from adaptask.errors import AdaptaskError, ArgumentError
-from adaptask.experiments.cluster.options import ClusterOptions
+from adaptask.experiments.backends.ray import ClusterOptions
 from adaptask.experiments.config import RunConfig
 from adaptask.experiments.shared_config import SharedConfig, SweptConfig
 

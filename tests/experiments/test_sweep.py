@@ -15,7 +15,7 @@ import tyro
 
 from adaptask.errors import ArgumentError, DataError
 from adaptask.experiments.backends.base import RunPruned
-from adaptask.experiments.cluster.options import ClusterOptions
+from adaptask.experiments.backends.ray import ClusterOptions
 from adaptask.experiments.config import (
     Conv4Options,
     DataConfig,

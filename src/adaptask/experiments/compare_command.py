@@ -9,7 +9,7 @@ from pathlib import Path
 
 from adaptask.arguments import check_choice, check_integer
 from adaptask.errors import ArgumentError
-from adaptask.experiments.cluster.options import ClusterOptions
+from adaptask.experiments.backends.ray import ClusterOptions
 from adaptask.experiments.config import (
     LEARNERS,
     SAMPLER_OPTIONS,

@@ -35,8 +35,8 @@ from adaptask.training.machine import choose_device
 from adaptask.training.run_folder import FolderLock
 
 if TYPE_CHECKING:
-    from adaptask.experiments.cluster.options import ClusterOptions
-    from adaptask.experiments.cluster.ray_cluster import RayCluster
+    from adaptask.experiments.backends.base import Backend
+    from adaptask.experiments.backends.ray import ClusterOptions, RayBackend
 
 ConfigOf = Callable[[Arm], RunConfig | None]
 """How an arm would be configured now; None where that is not known."""
@@ -76,13 +76,13 @@ def run_and_conclude(
         AdaptaskError: If something cannot be used or done; the message says what to do.
         KeyboardInterrupt: After Ctrl-C.
     """
-    machines = cluster.open()
+    backend = cluster.backend(folder, workers)
     grown, failures = run_study(
-        study, folder, workers=workers, cluster=machines, config_of=config_of, finish=finish
+        study, folder, workers=workers, cluster=backend, config_of=config_of, finish=finish
     )
     print_report(make_report(folder, grown), failures)
-    if machines is not None:
-        machines.keep()
+    if backend is not None:
+        backend.upload()
     return 1 if failures else 0
 
 
@@ -91,7 +91,7 @@ def run_study(
     folder: Path,
     *,
     workers: int | None = None,
-    cluster: RayCluster | None = None,
+    cluster: RayBackend | None = None,
     config_of: ConfigOf = _unknown,
     finish: Finish = _unchanged,
 ) -> tuple[Study, dict[str, str]]:
@@ -104,7 +104,7 @@ def run_study(
         study: What is to be run; its arms and their runs have configurations (`Arm.with_runs`).
         folder: Where; the runs are below it.
         workers: How many runs at a time; None chooses: one per core on a CPU; on a GPU several
-            where their steps are small; on a cluster as many as there is room for.
+            where their steps are small. A cluster has its own number.
         cluster: Makes the runs; where there is none, this machine does.
         config_of: Configures an arm that the folder has and the study does not name, as it would
             be now, so that the two can be compared.
@@ -131,7 +131,7 @@ def run_study(
     with ExitStack() as stack:
         stack.push(_say_how_to_go_on)
         if cluster is not None:
-            stack.enter_context(cluster.opened(folder, [run.config for run in possible]))
+            stack.enter_context(cluster)
         _make(folder)
         stack.enter_context(FolderLock(folder / "lock").held())
         if cluster is not None:
@@ -142,13 +142,11 @@ def run_study(
         stack.callback(display.close)
         for error in missing.values():
             display(Event("warn", "", text=f"Left out: {error}"))
-        if cluster is None:
+        backend: Backend | None = cluster
+        if backend is None:
             device = choose_device(possible[0].config.machine.device).type
             backend = choose_backend(workers, [run.config for run in possible], device)
-            failures = backend.run(possible, display)
-        else:
-            cluster.keep()
-            failures = cluster.run(possible, display, workers=workers)
+        failures = backend.run(possible, display)
         finished = finish(grown)
         if finished != grown:
             finished.write(folder)

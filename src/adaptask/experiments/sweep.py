@@ -18,7 +18,7 @@ from adaptask.arguments import check_choice, check_integer
 from adaptask.atomic_file import replace_file
 from adaptask.errors import ArgumentError
 from adaptask.experiments.backends.base import RunPruned
-from adaptask.experiments.cluster.options import ClusterOptions
+from adaptask.experiments.backends.ray import ClusterOptions
 from adaptask.experiments.config import RunConfig
 from adaptask.experiments.study import run_and_conclude
 from adaptask.experiments.sweep_space import (

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from adaptask.experiments.cluster.options import ClusterOptions
+from adaptask.experiments.backends.ray import ClusterOptions
 from adaptask.experiments.sweep import sweep
 from adaptask.report.run import Run
 

@@ -8,35 +8,35 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from adaptask.experiments.running import run
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import _registry
 
 from adaptask.errors import ArgumentError, TrainingError
-from adaptask.experiments.cluster.mirror import RunMirror, fetch_study, push_study
-from adaptask.experiments.cluster.storage import Storage
+from adaptask.experiments.backends.storage import StoredFolder
 from adaptask.experiments.config_file import load_config
+from adaptask.experiments.run import run_steps
 from adaptask.report.run import Run
+from adaptask.training.device_steps import finish
 from adaptask.training.displays import Silent
 from adaptask.training.run_folder import RunFolder
 
 
-class Mirrored(Silent):
-    """Brings every checkpoint to a storage."""
+class CopyCheckpoints(Silent):
+    """Copies every checkpoint to a storage."""
 
-    def __init__(self, mirror):
-        self.mirror = mirror
+    def __init__(self, stored):
+        self.stored = stored
 
     def advance(self, step, metrics=None):
-        self.mirror.push_checkpoint()
+        self.stored.push_checkpoint()
 
 
 def make(config, url, path):
     """Make a run in a folder that is a copy of the storage's, as a worker does."""
-    mirror = RunMirror(url, path)
-    mirror.fetch()
-    run(config, path, display=Mirrored(mirror))
-    mirror.push()
+    stored = StoredFolder(url, path)
+    stored.fetch_run()
+    finish(run_steps(config, path, display=CopyCheckpoints(stored)))
+    stored.push_run()
 
 
 def contents(folder):
@@ -52,18 +52,18 @@ def records(folder):
 def operations(tiny_config, tmp_path, monkeypatch):
     """All that a run of 12 steps, gone on with to 16, does to its storage; and both results."""
     done, results = [], {}
-    put, remove = Storage.put, Storage.remove
+    upload, remove = StoredFolder.upload, StoredFolder.remove
 
-    def log_put(storage, source, name):
-        done.append((name, source.read_bytes()))
-        put(storage, source, name)
+    def log_upload(stored, name):
+        done.append((name, (stored.path / name).read_bytes()))
+        upload(stored, name)
 
-    def log_remove(storage, name):
+    def log_remove(stored, name):
         done.append((name, None))
-        remove(storage, name)
+        remove(stored, name)
 
-    monkeypatch.setattr(Storage, "put", log_put)
-    monkeypatch.setattr(Storage, "remove", log_remove)
+    monkeypatch.setattr(StoredFolder, "upload", log_upload)
+    monkeypatch.setattr(StoredFolder, "remove", log_remove)
     url = f"file://{tmp_path}/storage"
     for steps in (12, 16):
         scratch = tmp_path / f"scratch-{steps}"
@@ -107,7 +107,7 @@ def test_a_storage_can_be_gone_on_from_after_every_operation(operations, tiny_co
             again = tmp_path / f"again-{number}"
             shutil.copytree(folder, again)
             steps = 12 if number < extended else 16
-            run(replace(tiny_config, steps=steps), again, display=Silent())
+            finish(run_steps(replace(tiny_config, steps=steps), again, display=Silent()))
             assert ((again / "test.json").read_bytes(), records(again)) == results[steps]
             resumed.append(number)
     assert n_with_checkpoint > 10
@@ -117,38 +117,39 @@ def test_a_storage_can_be_gone_on_from_after_every_operation(operations, tiny_co
 
 
 def test_a_file_that_is_cut_off_on_its_way_leaves_the_old_one(tmp_path, monkeypatch):
-    storage = Storage(f"file://{tmp_path}/storage")
-    source = tmp_path / "source"
+    source = tmp_path / "run/deep/down/file"
+    source.parent.mkdir(parents=True)
     source.write_text("old")
-    storage.put(source, "deep/down/file")
+    stored = StoredFolder(f"file://{tmp_path}/storage", tmp_path / "run")
+    stored.upload("deep/down/file")
     source.write_text("new and longer")
-    real = type(storage._files).put_file
+    real = type(stored._files).put_file
 
     def half(files, local, remote, **kwargs):
         with open(remote, "w") as file:  # noqa: PTH123
             file.write("new a")
         raise ConnectionResetError("cut off")
 
-    monkeypatch.setattr(type(storage._files), "put_file", half)
+    monkeypatch.setattr(type(stored._files), "put_file", half)
     with pytest.raises(TrainingError, match=r"could not write file://.*ConnectionResetError: cut"):
-        storage.put(source, "deep/down/file")
+        stored.upload("deep/down/file")
     target = tmp_path / "storage" / "deep" / "down" / "file"
     assert target.read_text() == "old"
-    assert storage.sizes() == {"deep/down/file": 3}  # what is unfinished does not count
-    monkeypatch.setattr(type(storage._files), "put_file", real)
-    storage.put(source, "deep/down/file")
+    assert stored.names() == ["deep/down/file"]  # what is unfinished does not count
+    monkeypatch.setattr(type(stored._files), "put_file", real)
+    stored.upload("deep/down/file")
     assert target.read_text() == "new and longer"
-    storage.remove("deep/down/file")
-    storage.remove("deep/down/file")
-    assert storage.sizes() == {}
+    stored.remove("deep/down/file")
+    stored.remove("deep/down/file")
+    assert stored.names() == []
 
 
 def test_only_what_has_changed_is_copied(tmp_path, monkeypatch):
     local, copied = tmp_path / "run", []
     local.mkdir()
-    put = Storage.put
+    upload = StoredFolder.upload
     monkeypatch.setattr(
-        Storage, "put", lambda s, source, name: (copied.append(name), put(s, source, name))
+        StoredFolder, "upload", lambda s, name: (copied.append(name), upload(s, name))
     )
     for name in (
         "test.json",
@@ -160,18 +161,18 @@ def test_only_what_has_changed_is_copied(tmp_path, monkeypatch):
         "a.tmp",
     ):
         (local / name).write_text(name)
-    mirror = RunMirror(f"file://{tmp_path}/storage", local)
-    mirror.push()
+    stored = StoredFolder(f"file://{tmp_path}/storage", local)
+    stored.push_run()
     assert copied == ["best.pt", "metrics.jsonl", "last.pt", "test.json"]  # in this order
     copied.clear()
-    mirror.push()
-    mirror.push_checkpoint()
+    stored.push_run()
+    stored.push_checkpoint()
     assert copied == []
     (local / "metrics.jsonl").write_text("more of it")
-    mirror.push_checkpoint()
+    stored.push_checkpoint()
     assert copied == []  # it waits for the next checkpoint
     (local / "last.pt").write_text("another checkpoint")
-    mirror.push_checkpoint()
+    stored.push_checkpoint()
     assert copied == ["metrics.jsonl", "last.pt"]
 
 
@@ -184,11 +185,11 @@ def test_a_copy_without_checkpoints_is_that_of_the_storage(tmp_path):
         folder.mkdir()
         for name in names:
             (folder / name).write_text(f"{folder.name} {name}")
-    assert RunMirror(f"file://{there}", here).fetch(resumable=False)
+    StoredFolder(f"file://{there}", here).fetch_run(with_checkpoint=False)
     # Checkpoints of another time would not fit the records, nor would its result.
     names = ("config.toml", "metrics.jsonl", "best.pt")
     assert contents(here) == {name: f"storage {name}".encode() for name in names}
-    assert not RunMirror(f"file://{tmp_path}/nothing", here).fetch()
+    StoredFolder(f"file://{tmp_path}/nothing", here).fetch_run()
     assert set(contents(here)) == set(names)
 
 
@@ -207,24 +208,22 @@ def test_a_study_is_handed_from_machine_to_machine(tmp_path):
     for name, text in files.items():
         (first / name).parent.mkdir(parents=True, exist_ok=True)
         (first / name).write_text(text)
-    push_study(url, first)
-    fetch_study(url, second)
+    StoredFolder(url, first).push_study()
+    StoredFolder(url, second).fetch_study()
     small = ("study.json", "tables/results.csv", "runs/a/seed-0/config.toml")
     assert contents(second) == {name: files[name].encode() for name in small}
     assert (tmp_path / "storage/runs/a/seed-0/last.pt").exists()
-    # Where the storage has something of a run, that alone counts, but for a trial's end.
-    for name in ("test.json", "pruned.txt"):
-        (second / "runs/a/seed-0" / name).write_text("of another time")
+    # Where the storage has something of a run, that alone counts.
+    (second / "runs/a/seed-0/test.json").write_text("of another time")
     (second / "study.json").write_text('{"a": 1}')
-    push_study(url, second)
-    fetch_study(url, first)
+    StoredFolder(url, second).push_study()
+    StoredFolder(url, first).fetch_study()
     assert (first / "study.json").read_text() == '{"a": 1}'
-    assert (first / "runs/a/seed-0/pruned.txt").exists()
     assert not (first / "runs/a/seed-0/test.json").exists()
     # Trained further elsewhere: other steps, as many bytes.
     config = tmp_path / "storage/runs/a/seed-0/config.toml"
     config.write_text("x" * len(config.read_text()))
-    fetch_study(url, first)
+    StoredFolder(url, first).fetch_study()
     assert (first / "runs/a/seed-0/config.toml").read_text() == config.read_text()
 
 
@@ -232,28 +231,26 @@ def test_a_study_is_handed_from_machine_to_machine(tmp_path):
     ("url", "message"),
     [
         ("runs/study", "storage must be a URL .*--output"),
-        ("memory://study", "is seen by one process alone"),
-        ("simplecache::memory://study", "is seen by one process alone"),
         ("nosuch://study", "cannot be used: .*nosuch"),
     ],
 )
-def test_what_is_no_storage_is_refused(url, message):
+def test_what_is_no_storage_is_refused(url, message, tmp_path):
     with pytest.raises(ArgumentError, match=message):
-        Storage(url)
+        StoredFolder(url, tmp_path)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_storage_that_cannot_be_written_says_so(tmp_path):
     tmp_path.chmod(0o500)
     with pytest.raises(TrainingError, match=r"could not write .*PermissionError"):
-        Storage(f"file://{tmp_path}/storage").put(tmp_path, "x")
+        StoredFolder(f"file://{tmp_path}/storage", tmp_path).upload("x")
     tmp_path.chmod(0o700)
 
 
-def test_without_fsspec_it_says_what_to_install(monkeypatch):
+def test_without_fsspec_it_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(ArgumentError, match=r"pip install 'adaptask\[cluster\]'"):
-        Storage("s3://bucket/study")
+        StoredFolder("s3://bucket/study", tmp_path)
 
 
 class Buckets(MemoryFileSystem):
@@ -287,29 +284,31 @@ def buckets(monkeypatch):
     Buckets.store.clear()
 
 
-@pytest.mark.parametrize("url", ["s3://their/study", "simplecache::s3://their/study"])
-def test_the_bucket_of_a_mistyped_url_is_not_made(buckets, url):
+def test_the_bucket_of_a_mistyped_url_is_not_made(buckets, tmp_path):
+    url = "s3://their/study"
     with pytest.raises(TrainingError, match=f"could not write {url}: .*not exist"):
-        Storage(url).check_writable()
+        StoredFolder(url, tmp_path).check_writable()
     assert Buckets.buckets == {"there"}
     assert not Buckets.store
 
 
-@pytest.mark.parametrize(
-    "url", ["s3://there/study", "simplecache::s3://there/study", "file://{}/not/yet/there"]
-)
+@pytest.mark.parametrize("url", ["s3://there/study", "file://{}/not/yet/there"])
 def test_a_storage_is_tried_without_leaving_anything(buckets, tmp_path, url):
-    storage = Storage(url.format(tmp_path))
-    storage.check_writable()
-    assert storage.sizes() == {}
-    (tmp_path / "a").write_text("text")
-    storage.put(tmp_path / "a", "runs/a")
-    storage.check_writable()
-    assert storage.sizes() == {"runs/a": 4}
+    stored = StoredFolder(url.format(tmp_path), tmp_path)
+    stored.check_writable()
+    assert stored.names() == []
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs/a").write_text("text")
+    stored.upload("runs/a")
+    stored.check_writable()
+    assert stored.names() == ["runs/a"]
+    (tmp_path / "runs/a").unlink()
+    stored.download(["runs/a"])
+    assert (tmp_path / "runs/a").read_text() == "text"
 
 
 def test_two_studies_may_try_a_storage_at_the_same_time(tmp_path, monkeypatch):
-    ours, theirs = (Storage(f"file://{tmp_path}/storage") for _ in range(2))
+    ours, theirs = (StoredFolder(f"file://{tmp_path}/storage", tmp_path) for _ in range(2))
     remove = ours._files.rm_file
 
     def remove_after_them(path):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from adaptask.errors import ArgumentError, TrainingError
-from adaptask.experiments.cluster.options import ClusterOptions
+from adaptask.experiments.backends.ray import ClusterOptions
 from adaptask.experiments.paper import estimate, timing
 from adaptask.experiments.paper.estimate import Cost, dry_run, measure_cost, run_seconds
 from adaptask.experiments.paper.reproduction import default_folder, plan, reproduce

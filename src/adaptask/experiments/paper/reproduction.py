@@ -10,7 +10,7 @@ from pathlib import Path
 from adaptask.arguments import check_choice, check_integer, check_number
 from adaptask.data.registry import names as dataset_names
 from adaptask.errors import ArgumentError
-from adaptask.experiments.cluster.options import ClusterOptions
+from adaptask.experiments.backends.ray import ClusterOptions
 from adaptask.experiments.config import check_config
 from adaptask.experiments.paper.published import PrintedTime
 from adaptask.experiments.paper.scaling import (

@@ -1,1 +1,0 @@
-"""Runs on the machines of a cluster: handed to Ray, kept on storage that all machines reach."""
