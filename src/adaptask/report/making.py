@@ -9,7 +9,7 @@ from pathlib import Path
 
 from adaptask.errors import ArgumentError
 from adaptask.report.formats import to_csv, to_latex, to_markdown
-from adaptask.report.page.writing import Formats, write_report
+from adaptask.report.page.writer import Formats, write_report
 from adaptask.report.study import find_study
 from adaptask.report.summary import StudySummary, summarise, verdicts
 from adaptask.report.tables import tables_of

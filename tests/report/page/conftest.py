@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from adaptask.report.page.writing import write_report
+from adaptask.report.page.writer import write_report
 from adaptask.report.study import Arm, PlannedRun, Study
 from adaptask.report.table import Cell, Table
 

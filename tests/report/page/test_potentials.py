@@ -12,9 +12,9 @@ from adaptask.report.page.potentials import (
     log_potentials,
     mean_within,
     most_confused,
-    pair_snapshots,
-    quantise,
+    quantize,
 )
+from adaptask.report.page.showcase import pair_snapshots
 from adaptask.report.records import ForgivingRecord, Snapshot
 
 
@@ -68,7 +68,7 @@ def decoded(packed, n_classes, frame):
 
 def test_no_entry_is_off_by_more_than_half_a_step():
     frames = [symmetric(11, seed) * (seed + 1) for seed in range(4)]
-    packed = quantise(frames)
+    packed = quantize(frames)
     assert len(packed.data) == 4 * 55
     for number, frame in enumerate(frames):
         error = np.abs(decoded(packed, 11, number) - frame)
@@ -79,7 +79,7 @@ def test_no_entry_is_off_by_more_than_half_a_step():
 
 def test_equal_potentials_are_kept_exactly():
     matrix = np.full((4, 4), 0.7, np.float32)
-    packed = quantise([matrix])
+    packed = quantize([matrix])
     assert decoded(packed, 4, 0)[0, 1] == pytest.approx(0.7)
 
 
@@ -146,4 +146,4 @@ def test_weights_of_classes_are_no_pairs(tmp_path):
     folder = tmp_path / "snapshots"
     folder.mkdir()
     np.savez(folder / "step-0000001.npz", distribution=np.zeros(4, np.float32))
-    assert pair_snapshots(ForgivingRecord(tmp_path), 5) == []
+    assert list(pair_snapshots(ForgivingRecord(tmp_path), 5)) == []

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from adaptask.report.page.names import clean
-from adaptask.report.page.panels import Panel
+from adaptask.report.page.data import Panel, clean
 from adaptask.report.records import ForgivingRecord
 from adaptask.report.study import Study
 
