@@ -56,7 +56,9 @@ def test_a_sampler_that_no_label_names_is_read_from_its_run(tmp_path):
 def test_series_have_colours_of_their_own_that_stay(tmp_path):
     one = study_of(tmp_path / "one", [{"sampler": s} for s in ("uniform", "gcp", "c", "cp")])
     two = study_of(tmp_path / "two", [{"sampler": s} for s in ("gcp", "uniform", "mine")])
-    first, second = (choose_styles(read_panels(tmp_path / n, s)) for n, s in (("one", one), ("two", two)))
+    first, second = (
+        choose_styles(read_panels(tmp_path / n, s)) for n, s in (("one", one), ("two", two))
+    )
     assert len({style.color for style in first.values()}) == 4
     assert len({style.dashes for style in first.values()}) == 4
     assert len({style.marker for style in first.values()}) == 4

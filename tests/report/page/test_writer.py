@@ -1,5 +1,6 @@
 """The page as a whole: what is on it, what is left out, and that nothing in it can run."""
 
+import base64
 import json
 import re
 from dataclasses import replace
@@ -202,6 +203,27 @@ def test_snapshots_that_cannot_be_read_leave_those_before_them(tmp_path, arm):
     text = write_report(tmp_path, study, [], []).read_text(encoding="utf-8")
     data = json.loads(text.split('id="heatmap-data">')[1].split("</script>")[0])
     assert data["runs"][0]["steps"] == [50]
+
+
+def test_of_many_classes_those_of_tasks_and_high_potentials_are_shown(tmp_path, arm, monkeypatch):
+    monkeypatch.setattr("adaptask.report.page.showcase.MAX_CLASSES", 12)
+    arms = tuple(arm(tmp_path, s, {"sampler": s}, (0,)) for s in ("uniform", "gcp"))
+    text = write_report(tmp_path, Study("Many", arms), [], []).read_text(encoding="utf-8")
+    data = json.loads(text.split('id="heatmap-data">')[1].split("</script>")[0])
+    run, names = data["runs"][0], data["catalogs"][0]["names"]
+    assert run["title"] == "gcp, seed 0, 12 of 20 classes"
+    assert sorted(run["order"]) == sorted(run["rank"]) == list(range(12))
+    assert len(base64.b64decode(run["data"])) == 4 * 12 * 11 // 2
+    record = ForgivingRecord(tmp_path / "runs/gcp/seed-0")
+    shown = [int(name.removeprefix("class-")) for name in names]
+    first = record.portrait.tasks[0].tolist()
+    assert [shown[c] for c in run["tasks"][1]["tasks"][0]] == first
+    last = record.snapshots[-1].distribution
+    assert set(np.unravel_index(last.argmax(), last.shape)) <= set(shown)
+    # The first byte of the last matrix is the pair of the first two classes that are shown.
+    byte = base64.b64decode(run["data"])[3 * 66]
+    value = run["low"] + run["step"] * byte
+    assert value == pytest.approx(last[shown[0], shown[1]], abs=run["step"])
 
 
 def test_what_an_earlier_report_left_is_removed_and_the_users_files_stay(tmp_path, arm, table):

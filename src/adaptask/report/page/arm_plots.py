@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from adaptask.report.page.data import (
     BACKGROUND,
@@ -143,7 +144,6 @@ def _curve_plot(data: StudyData, metric: Metric) -> Plot | None:
         name=metric.name,
         title=metric.title,
         caption=caption,
-        describe=f"{metric.title} over training steps; the caption says how to read it.",
         legend=legend,
     )
 
@@ -227,7 +227,6 @@ def _settings_plot(data: StudyData, setting: str) -> Plot | None:
         "short lines the seeds. The horizontal line is uniform, the band around it its interval. "
         "These intervals are wide where seeds are few; the paired tests in the tables say whether "
         "an arm differs from uniform, and the highest dot of many is high partly by chance.",
-        describe=f"{kind.capitalize()} accuracy against {setting}.",
         legend=tuple(legend.items()),
     )
 
@@ -305,40 +304,21 @@ def distribution_section(data: StudyData) -> Section:
 
 def _counts_plot(data: StudyData) -> Plot | None:
     """Draw how often classes were drawn in one panel; None if nobody counted."""
-    shown = data.showcases[0] if data.showcases else None
-    for panel in [*([shown.panel] if shown else []), *data.panels]:
-        # Those with colors, and the one that is shown closely.
-        series = [
-            one
-            for one in panel.series
-            if data.styles[one.name] != BACKGROUND or (shown and one is shown.series)
-        ]
-        counts = {one.name: found for one in series if (found := one.class_counts()) is not None}
-        n_classes = len(next(iter(counts.values()), ()))
-        counts = {name: c for name, c in counts.items() if len(c) == n_classes and c.sum()}
-        if counts:
-            break
-    else:
+    panel, counts = _find_counts(data)
+    if not counts:
         return None
     styles = {name: data.close_up_style(name) for name in counts}
     shares = {name: count / count.mean() for name, count in counts.items()}
-    subject = shown.series.name if shown and shown.series.name in shares else list(shares)[-1]
+    shown = data.showcases[0].series.name if data.showcases else ""
+    subject = shown if shown in shares else list(shares)[-1]
+    n_classes = len(shares[subject])
     order = np.argsort(-shares[subject], kind="stable")
     named = np.concatenate([order[:_N_MOST_DRAWN], order[_N_MOST_DRAWN:][-_N_MOST_DRAWN:]])
-    portraits = (one.portrait() for one in panel.series)
-    names = class_labels(
-        next((p.class_names for p in portraits if p and len(p.class_names) == n_classes),
-             ("",) * n_classes)
-    )  # fmt: skip
-    ways = {r.config.get("task", {}).get("n_way") for s in panel.series for r in s.records}
-    n_way = ways.pop() if len(ways) == 1 else None
+    names = _class_names(panel, n_classes)
+    band = _band(panel, list(counts.values()))
 
     def draw_ranks(axes: Axes) -> None:
-        if isinstance(n_way, int):
-            # A class is in a uniform task with probability K / n: the standard deviation of its
-            # count, relative to the mean. The sampler with the fewest draws has the widest.
-            fewest = min(count.sum() for count in counts.values())
-            band = 2 * math.sqrt((1 - n_way / n_classes) * n_classes / fewest)
+        if band is not None:
             axes.axhspan(1 - band, 1 + band, color=FAINT, alpha=0.18, lw=0)
         axes.axhline(1, color=FAINT, lw=0.8)
         for name, share in shares.items():
@@ -347,9 +327,8 @@ def _counts_plot(data: StudyData) -> Plot | None:
             axes.plot(ranks, np.sort(share)[::-1], color=styles[name].color, dashes=dashes)
         axes.set_xlim(1, n_classes)
         axes.set_ylim(bottom=0)
-        axes.set_title("How unequally classes were drawn")
+        axes.set(title="How unequally classes were drawn", ylabel="times drawn / mean")
         axes.set_xlabel("class, from most to least often drawn")
-        axes.set_ylabel("times drawn / mean")
 
     def draw_names(axes: Axes) -> None:
         places = np.arange(len(named))[::-1]
@@ -361,7 +340,7 @@ def _counts_plot(data: StudyData) -> Plot | None:
         axes.set_xlim(left=0)
         axes.set(title="The most and the least drawn", xlabel="times drawn / mean")
 
-    band = (
+    chance = (
         "; the gray band holds 95 % of classes under uniform draws, as many as those of the "
         "sampler that made the fewest"
     )
@@ -373,11 +352,53 @@ def _counts_plot(data: StudyData) -> Plot | None:
         title=f"How often each class was drawn{where}",
         caption="In how many tasks a class was, divided by the mean over classes, all seeds "
         "together. First: classes sorted separately for each sampler. Chance alone makes some come "
-        f"more often than others{band if n_way else ''}. Second: the classes that {subject} drew "
-        "most and least often.",
-        describe="How often classes were drawn.",
+        f"more often than others{'' if band is None else chance}. Second: the classes that "
+        f"{subject} drew most and least often.",
         legend=tuple(styles.items()),
         size=(PANEL[0], 3.6),
         fit=True,
         marked=True,
     )
+
+
+def _find_counts(data: StudyData) -> tuple[Panel, dict[str, NDArray[np.float64]]]:
+    """Return the first panel with counts of classes, and these by the names of the series.
+
+    The panel of the showcase comes first. Of many series only those with colors are taken, and
+    that of the showcase.
+    """
+    shown = data.showcases[0] if data.showcases else None
+    for panel in [*([shown.panel] if shown else []), *data.panels]:
+        counts: dict[str, NDArray[np.float64]] = {}
+        for series in panel.series:
+            if data.styles[series.name] == BACKGROUND and not (shown and series is shown.series):
+                continue
+            found = series.class_counts()
+            alike = found is not None and all(len(found) == len(c) for c in counts.values())
+            if found is not None and alike and found.sum():
+                counts[series.name] = found
+        if counts:
+            return panel, counts
+    return data.panels[0], {}
+
+
+def _class_names(panel: Panel, n_classes: int) -> tuple[str, ...]:
+    for series in panel.series:
+        portrait = series.portrait()
+        if portrait and len(portrait.class_names) == n_classes:
+            return class_labels(portrait.class_names)
+    return class_labels([""] * n_classes)
+
+
+def _band(panel: Panel, counts: Sequence[NDArray[np.float64]]) -> float | None:
+    """Return two standard deviations of the counts that uniform draws give, relative to the mean.
+
+    A class is in a uniform task with probability K / n. The fewest draws have the widest band.
+    None if tasks have different numbers of classes.
+    """
+    ways = {r.config.get("task", {}).get("n_way") for s in panel.series for r in s.records}
+    n_way = ways.pop() if len(ways) == 1 else None
+    if not isinstance(n_way, int):
+        return None
+    n_classes, fewest = len(counts[0]), min(count.sum() for count in counts)
+    return 2 * math.sqrt((1 - n_way / n_classes) * n_classes / fewest)

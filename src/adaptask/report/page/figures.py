@@ -122,7 +122,6 @@ def make_plot(
     name: str,
     title: str,
     caption: str,
-    describe: str,
     legend: Legend = (),
     size: tuple[float, float] = PANEL,
     columns: int = 3,
@@ -133,11 +132,10 @@ def make_plot(
 
     Args:
         folder: Of all plots.
-        draws: Each fills a panel; in the page, its width decides how many are in a row.
+        draws: Each fills a panel; the width of the page decides how many are in a row there.
         name: Of the files, unique in the page.
-        title: Heading in the page.
+        title: Heading in the page; with the title of a panel, it is read aloud in its place.
         caption: How to read it.
-        describe: Read aloud in place of a panel, followed by the panel's title.
         legend: Names and styles of the lines.
         size: Of a panel, in inches.
         columns: Panels per row in the files.
@@ -145,14 +143,13 @@ def make_plot(
         marked: Whether marks tell series apart, and belong in the legend.
     """
     with look():
-        write_figure(
-            folder, name, grid(draws, size, columns, fit=fit, legend=legend, marked=marked)
-        )
+        whole = grid(draws, size, columns, fit=fit, legend=legend, marked=marked)
+        write_figure(folder, name, whole)
         panels = []
         for number, draw in enumerate(draws, start=1):
             figure = grid([draw], size, fit=fit)
-            description = f"{describe} {figure.axes[0].get_title(loc='left')}".strip()
-            panels.append(inline_svg(figure, f"{name}-{number}", description))
+            titles = (title, figure.axes[0].get_title(loc="left"))
+            panels.append(inline_svg(figure, f"{name}-{number}", ": ".join(filter(None, titles))))
     return Plot(name, title, caption, tuple(panels), legend, marked, small=columns > 3)
 
 
@@ -168,19 +165,22 @@ def grid(
     """Return a figure with panels and one legend above them; see `make_plot`."""
     columns = min(columns, len(draws))
     rows = math.ceil(len(draws) / columns)
-    width, height = size[0] * columns, size[1] * rows + (0.4 if legend else 0.0)
+    above = 0.4 if legend else 0.0
+    width, height = size[0] * columns, size[1] * rows + above
     figure = new_figure(width, height, fit=fit)
     for number, draw in enumerate(draws):
         draw(figure.add_subplot(rows, columns, number + 1))
     if not fit:
-        titled = any(axes.get_title(loc="left") for axes in figure.axes)
-        for number, axes in enumerate(figure.axes):
-            row, column = divmod(number, columns)
-            left, bottom = column * size[0] + 0.8, (rows - row - 1) * size[1] + 0.5
-            inside = size[0] - 0.92, size[1] - (0.85 if titled else 0.6)
-            axes.set_position(
-                (left / width, bottom / height, inside[0] / width, inside[1] / height)
-            )
+        above += 0.35 if any(axes.get_title(loc="left") for axes in figure.axes) else 0.1
+        beside, between = 0.92, 0.85
+        figure.subplots_adjust(
+            left=0.8 / width,
+            right=1 - 0.12 / width,
+            bottom=0.5 / height,
+            top=1 - above / height,
+            wspace=beside / (size[0] - beside),
+            hspace=between / (size[1] - between),
+        )
     if legend:
         from matplotlib.lines import Line2D
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,29 +100,20 @@ def extreme_pairs(
     return listed(hardest), listed(lowest)
 
 
-@dataclass(frozen=True)
-class Quantized:
-    """Symmetric matrices as bytes: their upper triangles, row by row, one matrix after another."""
+def quantize(matrices: Sequence[Matrix]) -> dict[str, Any]:
+    """Return symmetric matrices of one size as bytes over their common range.
 
-    base64: str
-    low: float
-    """Value of byte 0."""
-    step: float
-    """From one byte to the next; no entry is off by more than half of it."""
-
-
-def quantize(matrices: Sequence[Matrix]) -> Quantized:
-    """Return matrices of one size as bytes over their common range.
-
-    Args:
-        matrices: Each `classes x classes`, symmetric, finite.
+    Returns:
+        `data`, in base64: the upper triangles row by row, one matrix after another; `low`, the
+        value of byte 0; `step` from one byte to the next. No entry is off by more than half a step.
     """
     above = np.triu_indices(len(matrices[0]), 1)
     values = np.stack([matrix[above] for matrix in matrices]).astype(np.float64)
     low, high = float(values.min()), float(values.max())
     step = (high - low) / _LEVELS or 1 / _LEVELS
     levels = np.clip(np.round((values - low) / step), 0, _LEVELS).astype(np.uint8)
-    return Quantized(base64.b64encode(levels.tobytes()).decode("ascii"), low, step)
+    data = base64.b64encode(levels.tobytes()).decode("ascii")
+    return {"data": data, "low": low, "step": step}
 
 
 def mean_within(matrix: NDArray[np.floating], tasks: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -63,6 +63,11 @@ class Showcase:
     """Of the classes, by clustering of the last potentials."""
 
     @property
+    def portrait(self) -> Portrait | None:
+        """Of the run itself, or else of the uniform one."""
+        return self.samplers[-1][1] if self.samplers else None
+
+    @property
     def seeks_hard(self) -> bool:
         """Whether a high potential means that two classes are confused."""
         return self.series.strategy == "hard"

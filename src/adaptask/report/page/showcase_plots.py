@@ -54,7 +54,6 @@ THUMBNAIL = 40
 _MAX_NAMED = 80
 _MAPPED_TASKS = 3
 _MIN_MAPPED = 5
-_SPRITE_COLUMNS = 32
 
 Images = NDArray[np.uint8]
 
@@ -101,7 +100,6 @@ def _heatmap_data(data: StudyData) -> dict[str, object]:
     catalogs: list[dict[str, object]] = []
     runs = []
     for shown in data.showcases:
-        packed = quantize(shown.frames)
         tasks = [
             {
                 "name": name,
@@ -118,10 +116,8 @@ def _heatmap_data(data: StudyData) -> dict[str, object]:
                 "steps": list(shown.steps),
                 "order": shown.order.tolist(),
                 "rank": confusion_rank(shown.frames[-1]).tolist(),
-                "low": packed.low,
-                "step": packed.step,
-                "data": packed.base64,
                 "tasks": tasks,
+                **quantize(shown.frames),
             }
         )
     return {"runs": runs, "catalogs": catalogs, "scale": SCALE}
@@ -133,13 +129,8 @@ def _catalog(shown: Showcase, catalogs: list[dict[str, object]]) -> int:
     for place, known in enumerate(catalogs):
         if known["names"] == names:
             return place
-    entry: dict[str, object] = {"names": names, "sprite": None}
-    if shown.samplers and shown.samplers[-1][1].images.size:
-        images = thumbnails(shown.samplers[-1][1].images[:, 0])
-        _, height, width, _ = images.shape
-        entry |= {"sprite": png_data_uri(sprite(images, _SPRITE_COLUMNS))}
-        entry |= {"width": width, "height": height, "columns": _SPRITE_COLUMNS}
-    catalogs.append(entry)
+    images = thumbnails(shown.portrait.images[:, 0]) if shown.portrait else []
+    catalogs.append({"names": names, "images": [png_data_uri(image) for image in images]})
     return len(catalogs) - 1
 
 
@@ -187,7 +178,6 @@ def _evolution_plot(folder: Path, shown: Showcase) -> Plot:
         "last state, they are bound to be dark there; what to look for is how early it shows and "
         "whether it stays. From top to bottom and left to right: "
         f"{', '.join(shown.names[c] for c in chosen)}.",
-        describe="Potentials of the most confused classes,",
         size=(1.8, 2.0),
         columns=5,
         fit=True,
@@ -212,11 +202,11 @@ def pairs_section(data: StudyData) -> Section:
     if not data.showcases:
         return Section("pairs", "Pairs", "The hardest and the easiest pairs", absent)
     shown = data.showcases[0]
-    source = shown.samplers[-1][1] if shown.samplers else None
 
     def pictured(found: PairList) -> list[tuple[float, list[Picture]]]:
         return [
-            (value, [_picture(source, shown.names, c, 4) for c in (i, j)]) for i, j, value in found
+            (value, [_picture(shown.portrait, shown.names, c, 4) for c in pair])
+            for *pair, value in found
         ]
 
     title, kinds = "The hardest and the easiest pairs", ("Hardest", "Easiest")
@@ -266,7 +256,6 @@ def map_section(data: StudyData) -> Section | None:
         f"the first {_MAPPED_TASKS} tasks that a sampler drew after the last step, one kind of "
         "mark per task. Mean cosine between the classes of a task, over all recorded ones (higher "
         f"is more alike): {closeness}.",
-        describe="t-SNE map of the classes with those of the first drawn tasks marked:",
         size=(4.7, 4.7),
         fit=True,
     )
@@ -407,21 +396,11 @@ def strip(images: Images, gap: int = 2) -> Images:
     return sheet
 
 
-def sprite(images: Images, columns: int) -> Images:
-    """Return images as a sheet with `columns` per row, `height x width x 3`."""
-    count, height, width, _ = images.shape
-    rows = -(-count // columns)
-    sheet = np.zeros((rows * height, min(columns, count) * width, 3), dtype=np.uint8)
-    for number, image in enumerate(images):
-        row, column = divmod(number, columns)
-        sheet[row * height : (row + 1) * height, column * width : (column + 1) * width] = image
-    return sheet
-
-
 def png_data_uri(pixels: Images) -> str:
-    """Return pixels, `height x width x 3 or 4`, as an address that holds a PNG file."""
+    """Return pixels, `height x width x 1, 3 or 4`, as an address that holds a PNG file."""
     from PIL import Image
 
     file = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(pixels)).save(file, format="PNG", optimize=True)
+    single = pixels[..., 0] if pixels.shape[-1] == 1 else pixels
+    Image.fromarray(np.ascontiguousarray(single)).save(file, format="PNG", optimize=True)
     return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode('ascii')}"

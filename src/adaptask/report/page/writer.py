@@ -17,7 +17,7 @@ from adaptask.atomic_file import not_written, replace_file
 from adaptask.report.page.arm_plots import curves_section, distribution_section, settings_section
 from adaptask.report.page.data import clean
 from adaptask.report.page.figures import Section
-from adaptask.report.page.provenance import provenance_of
+from adaptask.report.page.provenance import describe_runs
 from adaptask.report.page.showcase import StudyData, read_data
 from adaptask.report.page.showcase_plots import (
     map_section,
@@ -90,7 +90,7 @@ def write_report(
         sections=[section for make in SECTIONS if (section := make(data)) is not None],
         study=study,
         # After the sections: by then it is known which files are damaged.
-        provenance=provenance_of(folder, study, data.panels),
+        provenance=describe_runs(folder, study, data.panels),
         tables=_with_notes_once(study, tables),
         verdicts=verdicts,
         headline=headline,

@@ -26,12 +26,6 @@
     slider.max = state.frame;
     state.view = run.order.length > 100 ? "most" : "all";
     root.querySelectorAll('input[name="view"]').forEach((e) => (e.checked = e.value === state.view));
-    const catalog = catalogs[run.catalog];
-    if (catalog.sprite && !catalog.image) {
-      catalog.image = new Image();
-      catalog.image.addEventListener("load", draw);
-      catalog.image.src = catalog.sprite;
-    }
     draw();
   }
 
@@ -210,16 +204,10 @@
   }
 
   function showLens(a, b) {
-    const catalog = catalogs[state.run.catalog], image = catalog.image;
-    lens.hidden = !image || !image.complete;
+    const { images } = catalogs[state.run.catalog];
+    lens.hidden = !images.length;
     if (lens.hidden) return;
-    const { width, height, columns } = catalog;
-    const brush = lens.getContext("2d");
-    lens.width = 2 * width + 2;
-    lens.height = height;
-    [a, b].forEach((c, i) => brush.drawImage(
-      image, (c % columns) * width, Math.floor(c / columns) * height, width, height, i * (width + 2), 0, width, height,
-    ));
+    lens.replaceChildren(...[a, b].map((c) => Object.assign(new Image(), { src: images[c], alt: "" })));
   }
 
   function point(event) {
