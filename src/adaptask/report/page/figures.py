@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
@@ -30,46 +31,13 @@ Legend = tuple[tuple[str, Style], ...]
 PANEL = (4.7, 2.9)
 """Inches of a panel: as large as a phone shows it, with its text at its own size."""
 INK = "#20242b"
-"""Of text and axes; in a page it becomes the color of the text around."""
+"""Of text and axes in `report.mplstyle`; in a page it becomes the color of the text around."""
 FAINT = "#8a929e"
-"""Of grid and frames, on light and dark backgrounds."""
+"""Of grid and frames there, on light and dark backgrounds."""
 
 _SVG = "http://www.w3.org/2000/svg"
 _XLINK = "{http://www.w3.org/1999/xlink}href"
 _NO_METADATA: Any = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
-
-_LOOK: Any = {
-    "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],
-    "font.size": 9.5,
-    "axes.titlesize": 10,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.labelsize": 9,
-    "xtick.labelsize": 8.5,
-    "ytick.labelsize": 8.5,
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.titlecolor": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "axes.edgecolor": FAINT,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": FAINT,
-    "grid.alpha": 0.25,
-    "grid.linewidth": 0.7,
-    "lines.linewidth": 1.9,
-    "legend.frameon": False,
-    "legend.fontsize": 9,
-    "savefig.dpi": 140,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "adaptask",
-    # A name may have a dollar sign.
-    "text.parse_math": False,
-}
 
 
 @dataclass(frozen=True)
@@ -106,10 +74,11 @@ class Section:
 
 @contextmanager
 def look() -> Iterator[None]:
-    """Give figures that are made and written inside their look."""
+    """Give figures that are made and written inside the look of `report.mplstyle`."""
     import matplotlib as mpl
 
-    with warnings.catch_warnings(), mpl.rc_context(_LOOK):
+    style = resources.files("adaptask.report.page") / "templates" / "report.mplstyle"
+    with resources.as_file(style) as path, warnings.catch_warnings(), mpl.rc_context(fname=path):
         # A name may have characters that the font lacks; they become boxes.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font", category=Warning)
         yield
