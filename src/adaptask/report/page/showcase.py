@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -72,7 +73,7 @@ class Showcase:
         """Whether a high potential means that two classes are confused."""
         return self.series.strategy == "hard"
 
-    @property
+    @cached_property
     def limits(self) -> tuple[float, float]:
         """The range of the colors, the same at all times."""
         values = np.stack([frame[np.triu_indices(len(frame), 1)] for frame in self.frames])
@@ -180,8 +181,9 @@ def _shown_classes(potentials: Matrix, portraits: Sequence[Portrait]) -> NDArray
 
 
 def _only(classes: NDArray[np.int64], portrait: Portrait) -> Portrait:
-    """Return a portrait of some classes, with the tasks that have no others."""
-    inside = np.isin(portrait.tasks, classes).all(axis=1)
+    """Return a portrait of some classes, with the first tasks, as far as they have no others."""
+    # Later tasks that happen to fit would be those of classes that were chosen for confusion.
+    inside = np.logical_and.accumulate(np.isin(portrait.tasks, classes).all(axis=1))
     names = class_labels(portrait.class_names)
     return Portrait(
         class_names=tuple(names[c] for c in classes),

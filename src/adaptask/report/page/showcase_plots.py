@@ -129,8 +129,10 @@ def _catalog(shown: Showcase, catalogs: list[dict[str, object]]) -> int:
     for place, known in enumerate(catalogs):
         if known["names"] == names:
             return place
-    images = thumbnails(shown.portrait.images[:, 0]) if shown.portrait else []
-    catalogs.append({"names": names, "images": [png_data_uri(image) for image in images]})
+    images = []
+    if shown.portrait and shown.portrait.images.size:
+        images = [png_data_uri(image) for image in thumbnails(shown.portrait.images[:, 0])]
+    catalogs.append({"names": names, "images": images})
     return len(catalogs) - 1
 
 
@@ -296,13 +298,14 @@ def _draw_map(
     style: Style,
 ) -> None:
     """Draw classes as dots; those of each task are joined, and named below the map."""
-    axes.scatter(*places.T, s=10, color=FAINT, alpha=0.55, lw=0)
+    axes.scatter(places[:, 0], places[:, 1], s=10, color=FAINT, alpha=0.55, lw=0)
     for task, marker in zip(tasks, "oDs^v", strict=False):
         center = places[task].mean(axis=0)
         for place in places[task]:
             axes.plot(*np.stack([center, place]).T, color=style.color, lw=0.8, alpha=0.45)
         text = ", ".join(shorten(names[c], 14) for c in task[:5])
-        axes.scatter(*places[task].T, s=36, marker=marker, color=style.color, zorder=3, label=text)
+        x, y = places[task].T
+        axes.scatter(x, y, s=36, marker=marker, color=style.color, zorder=3, label=text)
     axes.set(xticks=[], yticks=[])
     axes.grid(visible=False)
     axes.spines[["top", "right"]].set_visible(True)
