@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from adaptask.report.page.data import (
     class_labels,
     shorten,
 )
-from adaptask.report.page.figures import FAINT, PANEL, Draw, Legend, Plot, Section, make_plot
+from adaptask.report.page.figures import FAINT, PANEL, Legend, Plot, Section, make_plot
 from adaptask.report.page.showcase import StudyData
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ SETTINGS = {
 _MAX_WITH_SEEDS = 4
 """With more lines than this, marks of single seeds would hide them."""
 _N_MOST_DRAWN = 8
-_TITLE_LENGTH = 46
+
+Lines = Sequence[tuple[Style, Curve]]
 
 BANDS = (
     "Lines are means over seeds; bands go from the lowest seed to the highest. Where a line is "
@@ -108,7 +110,7 @@ def _curve_plot(data: StudyData, metric: Metric) -> Plot | None:
     """Draw a metric over time, one panel for each setting; None if nobody recorded it."""
     # Training metrics are noisy: fewer points, each the mean of more records.
     points = 40 if metric.split == "train" else 60
-    drawn: list[tuple[Panel, list[tuple[Style, Curve]]]] = []
+    drawn: list[tuple[Panel, Lines]] = []
     for panel in data.panels:
         found = [
             (data.styles[series.name], series.curve(metric.split, metric.key, max_points=points))
@@ -118,19 +120,6 @@ def _curve_plot(data: StudyData, metric: Metric) -> Plot | None:
             drawn.append((panel, lines))
     if not drawn:
         return None
-
-    def drawing(panel: Panel, lines: Sequence[tuple[Style, Curve]]) -> Draw:
-        def draw(axes: Axes) -> None:
-            for style, curve in sorted(lines, key=lambda line: line[0] != BACKGROUND):
-                draw_curve(axes, style, curve, metric.scale)
-            title = shorten(panel.title, _TITLE_LENGTH)
-            axes.set(title=title, xlabel="step", ylabel=metric.label)
-            axes.margins(x=0.02)
-            axes.set_xlim(left=0)
-            axes.locator_params(axis="x", nbins=5)
-
-        return draw
-
     legend = _legend([panel for panel, _ in drawn[:MAX_PANELS]], data)
     caption = metric.caption
     if BACKGROUND in (style for _, style in legend):
@@ -140,7 +129,10 @@ def _curve_plot(data: StudyData, metric: Metric) -> Plot | None:
         caption += f" {rest} further settings are left out here; the tables have them."
     return make_plot(
         data.plots,
-        [drawing(panel, lines) for panel, lines in drawn[:MAX_PANELS]],
+        [
+            (panel.title, partial(draw_curves, lines=lines, metric=metric))
+            for panel, lines in drawn[:MAX_PANELS]
+        ],
         name=metric.name,
         title=metric.title,
         caption=caption,
@@ -148,20 +140,24 @@ def _curve_plot(data: StudyData, metric: Metric) -> Plot | None:
     )
 
 
-def draw_curve(axes: Axes, style: Style, curve: Curve, scale: float) -> None:
-    """Draw the mean over seeds, thin where some are missing, and from the lowest to the highest."""
-    steps, mean = curve.steps, curve.mean * scale
-    if style == BACKGROUND:
-        axes.plot(steps, mean, lw=0.7, alpha=0.6, color=style.color)
-        return
-    if curve.n_runs.max() > 1:
-        axes.fill_between(
-            steps, curve.low * scale, curve.high * scale, color=style.color, alpha=0.16, lw=0
-        )
-    common: Any = {"color": style.color, "dashes": style.dashes or (None, None)}
-    axes.plot(steps, mean, lw=0.9, alpha=0.8, **common)
-    whole = np.where(curve.is_whole, mean, np.nan)
-    axes.plot(steps, whole, lw=1.9, marker="o" if len(steps) < 3 else None, ms=4, **common)
+def draw_curves(axes: Axes, lines: Lines, metric: Metric) -> None:
+    """Draw means over seeds, thin where some are missing, and from the lowest to the highest."""
+    for style, curve in sorted(lines, key=lambda line: line[0] != BACKGROUND):
+        steps, mean = curve.steps, curve.mean * metric.scale
+        if style == BACKGROUND:
+            axes.plot(steps, mean, lw=0.7, alpha=0.6, color=style.color)
+            continue
+        if curve.n_runs.max() > 1:
+            low, high = curve.low * metric.scale, curve.high * metric.scale
+            axes.fill_between(steps, low, high, color=style.color, alpha=0.16, lw=0)
+        common: Any = {"color": style.color, "dashes": style.dashes or (None, None)}
+        axes.plot(steps, mean, lw=0.9, alpha=0.8, **common)
+        whole = np.where(curve.is_whole, mean, np.nan)
+        axes.plot(steps, whole, lw=1.9, marker="o" if len(steps) < 3 else None, ms=4, **common)
+    axes.set(xlabel="step", ylabel=metric.label)
+    axes.margins(x=0.02)
+    axes.set_xlim(left=0)
+    axes.locator_params(axis="x", nbins=5)
 
 
 def _legend(panels: Sequence[Panel], data: StudyData) -> Legend:
@@ -194,32 +190,28 @@ def _settings_plot(data: StudyData, setting: str) -> Plot | None:
     styles = {name: Style(PALETTE[i % len(PALETTE)].color) for i, name in enumerate(names)}
     legend = {name or "each arm": style for name, style in styles.items()}
 
-    def drawing(panel: Panel, lines: dict[str, list[Reading]]) -> Draw:
+    def draw(axes: Axes, panel: Panel, lines: dict[str, list[Reading]]) -> None:
         uniform = next((series for series in panel.series if series.is_uniform), None)
         level = uniform.reading(0.0, validation=validation) if uniform else None
         if uniform and level:
-            legend[uniform.name] = data.styles[uniform.name]
+            _draw_level(axes, data.styles[uniform.name], level)
+        values = [reading.value for line in lines.values() for reading in line]
+        # A little apart, so that bars at one value do not cover each other.
+        apart = 0.012 * (max(values) - min(values))
+        for number, (name, line) in enumerate(lines.items()):
+            shift = (number - (len(lines) - 1) / 2) * apart
+            seeds = len(lines) <= _MAX_WITH_SEEDS
+            _draw_readings(axes, styles[name], line, shift, joined=bool(name), seeds=seeds)
+        axes.set(xlabel=setting, ylabel=f"{kind} accuracy, %")
+        axes.margins(x=0.08)
 
-        def draw(axes: Axes) -> None:
-            if uniform and level:
-                _draw_level(axes, data.styles[uniform.name], level)
-            values = [reading.value for line in lines.values() for reading in line]
-            # A little apart, so that bars at one value do not cover each other.
-            apart = 0.012 * (max(values) - min(values))
-            for number, (name, line) in enumerate(lines.items()):
-                shift = (number - (len(lines) - 1) / 2) * apart
-                seeds = len(lines) <= _MAX_WITH_SEEDS
-                _draw_readings(axes, styles[name], line, shift, joined=bool(name), seeds=seeds)
-            title = shorten(panel.title, _TITLE_LENGTH)
-            axes.set(title=title, xlabel=setting, ylabel=f"{kind} accuracy, %")
-            axes.margins(x=0.08)
-
-        return draw
-
-    draws = [drawing(panel, lines) for panel, lines in found]
+    for panel, _ in found:
+        for series in panel.series:
+            if series.is_uniform and series.reading(0.0, validation=validation):
+                legend[series.name] = data.styles[series.name]
     return make_plot(
         data.plots,
-        draws,
+        [(panel.title, partial(draw, panel=panel, lines=lines)) for panel, lines in found],
         name=f"settings-{setting}",
         title=f"Accuracy against {setting}",
         caption=f"{kind.capitalize()} accuracy for values of {setting}, {SETTINGS[setting]}. Dots "
@@ -327,8 +319,7 @@ def _counts_plot(data: StudyData) -> Plot | None:
             axes.plot(ranks, np.sort(share)[::-1], color=styles[name].color, dashes=dashes)
         axes.set_xlim(1, n_classes)
         axes.set_ylim(bottom=0)
-        axes.set(title="How unequally classes were drawn", ylabel="times drawn / mean")
-        axes.set_xlabel("class, from most to least often drawn")
+        axes.set(xlabel="class, from most to least often drawn", ylabel="times drawn / mean")
 
     def draw_names(axes: Axes) -> None:
         places = np.arange(len(named))[::-1]
@@ -338,7 +329,7 @@ def _counts_plot(data: StudyData) -> Plot | None:
             axes.plot(share[named], places, marker, color=color, ms=5, ls="none", alpha=0.9)
         axes.set_yticks(places, [shorten(names[c], 24) for c in named])
         axes.set_xlim(left=0)
-        axes.set(title="The most and the least drawn", xlabel="times drawn / mean")
+        axes.set_xlabel("times drawn / mean")
 
     chance = (
         "; the gray band holds 95 % of classes under uniform draws, as many as those of the "
@@ -347,7 +338,10 @@ def _counts_plot(data: StudyData) -> Plot | None:
     where = f" ({panel.title})" if panel.title else ""
     return make_plot(
         data.plots,
-        [draw_ranks, draw_names],
+        [
+            ("How unequally classes were drawn", draw_ranks),
+            ("The most and the least drawn", draw_names),
+        ],
         name="class-counts",
         title=f"How often each class was drawn{where}",
         caption="In how many tasks a class was, divided by the mean over classes, all seeds "

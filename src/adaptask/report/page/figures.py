@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Draw = Callable[["Axes"], object]
-"""Fills one pair of axes."""
+Panels = Sequence[tuple[str, Callable[["Axes"], object]]]
+"""Titles, and what fills one pair of axes."""
 Legend = tuple[tuple[str, Style], ...]
 
 PANEL = (4.7, 2.9)
@@ -35,6 +35,7 @@ INK = "#20242b"
 FAINT = "#8a929e"
 """Of grid and frames there, on light and dark backgrounds."""
 
+_TITLE_LENGTH = 46
 _SVG = "http://www.w3.org/2000/svg"
 _XLINK = "{http://www.w3.org/1999/xlink}href"
 _NO_METADATA: Any = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
@@ -86,7 +87,7 @@ def look() -> Iterator[None]:
 
 def make_plot(
     folder: Path,
-    draws: Sequence[Draw],
+    panels: Panels,
     *,
     name: str,
     title: str,
@@ -101,7 +102,7 @@ def make_plot(
 
     Args:
         folder: Of all plots.
-        draws: Each fills a panel; the width of the page decides how many are in a row there.
+        panels: What is drawn; the width of the page decides how many are in a row there.
         name: Of the files, unique in the page.
         title: Heading in the page; with the title of a panel, it is read aloud in its place.
         caption: How to read it.
@@ -112,18 +113,21 @@ def make_plot(
         marked: Whether marks tell series apart, and belong in the legend.
     """
     with look():
-        whole = grid(draws, size, columns, fit=fit, legend=legend, marked=marked)
+        whole = grid(panels, size, columns, fit=fit, legend=legend, marked=marked)
         write_figure(folder, name, whole)
-        panels = []
-        for number, draw in enumerate(draws, start=1):
-            figure = grid([draw], size, fit=fit)
-            titles = (title, figure.axes[0].get_title(loc="left"))
-            panels.append(inline_svg(figure, f"{name}-{number}", ": ".join(filter(None, titles))))
-    return Plot(name, title, caption, tuple(panels), legend, marked, small=columns > 3)
+        elements = tuple(
+            inline_svg(
+                grid([panel], size, fit=fit),
+                f"{name}-{number}",
+                f"{title}: {panel[0]}".removesuffix(": "),
+            )
+            for number, panel in enumerate(panels, start=1)
+        )
+    return Plot(name, title, caption, elements, legend, marked, small=columns > 3)
 
 
 def grid(
-    draws: Sequence[Draw],
+    panels: Panels,
     size: tuple[float, float] = PANEL,
     columns: int = 3,
     *,
@@ -132,15 +136,17 @@ def grid(
     marked: bool = False,
 ) -> Figure:
     """Return a figure with panels and one legend above them; see `make_plot`."""
-    columns = min(columns, len(draws))
-    rows = math.ceil(len(draws) / columns)
+    columns = min(columns, len(panels))
+    rows = math.ceil(len(panels) / columns)
     above = 0.4 if legend else 0.0
     width, height = size[0] * columns, size[1] * rows + above
     figure = new_figure(width, height, fit=fit)
-    for number, draw in enumerate(draws):
-        draw(figure.add_subplot(rows, columns, number + 1))
+    for number, (title, draw) in enumerate(panels, start=1):
+        axes = figure.add_subplot(rows, columns, number)
+        axes.set_title(shorten(title, _TITLE_LENGTH))
+        draw(axes)
     if not fit:
-        above += 0.35 if any(axes.get_title(loc="left") for axes in figure.axes) else 0.1
+        above += 0.35 if any(title for title, _ in panels) else 0.1
         beside, between = 0.92, 0.85
         figure.subplots_adjust(
             left=0.8 / width,

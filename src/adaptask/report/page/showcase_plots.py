@@ -7,7 +7,7 @@ import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from adaptask.report.page.data import Style, class_labels, shorten
 from adaptask.report.page.figures import (
     FAINT,
-    Draw,
     Plot,
     Section,
     look,
@@ -52,8 +51,6 @@ EVOLUTION = (16, 15)
 THUMBNAIL = 40
 """Height and width of an image in a page at most, in its own pixels."""
 _MAX_NAMED = 80
-_MAPPED_TASKS = 3
-_MIN_MAPPED = 5
 
 Images = NDArray[np.uint8]
 
@@ -162,17 +159,14 @@ def _evolution_plot(folder: Path, shown: Showcase) -> Plot:
     """Draw the most confused classes over time."""
     n_classes, n_panels = EVOLUTION
     chosen = most_confused(shown.frames[-1], shown.order, n_classes)
-
-    def drawing(place: int) -> Draw:
-        def draw(axes: Axes) -> None:
-            _draw_matrix(axes, shown.frames[place][np.ix_(chosen, chosen)], shown.limits)
-            axes.set_title(f"step {shown.steps[place]:,}", fontweight="normal", fontsize=9)
-
-        return draw
-
+    places = evenly_spread(len(shown.frames), n_panels)
+    matrices = [shown.frames[place][np.ix_(chosen, chosen)] for place in places]
     return make_plot(
         folder,
-        [drawing(int(place)) for place in evenly_spread(len(shown.frames), n_panels)],
+        [
+            (f"step {shown.steps[place]:,}", partial(_draw_matrix, matrix=m, limits=shown.limits))
+            for place, m in zip(places, matrices, strict=True)
+        ],
         name="evolution",
         title="How they developed",
         caption=f"Potentials of the {len(chosen)} classes with the highest ones at the end "
@@ -234,14 +228,10 @@ def map_section(data: StudyData) -> Section | None:
     places = map_classes(mapped.similarity)
     if places is None:
         return None
-
-    def drawing(name: str, tasks: NDArray[np.int64]) -> Draw:
-        def draw(axes: Axes) -> None:
-            _draw_map(axes, places, shown.names, tasks[:_MAPPED_TASKS], data.close_up_style(name))
-            axes.set_title(f"classes drawn by {name}")
-
-        return draw
-
+    panels = []
+    for name, portrait in shown.samplers:
+        draw = partial(_draw_map, tasks=portrait.tasks[:3], style=data.close_up_style(name))
+        panels.append((f"classes drawn by {name}", partial(draw, places=places, names=shown.names)))
     closeness = "; ".join(
         f"{name} {mean_within(mapped.similarity, portrait.tasks).mean():.2f}"
         for name, portrait in shown.samplers
@@ -249,14 +239,14 @@ def map_section(data: StudyData) -> Section | None:
     )
     plot = make_plot(
         data.plots,
-        [drawing(name, portrait.tasks) for name, portrait in shown.samplers],
+        panels,
         name="class-map",
         title="Map of the classes",
         caption="t-SNE of the class prototypes, the mean features of the model trained with "
         f"{mapped_name}, by their cosine: classes that are close look alike to it. Distances "
         "between far groups mean nothing. Both panels are the same map; each marks the classes of "
-        f"the first {_MAPPED_TASKS} tasks that a sampler drew after the last step, one kind of "
-        "mark per task. Mean cosine between the classes of a task, over all recorded ones (higher "
+        "the first three tasks that a sampler drew after the last step, one kind of mark per task. "
+        "Mean cosine between the classes of a task, over all recorded ones (higher "
         f"is more alike): {closeness}.",
         size=(4.7, 4.7),
         fit=True,
@@ -277,7 +267,7 @@ def map_classes(similarity: NDArray[np.floating]) -> NDArray[np.float64] | None:
     Returns:
         None for fewer than five classes, or if some cosines are not finite.
     """
-    if len(similarity) < _MIN_MAPPED or not np.isfinite(similarity).all():
+    if len(similarity) < 5 or not np.isfinite(similarity).all():
         return None
     from sklearn.manifold import TSNE
 
@@ -297,19 +287,21 @@ def _draw_map(
     tasks: NDArray[np.int64],
     style: Style,
 ) -> None:
-    """Draw classes as dots; those of each task are joined, and named below the map."""
+    """Draw classes as dots; those of each task are joined, and named below."""
     axes.scatter(places[:, 0], places[:, 1], s=10, color=FAINT, alpha=0.55, lw=0)
     for task, marker in zip(tasks, "oDs^v", strict=False):
         center = places[task].mean(axis=0)
         for place in places[task]:
             axes.plot(*np.stack([center, place]).T, color=style.color, lw=0.8, alpha=0.45)
-        text = ", ".join(shorten(names[c], 14) for c in task[:5])
+        # The space: matplotlib leaves labels that begin with an underscore out of a legend.
+        text = " " + ", ".join(shorten(names[c], 14) for c in task[:5])
         x, y = places[task].T
         axes.scatter(x, y, s=36, marker=marker, color=style.color, zorder=3, label=text)
     axes.set(xticks=[], yticks=[])
     axes.grid(visible=False)
     axes.spines[["top", "right"]].set_visible(True)
-    axes.legend(loc="upper left", bbox_to_anchor=(-0.02, 0), fontsize=7, borderpad=0)
+    if len(tasks):
+        axes.legend(loc="upper left", bbox_to_anchor=(-0.02, 0), fontsize=7, borderpad=0)
 
 
 def tasks_section(data: StudyData) -> Section:
@@ -372,11 +364,9 @@ def _write_strips(
 
 
 def thumbnails(images: Images, largest: int = THUMBNAIL) -> Images:
-    """Return images that are at most `largest` high and wide: means over whole blocks of pixels.
+    """Return images, `... x height x width x channels`, at most `largest` high and wide.
 
-    Args:
-        images: `... x height x width x channels`.
-        largest: Their height and width at most.
+    A pixel is the mean over a whole block of pixels.
     """
     height, width, channels = images.shape[-3:]
     block = -(-max(height, width) // largest)
