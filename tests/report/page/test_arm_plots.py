@@ -1,4 +1,4 @@
-"""What stands in one plot, in which colour, and accuracy against a setting."""
+"""What stands in one plot, in which color, and accuracy against a setting."""
 
 import json
 
@@ -53,7 +53,7 @@ def test_a_sampler_that_no_label_names_is_read_from_its_run(tmp_path):
     assert {s.sampler for s in panels[0].series} == {"gcp"}
 
 
-def test_series_have_colours_of_their_own_that_stay(tmp_path):
+def test_series_have_colors_of_their_own_that_stay(tmp_path):
     one = study_of(tmp_path / "one", [{"sampler": s} for s in ("uniform", "gcp", "c", "cp")])
     two = study_of(tmp_path / "two", [{"sampler": s} for s in ("gcp", "uniform", "mine")])
     first, second = (

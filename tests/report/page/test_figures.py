@@ -55,7 +55,7 @@ def test_ids_in_a_page_are_unlike_and_lead_somewhere():
         assert "http" not in svg.replace("http://www.w3.org/2000/svg", "")
 
 
-def test_ink_takes_the_colour_of_the_page():
+def test_ink_takes_the_color_of_the_page():
     with look():
         svg = inline_svg(grid([(HOSTILE, drawing)]), "plot", "")
     assert "currentColor" in svg

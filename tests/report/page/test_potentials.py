@@ -40,7 +40,7 @@ def test_the_order_keeps_groups_together(seed):
     assert np.count_nonzero(np.diff(groups[order])) == 5  # six runs of equal groups
 
 
-def test_the_order_of_neighbours_is_the_best_that_the_tree_allows():
+def test_the_order_of_neighbors_is_the_best_that_the_tree_allows():
     # On a line each class is confused with the next alone: the order must be the line.
     place = np.random.default_rng(1).permutation(9)
     matrix = (3.0 - np.abs(np.subtract.outer(place, place))).clip(0).astype(np.float32)
