@@ -28,9 +28,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
-
 
 from adaptask.data import load
 from adaptask.experiments.backends.base import Event
@@ -44,6 +42,8 @@ from adaptask.experiments.config import (
     RunConfig,
 )
 from adaptask.experiments.model_options import Conv4Options
+from adaptask.report.run import Run
+from adaptask.report.study import Arm
 
 N_RUNS, N_WORKERS = 8, 2
 
@@ -52,7 +52,7 @@ def ignore(event: Event) -> None:
     """Show nothing."""
 
 
-def jobs_in(folder: Path, steps: int) -> list[Job]:
+def runs_in(folder: Path, steps: int) -> tuple[Run, ...]:
     """Return the runs of a study."""
     config = RunConfig(
         steps=steps,
@@ -62,18 +62,18 @@ def jobs_in(folder: Path, steps: int) -> list[Job]:
         every=EveryConfig(validate=50, checkpoint=50),
         machine=MachineConfig(device="cpu", threads=1),
     )
-    return [Job(str(i), replace(config, seed=i), folder / f"runs/{i}") for i in range(N_RUNS)]
+    return Arm("gcp", {}, config=config).with_runs(folder, range(N_RUNS)).runs
 
 
 def in_the_pool(folder: Path, steps: int) -> None:
     """Make the runs in processes of our own."""
-    assert ProcessPool(N_WORKERS).run(jobs_in(folder, steps), ignore) == {}
+    assert ProcessPool(N_WORKERS).run(runs_in(folder, steps), ignore) == {}
 
 
 def through_ray(folder: Path, steps: int) -> None:
     """Make the runs through Ray, which is started where it is not running."""
     with RayBackend(ClusterOptions(cluster="ray"), folder, N_WORKERS) as backend:
-        assert backend.run(jobs_in(folder, steps), ignore) == {}
+        assert backend.run(runs_in(folder, steps), ignore) == {}
 
 
 def timed(make: Callable[[Path, int], None], steps: int) -> tuple[float, list[bytes]]:
@@ -82,7 +82,7 @@ def timed(make: Callable[[Path, int], None], steps: int) -> tuple[float, list[by
         start = time.perf_counter()
         make(Path(folder), steps)
         seconds = time.perf_counter() - start
-        return seconds, [(j.path / "test.json").read_bytes() for j in jobs_in(Path(folder), steps)]
+        return seconds, [(r.path / "test.json").read_bytes() for r in runs_in(Path(folder), steps)]
 
 
 def compare(steps: int, rounds: int) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from adaptask.errors import ArgumentError
 from adaptask.report.formats import print_table, to_csv, to_latex, to_markdown
 from adaptask.report.grouping import find_study
-from adaptask.report.page.writing import write_report
+from adaptask.report.page.writer import write_report
 from adaptask.report.study import Study
 from adaptask.report.summary import StudySummary, summarize
 from adaptask.report.tables import Table, tables_of

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from adaptask.report.page.writing import write_report
+from adaptask.report.page.writer import write_report
 from adaptask.report.run import Run
 from adaptask.report.study import Arm, Study
 from adaptask.report.tables import Cell, Table

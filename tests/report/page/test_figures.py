@@ -3,10 +3,9 @@
 import re
 from xml.etree import ElementTree
 
-from adaptask.report.page.curves import aggregate
-from adaptask.report.page.figures import inline_svg, look, write_figure
-from adaptask.report.page.panels import Style
-from adaptask.report.page.plots import Line, draw_curves, single
+from adaptask.report.page.arm_plots import TRAINING, draw_curves
+from adaptask.report.page.data import Style, aggregate
+from adaptask.report.page.figures import grid, inline_svg, look, write_figure
 
 HOSTILE = '<img src=x onerror=alert(1)> id="a" $\\frac{1}$ & 猫'
 
@@ -16,15 +15,14 @@ def drawing(axes):
 
     steps = np.arange(1, 6) * 100
     curve = aggregate([(steps, steps / 1000), (steps, steps / 500)])
-    line = Line(HOSTILE, Style("#d55e00", (4, 2)), curve)
-    draw_curves(axes, [line], title=HOSTILE, label="accuracy", scale=100)
+    draw_curves(axes, [(Style("#d55e00", (4, 2)), curve)], TRAINING[0])
     axes.plot([100, 200], [1, 2], "o")  # a mark is a reference inside the file
 
 
 def test_the_same_figure_gives_the_same_bytes(tmp_path):
     for name in ("a", "b"):
         with look():
-            write_figure(tmp_path / name, "plot", single(drawing))
+            write_figure(tmp_path / name, "plot", grid([(HOSTILE, drawing)]))
     for kind in ("png", "svg"):
         first, second = (tmp_path / name / f"plot.{kind}" for name in ("a", "b"))
         assert first.read_bytes() == second.read_bytes()
@@ -32,8 +30,8 @@ def test_the_same_figure_gives_the_same_bytes(tmp_path):
 
 def test_text_stays_text_in_files_and_page(tmp_path):
     with look():
-        write_figure(tmp_path, "plot", single(drawing))
-        inline = inline_svg(single(drawing), "plot", HOSTILE)
+        write_figure(tmp_path, "plot", grid([(HOSTILE, drawing)]))
+        inline = inline_svg(grid([(HOSTILE, drawing)]), "plot", HOSTILE)
     for svg in ((tmp_path / "plot.svg").read_text(), inline):
         assert "<img" not in svg
         root = ElementTree.fromstring(svg)
@@ -44,7 +42,7 @@ def test_text_stays_text_in_files_and_page(tmp_path):
 
 def test_ids_in_a_page_are_unlike_and_lead_somewhere():
     with look():
-        both = [inline_svg(single(drawing), name, "") for name in ("one", "two")]
+        both = [inline_svg(grid([(HOSTILE, drawing)]), name, "") for name in ("one", "two")]
     roots = [list(ElementTree.fromstring(svg).iter()) for svg in both]
     ids = [[element.get("id") for element in root if element.get("id")] for root in roots]
     assert ids[0]
@@ -57,8 +55,8 @@ def test_ids_in_a_page_are_unlike_and_lead_somewhere():
         assert "http" not in svg.replace("http://www.w3.org/2000/svg", "")
 
 
-def test_ink_takes_the_colour_of_the_page():
+def test_ink_takes_the_color_of_the_page():
     with look():
-        svg = inline_svg(single(drawing), "plot", "")
+        svg = inline_svg(grid([(HOSTILE, drawing)]), "plot", "")
     assert "currentColor" in svg
     assert "#20242b" not in svg

@@ -81,7 +81,7 @@ def test_the_slider_changes_picture_and_label(opened):
 def test_a_cell_reads_what_the_snapshot_holds(opened, page):
     snapshots = read_snapshots(page.parent / "runs/gcp-1/seed-0/snapshots")
     data = json.loads(opened.locator("#heatmap-data").text_content())
-    run, names = data["runs"][0], data["catalogues"][0]["names"]
+    run, names = data["runs"][0], data["catalogs"][0]["names"]
     canvas = part(opened, "canvas")
     canvas.scroll_into_view_if_needed()
     canvas.focus()
@@ -131,7 +131,7 @@ def test_tapping_a_cell_reads_it(browser, page):
 @browser_only
 def test_the_buttons_go_through_the_tasks(opened, page):
     tasks = Run(page.parent / "runs/gcp-1/seed-0").portrait.tasks
-    names = json.loads(opened.locator("#heatmap-data").text_content())["catalogues"][0]["names"]
+    names = json.loads(opened.locator("#heatmap-data").text_content())["catalogs"][0]["names"]
     before = pixels(opened)
     part(opened, "next").click()
     assert part(opened, "task-number").inner_text() == "task 2 of 6"

@@ -12,9 +12,9 @@ from adaptask.report.page.potentials import (
     log_potentials,
     mean_within,
     most_confused,
-    pair_snapshots,
-    quantise,
+    quantize,
 )
+from adaptask.report.page.showcase import pair_snapshots
 from adaptask.report.run import Run, Snapshot
 
 
@@ -40,7 +40,7 @@ def test_the_order_keeps_groups_together(seed):
     assert np.count_nonzero(np.diff(groups[order])) == 5  # six runs of equal groups
 
 
-def test_the_order_of_neighbours_is_the_best_that_the_tree_allows():
+def test_the_order_of_neighbors_is_the_best_that_the_tree_allows():
     # On a line each class is confused with the next alone: the order must be the line.
     place = np.random.default_rng(1).permutation(9)
     matrix = (3.0 - np.abs(np.subtract.outer(place, place))).clip(0).astype(np.float32)
@@ -56,30 +56,30 @@ def test_few_classes_and_equal_potentials_have_an_order(n_classes):
 
 def decoded(packed, n_classes, frame):
     """Read the bytes as the page does, pair by pair."""
-    data = base64.b64decode(packed.base64)
+    data = base64.b64decode(packed["data"])
     n_pairs = n_classes * (n_classes - 1) // 2
     matrix = np.zeros((n_classes, n_classes))
     for a in range(n_classes):
         for b in range(a + 1, n_classes):
             pair = a * n_classes - a * (a + 1) // 2 + b - a - 1
-            matrix[a, b] = packed.low + packed.step * data[frame * n_pairs + pair]
+            matrix[a, b] = packed["low"] + packed["step"] * data[frame * n_pairs + pair]
     return matrix + matrix.T
 
 
 def test_no_entry_is_off_by_more_than_half_a_step():
     frames = [symmetric(11, seed) * (seed + 1) for seed in range(4)]
-    packed = quantise(frames)
-    assert len(packed.data) == 4 * 55
+    packed = quantize(frames)
+    assert len(base64.b64decode(packed["data"])) == 4 * 55
     for number, frame in enumerate(frames):
         error = np.abs(decoded(packed, 11, number) - frame)
-        assert error.max() <= packed.step / 2 + 1e-9
+        assert error.max() <= packed["step"] / 2 + 1e-9
     values = np.concatenate([frame[np.triu_indices(11, 1)] for frame in frames])
-    assert packed.step == pytest.approx((values.max() - values.min()) / 255)
+    assert packed["step"] == pytest.approx((values.max() - values.min()) / 255)
 
 
 def test_equal_potentials_are_kept_exactly():
     matrix = np.full((4, 4), 0.7, np.float32)
-    packed = quantise([matrix])
+    packed = quantize([matrix])
     assert decoded(packed, 4, 0)[0, 1] == pytest.approx(0.7)
 
 
@@ -146,4 +146,4 @@ def test_weights_of_classes_are_no_pairs(tmp_path):
     folder = tmp_path / "snapshots"
     folder.mkdir()
     np.savez(folder / "step-0000001.npz", distribution=np.zeros(4, np.float32))
-    assert pair_snapshots(Run(tmp_path), 5) == []
+    assert list(pair_snapshots(Run(tmp_path), 5)) == []

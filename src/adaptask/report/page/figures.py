@@ -1,4 +1,4 @@
-"""Figures without a screen: made, written as PNG and SVG, and put into a page.
+"""Figures without a screen: written as PNG and SVG, and put into a page.
 
 The same input gives the same bytes: no dates, no random identifiers.
 """
@@ -6,81 +6,176 @@ The same input gives the same bytes: no dates, no random identifiers.
 from __future__ import annotations
 
 import io
+import math
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from adaptask.atomic_file import replace_file
+from adaptask.report.page.data import Style, shorten
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-INK = "#20242b"
-"""Of text and axes; in a page it becomes the colour of the text around."""
-FAINT = "#8a929e"
-"""Of grid and frames, on light and dark grounds."""
+Panels = Sequence[tuple[str, Callable[["Axes"], object]]]
+"""Titles, and what fills one pair of axes."""
+Legend = tuple[tuple[str, Style], ...]
 
+PANEL = (4.7, 2.9)
+"""Inches of a panel: as large as a phone shows it, with its text at its own size."""
+INK = "#20242b"
+"""Of text and axes in `report.mplstyle`; in a page it becomes the color of the text around."""
+FAINT = "#8a929e"
+"""Of grid and frames there, on light and dark backgrounds."""
+
+_TITLE_LENGTH = 46
 _SVG = "http://www.w3.org/2000/svg"
 _XLINK = "{http://www.w3.org/1999/xlink}href"
-_REFERENCE = re.compile(r"#([^)\s;]+)")
+_NO_METADATA: Any = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
 
-_LOOK: Any = {
-    "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],
-    "font.size": 9.5,
-    "axes.titlesize": 10,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.labelsize": 9,
-    "xtick.labelsize": 8.5,
-    "ytick.labelsize": 8.5,
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.titlecolor": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "axes.edgecolor": FAINT,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": FAINT,
-    "grid.alpha": 0.25,
-    "grid.linewidth": 0.7,
-    "lines.linewidth": 1.9,
-    "legend.frameon": False,
-    "legend.fontsize": 9,
-    "savefig.dpi": 140,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "adaptask",
-    # A name may hold a dollar sign.
-    "text.parse_math": False,
-}
+
+@dataclass(frozen=True)
+class Plot:
+    """What a page shows of a plot, and the name of its files."""
+
+    name: str
+    title: str
+    caption: str
+    panels: tuple[str, ...]
+    """SVG elements."""
+    legend: Legend = ()
+    marked: bool = False
+    """Whether marks tell series apart, and belong in the legend."""
+    small: bool = False
+    """Whether many panels fit into a row."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page with a heading."""
+
+    id: str
+    nav: str
+    """Its name in the list of contents."""
+    title: str
+    absent: str = ""
+    """What the page says if there is nothing to show."""
+    plots: Sequence[Plot] = ()
+    template: str = ""
+    """Shows the values, above the plots."""
+    values: Mapping[str, Any] = field(default_factory=dict)
 
 
 @contextmanager
 def look() -> Iterator[None]:
-    """Give figures made and written inside their look."""
+    """Give figures that are made and written inside the look of `report.mplstyle`."""
     import matplotlib as mpl
 
-    with warnings.catch_warnings(), mpl.rc_context(_LOOK):
-        # A name may hold characters that the font has not; they become boxes.
+    style = resources.files("adaptask.report.page") / "templates" / "report.mplstyle"
+    with resources.as_file(style) as path, warnings.catch_warnings(), mpl.rc_context(fname=path):
+        # A name may have characters that the font lacks; they become boxes.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font", category=Warning)
         yield
 
 
-def new_figure(width: float, height: float, *, fit: bool = True) -> Figure:
-    """Return an empty figure of so many inches, tied to no screen.
+def make_plot(
+    folder: Path,
+    panels: Panels,
+    *,
+    name: str,
+    title: str,
+    caption: str,
+    legend: Legend = (),
+    size: tuple[float, float] = PANEL,
+    columns: int = 3,
+    fit: bool = False,
+    marked: bool = False,
+) -> Plot:
+    """Write the files of a plot, and return what the page shows of it.
 
     Args:
-        width: Inches.
-        height: Inches.
-        fit: Whether room is made for what stands beside axes: takes half the time of a figure.
+        folder: Of all plots.
+        panels: What is drawn; the width of the page decides how many are in a row there.
+        name: Of the files, unique in the page.
+        title: Heading in the page; with the title of a panel, it is read aloud in its place.
+        caption: How to read it.
+        legend: Names and styles of the lines.
+        size: Of a panel, in inches.
+        columns: Panels per row in the files.
+        fit: Whether room must be made for long names beside the axes: doubles the time.
+        marked: Whether marks tell series apart, and belong in the legend.
     """
+    with look():
+        whole = grid(panels, size, columns, fit=fit, legend=legend, marked=marked)
+        write_figure(folder, name, whole)
+        elements = tuple(
+            inline_svg(
+                grid([panel], size, fit=fit),
+                f"{name}-{number}",
+                f"{title}: {panel[0]}".removesuffix(": "),
+            )
+            for number, panel in enumerate(panels, start=1)
+        )
+    return Plot(name, title, caption, elements, legend, marked, small=columns > 3)
+
+
+def grid(
+    panels: Panels,
+    size: tuple[float, float] = PANEL,
+    columns: int = 3,
+    *,
+    fit: bool = False,
+    legend: Legend = (),
+    marked: bool = False,
+) -> Figure:
+    """Return a figure with panels and one legend above them; see `make_plot`."""
+    columns = min(columns, len(panels))
+    rows = math.ceil(len(panels) / columns)
+    above = 0.4 if legend else 0.0
+    width, height = size[0] * columns, size[1] * rows + above
+    figure = new_figure(width, height, fit=fit)
+    for number, (title, draw) in enumerate(panels, start=1):
+        axes = figure.add_subplot(rows, columns, number)
+        axes.set_title(shorten(title, _TITLE_LENGTH))
+        draw(axes)
+    if not fit:
+        above += 0.35 if any(title for title, _ in panels) else 0.1
+        beside, between = 0.92, 0.85
+        figure.subplots_adjust(
+            left=0.8 / width,
+            right=1 - 0.12 / width,
+            bottom=0.5 / height,
+            top=1 - above / height,
+            wspace=beside / (size[0] - beside),
+            hspace=between / (size[1] - between),
+        )
+    if legend:
+        from matplotlib.lines import Line2D
+
+        handles = [
+            Line2D(
+                *([], []),
+                color=style.color,
+                dashes=style.dashes or (None, None),
+                marker=style.marker if marked else None,
+                label=shorten(name, 40),
+            )
+            for name, style in legend
+        ]
+        place: Any = "outside upper left" if fit else "upper left"
+        figure.legend(handles=handles, loc=place, ncols=min(2 * columns, len(handles)))
+    return figure
+
+
+def new_figure(width: float, height: float, *, fit: bool = True) -> Figure:
+    """Return an empty figure of a size in inches; `fit` makes room for what is beside axes."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -96,59 +191,40 @@ def write_figure(folder: Path, name: str, figure: Figure) -> None:
         TrainingError: If it cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
+    for kind, metadata in _NO_METADATA.items():
         file = io.BytesIO()
         figure.savefig(file, format=kind, facecolor="white", metadata=metadata)
         replace_file(folder / f"{name}.{kind}", file.getvalue())
-        figure.set_layout_engine("none")  # it has its places now
+        figure.set_layout_engine("none")  # the layout is known by now
 
 
 def inline_svg(figure: Figure, name: str, description: str) -> str:
     """Return a figure as an SVG element for a page.
 
-    Its ids begin with `name` and are kept only where something refers to them; it refers to
-    nothing outside. What has the colour of ink takes that of the text around.
-
-    Args:
-        figure: Anything.
-        name: Unlike that of any other figure in the page.
-        description: What is read aloud in its place.
+    Its ids are kept only where something refers to them, and differ from those of figures with
+    other names; it refers to nothing outside. What has the color of ink takes that of the text
+    around. The description is read aloud in its place.
     """
+    import matplotlib as mpl
+
     file = io.BytesIO()
-    figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    with mpl.rc_context({"svg.hashsalt": name}):  # ids that are referred to are made from it
+        figure.savefig(file, format="svg", transparent=True, metadata=_NO_METADATA["svg"])
     root = ElementTree.fromstring(file.getvalue())
-    for parent in list(root.iter()):
-        for child in list(parent):
-            if child.tag == f"{{{_SVG}}}metadata":
-                parent.remove(child)
-    referred = {
-        match for element in root.iter() for match in _REFERENCE.findall(_references(element))
-    }
-    for element in root.iter():
-        _adapt(element, name, referred)
+    root.remove(root[0])  # metadata
+    elements = list(root.iter())
+    references = (e.get(key, "") for e in elements for key in ("clip-path", "style", _XLINK))
+    referred = {found for text in references for found in re.findall(r"#(\w+)", text)}
+    for element in elements:
+        if element.get("id") not in referred:
+            element.attrib.pop("id", None)
+        if _XLINK in element.attrib:
+            element.set("href", element.attrib.pop(_XLINK))
+        if "style" in element.attrib:
+            element.set("style", element.attrib["style"].replace(INK, "currentColor"))
     for size in ("width", "height", "version"):
         root.attrib.pop(size, None)
     root.set("role", "img")
     root.set("aria-label", description)
     ElementTree.register_namespace("", _SVG)
     return ElementTree.tostring(root, encoding="unicode")
-
-
-def _references(element: ElementTree.Element) -> str:
-    values = (element.get("clip-path", ""), element.get(_XLINK, ""), element.get("style", ""))
-    return " ".join(value for value in values if "#" in value)
-
-
-def _adapt(element: ElementTree.Element, name: str, referred: set[str]) -> None:
-    own = element.attrib.pop("id", None)
-    if own in referred:
-        element.set("id", f"{name}-{own}")
-    link = element.attrib.pop(_XLINK, None)
-    if link is not None:
-        element.set("href", f"#{name}-{link[1:]}" if link.startswith("#") else link)
-    clip = element.get("clip-path")
-    if clip:
-        element.set("clip-path", clip.replace("#", f"#{name}-"))
-    style = element.get("style")
-    if style:
-        element.set("style", style.replace(INK, "currentColor"))

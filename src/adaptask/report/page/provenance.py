@@ -1,16 +1,11 @@
-"""What a report says of its runs: what was compared, with which settings, in what, and what failed.
-
-Everything here is read from the runs themselves.
-"""
+"""What the page says of its runs: what was compared, with which settings, in what, what failed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from adaptask.report.page.names import clean
-from adaptask.report.page.panels import Panel
+from adaptask.report.page.data import Panel, clean
 from adaptask.report.run import Run
 from adaptask.report.study import Study
 
@@ -25,72 +20,39 @@ _STRATEGIES = {
     "easy": "with the strategy easy, what the model tells apart is sought instead",
     "uncertain": "with the strategy uncertain, what it is undecided about",
 }
-_ASIDE = ("seed", "format")
 _VERSIONS = ("adaptask", "python", "torch", "numpy", "cuda", "device", "platform", "cpu_count")
 
 
-@dataclass(frozen=True)
-class Trouble:
-    """A run that has not ended."""
-
-    arm: str
-    seed: int
-    state: str
-
-
-@dataclass(frozen=True)
-class Provenance:
-    """All that the page says of where its figures come from."""
-
-    statement: str
-    samplers: tuple[str, ...]
-    """What each is, in words."""
-    n_planned: int
-    n_finished: int
-    troubles: tuple[Trouble, ...]
-    damage: tuple[str, ...]
-    """Files that could not be read, among those that were looked at."""
-    common: tuple[tuple[str, str], ...]
-    """Settings that all runs share."""
-    differing: tuple[str, ...]
-    """Names of the settings in which arms differ."""
-    arms: tuple[tuple[str, tuple[str, ...]], ...]
-    """Each arm with its values of these."""
-    versions: tuple[tuple[str, str], ...]
-    seeds: str
-
-
-def provenance_of(study: Study, panels: Sequence[Panel]) -> Provenance:
-    """Return what there is to say of a study."""
+def describe_runs(study: Study, panels: Sequence[Panel]) -> dict[str, Any]:
+    """Return the values of the page's introduction and of `provenance.html.j2`."""
     series = {one.arm.name: one for panel in panels for one in panel.series}
     records = [record for one in series.values() for record in one.records]
-    n_planned = sum(len(arm.runs) for arm in study.arms)
-    n_finished = sum(record.test is not None for record in records)
-    flat = {name: _flat(one.records[0].settings) for name, one in series.items() if one.records}
-    keys = list(dict.fromkeys(key for settings in flat.values() for key in settings))
-    values = {key: {settings.get(key) for settings in flat.values()} for key in keys}
-    differing = tuple(key for key in keys if len(values[key]) > 1)
+    configs = {name: _flat(one.records[0].settings) for name, one in series.items() if one.records}
+    keys = list(dict.fromkeys(key for config in configs.values() for key in config))
+    found = {key: {config.get(key) for config in configs.values()} for key in keys}
+    differing = [key for key in keys if len(found[key]) > 1]
     samplers = dict.fromkeys(one.sampler for one in series.values())
     strategies = dict.fromkeys(one.strategy for one in series.values())
-    return Provenance(
-        statement=_statement(study, records, n_planned, n_finished),
-        samplers=(
+    n_finished = sum(record.test is not None for record in records)
+    return {
+        "statement": _statement(study, records, n_finished),
+        "samplers": [
             *(_EXPLAINED[name] for name in samplers if name in _EXPLAINED),
             *(_STRATEGIES[name] for name in strategies if name in _STRATEGIES),
-        ),
-        n_planned=n_planned,
-        n_finished=n_finished,
-        troubles=tuple(_troubles(study)),
-        damage=tuple(clean(text) for record in records for text in record.damage.values()),
-        common=tuple((key, str(values[key].pop())) for key in keys if len(values[key]) == 1),
-        differing=differing,
-        arms=tuple(
-            (clean(name), tuple(clean(str(settings.get(key, "-"))) for key in differing))
-            for name, settings in flat.items()
-        ),
-        versions=tuple(_versions(records)),
-        seeds=", ".join(str(s) for s in sorted({r.seed for a in study.arms for r in a.runs})),
-    )
+        ],
+        "n_planned": _n_planned(study),
+        "n_finished": n_finished,
+        "troubles": list(_troubles(study)),
+        "damage": [clean(text) for record in records for text in record.damage.values()],
+        "common": [(key, str(found[key].pop())) for key in keys if len(found[key]) == 1],
+        "differing": differing,
+        "arms": [
+            (clean(name), [config.get(key, "-") for key in differing])
+            for name, config in configs.items()
+        ],
+        "versions": list(_versions(records)),
+        "seeds": sorted({run.seed for arm in study.arms for run in arm.runs}),
+    }
 
 
 def _flat(config: Mapping[str, Any]) -> dict[str, str]:
@@ -99,12 +61,17 @@ def _flat(config: Mapping[str, Any]) -> dict[str, str]:
     for key, value in config.items():
         if isinstance(value, Mapping):
             flat |= {f"{key}.{name}": clean(str(item)) for name, item in value.items()}
-        elif key not in _ASIDE:
+        elif key not in ("seed", "format"):
             flat[key] = clean(str(value))
     return flat
 
 
-def _statement(study: Study, records: Sequence[Run], n_planned: int, n_finished: int) -> str:
+def _n_planned(study: Study) -> int:
+    return sum(len(arm.runs) for arm in study.arms)
+
+
+def _statement(study: Study, records: Sequence[Run], n_finished: int) -> str:
+    n_planned = _n_planned(study)
     if not records:
         return f"{_count(n_planned, 'run')} planned; none has begun."
 
@@ -122,54 +89,52 @@ def _statement(study: Study, records: Sequence[Run], n_planned: int, n_finished:
     return (
         f"{verb} {samplers}: {chosen('model', 'learner')} ({chosen('model', 'backbone')}) on "
         f"{chosen('data', 'dataset')}, {chosen('task', 'n_way')}-way "
-        f"{chosen('task', 'n_shot')}-shot, {steps} training steps a run. "
+        f"{chosen('task', 'n_shot')}-shot, {steps} training steps per run. "
         f"{_count(len(study.arms), 'arm')} with {each} each make "
         f"{_count(n_planned, 'run')}; {done}."
     )
 
 
 def _listed(values: Iterable[str]) -> str:
-    unlike = list(dict.fromkeys(values))
-    return (
-        " and ".join([", ".join(unlike[:-1]), unlike[-1]]) if len(unlike) > 1 else "".join(unlike)
-    )
+    *first, last = dict.fromkeys(values) or [""]
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" + "s" * (number != 1)
 
 
-def _troubles(study: Study) -> Iterable[Trouble]:
+def _troubles(study: Study) -> Iterator[tuple[str, int, str]]:
+    """Yield arm, seed and state of the runs without a result."""
     for arm in study.arms:
         for run in arm.runs:
-            if not run.is_readable:
-                state = clean(run.damage.get("config.toml", "not begun"))
-            elif run.test is not None:
-                continue
-            elif "test.json" in run.damage:
-                state = clean(run.damage["test.json"])
-            elif run.pruned is not None:
-                state = "given up early, since others were better"
-            elif run.failure is not None:
-                state = f"failed after step {run.steps_done}: {clean(run.failure)}"
-            elif run.steps_done >= run.n_steps:
-                state = "trained, not tested yet"
-            else:
-                state = f"unfinished: {run.steps_done} of {run.n_steps} steps"
-            yield Trouble(clean(arm.name), run.seed, state)
+            if not run.is_readable or run.test is None:
+                yield clean(arm.name), run.seed, _state(run)
 
 
-def _versions(records: Sequence[Run]) -> Iterable[tuple[str, str]]:
+def _state(run: Run) -> str:
+    if not run.is_readable:
+        return clean(run.damage.get("config.toml", "not begun"))
+    if "test.json" in run.damage:
+        return clean(run.damage["test.json"])
+    if run.pruned is not None:
+        return "stopped early, since others were better"
+    if run.failure is not None:
+        return f"failed after step {run.steps_done}: {clean(run.failure)}"
+    if run.steps_done >= run.n_steps:
+        return "trained, not tested yet"
+    return f"unfinished: {run.steps_done} of {run.n_steps} steps"
+
+
+def _versions(records: Sequence[Run]) -> Iterator[tuple[str, str]]:
     """Yield what the runs were made in; several values where they differ."""
     found = [environment for record in records for environment in record.environment]
     for key in _VERSIONS:
-        values = {clean(str(e[key])): None for e in found if e.get(key) is not None}
-        if values:
+        if values := {clean(str(e[key])): None for e in found if e.get(key) is not None}:
             yield key, ", ".join(values)
     for key in ("git", "adaptask_git"):
         revisions: dict[str, None] = {}
-        for environment in found:
-            git = environment.get(key)
+        for git in (environment.get(key) for environment in found):
             if isinstance(git, Mapping):
                 changed = " with changes" if git.get("dirty") else ""
                 revisions[clean(f"{str(git.get('revision'))[:12]}{changed}")] = None

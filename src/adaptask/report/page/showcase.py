@@ -1,45 +1,60 @@
-"""Which runs are looked at closely: one of each arm that learns potentials of class pairs."""
+"""The runs whose potentials of class pairs are shown: one of each arm that learns them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptask.report.page.names import class_labels
-from adaptask.report.page.panels import Panel, Series, Style, close_up_style
-from adaptask.report.page.pictures import data_uri, png, sprite, thumbnails
-from adaptask.report.page.plots import SCALE
+from adaptask.report.page.data import (
+    BACKGROUND,
+    PALETTE,
+    Panel,
+    Series,
+    Style,
+    choose_styles,
+    class_labels,
+    read_panels,
+)
 from adaptask.report.page.potentials import (
     Matrix,
     cluster_order,
     confusion_rank,
+    evenly_spread,
     has_pairs,
     log_potentials,
-    pair_snapshots,
-    quantise,
 )
-from adaptask.report.run import Portrait, Run, snapshot_files
+from adaptask.report.run import Portrait, Run, Snapshot, snapshot_files
+from adaptask.report.study import Study
 
-MAX_RUNS = 6
+MAX_SHOWCASES = 6
 MAX_FRAMES = 25
+MAX_CLASSES = 400
+"""A showcase has at most this many classes, so that the page of a large dataset stays small."""
 MAX_BYTES = 3_000_000
-"""Of all matrices in a page; what is left of it decides how many runs are shown."""
-_SPRITE_COLUMNS = 32
+"""No further showcase is added once the matrices of a page have this many bytes."""
 
 
 @dataclass(frozen=True, eq=False)
 class Showcase:
-    """A run that is looked at closely, and the uniform one beside it."""
+    """A run whose potentials are shown, and the uniform run beside it.
 
+    If the dataset has more than `MAX_CLASSES` classes, all of this is about a part of them.
+    """
+
+    title: str
     panel: Panel
     series: Series
-    record: Run
-    portrait: Portrait | None
-    uniform: Portrait | None
-    """Of the uniform run with the same seed, or else of another."""
+    samplers: tuple[tuple[str, Portrait], ...]
+    """Uniform and then the run itself, by name, as far as they have portraits."""
+    n_classes: int
+    """Of the dataset."""
+    names: tuple[str, ...]
+    """Of the classes that are shown."""
     steps: tuple[int, ...]
     frames: tuple[Matrix, ...]
     """Log potentials after these steps."""
@@ -47,55 +62,48 @@ class Showcase:
     """In how many tasks each class has been at the end."""
     order: NDArray[np.int64]
     """Of the classes, by clustering of the last potentials."""
-    names: tuple[str, ...]
 
     @property
-    def title(self) -> str:
-        """What is shown."""
-        where = f"{self.panel.title}: " if self.panel.title else ""
-        return f"{where}{self.series.name}, seed {self.record.seed}"
+    def portrait(self) -> Portrait | None:
+        """Of the run itself, or else of the uniform one."""
+        return self.samplers[-1][1] if self.samplers else None
 
     @property
+    def seeks_hard(self) -> bool:
+        """Whether a high potential means that two classes are confused."""
+        return self.series.strategy == "hard"
+
+    @cached_property
     def limits(self) -> tuple[float, float]:
-        """The range of the colours, the same at all times."""
+        """The range of the colors, the same at all times."""
         values = np.stack([frame[np.triu_indices(len(frame), 1)] for frame in self.frames])
         low, high = float(values.min()), float(values.max())
         return low, high if high > low else low + 1.0
 
 
-def portrait_of(series: Series | None, seed: int | None = None) -> Portrait | None:
-    """Return a portrait of an arm: of the run with that seed, or else of the first that has one."""
-    if series is None:
-        return None
-    records = sorted(series.records, key=lambda record: record.seed != seed)
-    return next((r.portrait for r in records if r.portrait is not None), None)
-
-
-def seeks_hard(series: Series) -> bool:
-    """Return whether high potentials mean confused classes, as they do unless it seeks others."""
-    return series.strategy == "hard"
-
-
 def find_showcases(panels: Sequence[Panel]) -> tuple[list[Showcase], int]:
-    """Return the runs to look at, gcp with hard tasks first, and how many arms are left out."""
+    """Return the runs to show, gcp with hard tasks first, and how many arms are left out.
+
+    These are runs with potentials of class pairs, one per arm.
+    """
     candidates = [(panel, series) for panel in panels for series in panel.series]
-    candidates.sort(key=lambda found: (found[1].sampler != "gcp", not seeks_hard(found[1])))
+    candidates.sort(key=lambda found: (found[1].sampler != "gcp", found[1].strategy != "hard"))
     chosen: list[Showcase] = []
     left_out, room = 0, MAX_BYTES
     for panel, series in candidates:
-        record = _best_record(series)
+        record = _choose_record(series)
         if record is None:
             continue
-        if len(chosen) == MAX_RUNS or room <= 0:
+        if len(chosen) == MAX_SHOWCASES or room <= 0:
             left_out += 1
             continue
-        found = _showcase(panel, series, record)
+        found = _read_showcase(panel, series, record)
         room -= len(found.frames) * len(found.order) * (len(found.order) - 1) // 2
         chosen.append(found)
     return chosen, left_out
 
 
-def _best_record(series: Series) -> Run | None:
+def _choose_record(series: Series) -> Run | None:
     """Return the first run with a portrait, or else the one that has come farthest."""
     found = []
     for record in series.records:
@@ -109,84 +117,108 @@ def _best_record(series: Series) -> Run | None:
     return record if last is not None and has_pairs(last) else None
 
 
-def _showcase(panel: Panel, series: Series, record: Run) -> Showcase:
-    snapshots = pair_snapshots(record, MAX_FRAMES)
-    frames = tuple(log_potentials(snapshot) for snapshot in snapshots)
-    n_classes = len(frames[-1])
+def pair_snapshots(record: Run, at_most: int) -> Iterator[Snapshot]:
+    """Yield snapshots of a run that have pair potentials, evenly spread; only these are read.
 
-    def fitting(portrait: Portrait | None) -> Portrait | None:
-        fits = portrait is not None and len(portrait.class_names) == n_classes
-        return portrait if fits else None
+    Damaged ones are left out. With thousands of classes all of them would not fit into memory.
+    """
+    last = record.last_snapshot
+    if last is None or not has_pairs(last):
+        return
+    assert last.distribution is not None
+    files = [file for file in snapshot_files(record.path / "snapshots") if file[0] <= last.step]
+    for place in evenly_spread(len(files), at_most):
+        snapshot = record.snapshot(*files[place])
+        if snapshot is None or snapshot.distribution is None:
+            continue
+        if snapshot.distribution.shape == last.distribution.shape:
+            yield snapshot
 
-    own = fitting(record.portrait)
-    uniform = fitting(portrait_of(panel.uniform_beside(series), record.seed))
-    source = own or uniform
-    names = source.class_names if source else [""] * n_classes
+
+def _read_showcase(panel: Panel, series: Series, record: Run) -> Showcase:
+    last = record.last_snapshot
+    assert last is not None
+    potentials = log_potentials(last)
+    n_classes = len(potentials)
+    uniform = panel.uniform_for(series)
+    found = [
+        (uniform.name, uniform.portrait(record.seed)) if uniform else ("", None),
+        (series.name, record.portrait),
+    ]
+    portraits = [(name, p) for name, p in found if p and len(p.class_names) == n_classes]
+    names = class_labels(portraits[-1][1].class_names if portraits else [""] * n_classes)
+    shown = _shown_classes(potentials, [portrait for _, portrait in portraits])
+    steps, frames = [], []
+    for snapshot in pair_snapshots(record, MAX_FRAMES):
+        steps.append(snapshot.step)
+        frames.append(log_potentials(snapshot)[np.ix_(shown, shown)])
+    where = f"{panel.title}: " if panel.title else ""
+    part = f", {len(shown):,} of {n_classes:,} classes" if len(shown) < n_classes else ""
     return Showcase(
+        title=f"{where}{series.name}, seed {record.seed}{part}",
         panel=panel,
         series=series,
-        record=record,
-        portrait=own,
-        uniform=uniform,
-        steps=tuple(snapshot.step for snapshot in snapshots),
-        frames=frames,
-        counts=snapshots[-1].class_counts,
+        samplers=tuple((name, _only(shown, portrait)) for name, portrait in portraits),
+        n_classes=n_classes,
+        names=tuple(names[c] for c in shown),
+        steps=tuple(steps),
+        frames=tuple(frames),
+        counts=None if last.class_counts is None else last.class_counts[shown],
         order=cluster_order(frames[-1]),
-        names=class_labels(names),
     )
 
 
-def heatmap_data(showcases: Sequence[Showcase], styles: dict[str, Style]) -> dict[str, object]:
-    """Return what the page's heatmap is drawn from, fit for JSON."""
-    catalogues: list[dict[str, object]] = []
-    runs = []
-    for shown in showcases:
-        packed = quantise(shown.frames)
-        low, high = shown.limits
-        runs.append(
-            {
-                "title": shown.title,
-                "catalogue": _catalogue(shown, catalogues),
-                "steps": list(shown.steps),
-                "order": shown.order.tolist(),
-                "rank": confusion_rank(shown.frames[-1]).tolist(),
-                "low": packed.low,
-                "step": packed.step,
-                "data": packed.base64,
-                "limits": {"low": low, "high": high},
-                "tasks": _tasks(shown, styles),
-            }
-        )
-    return {"runs": runs, "catalogues": catalogues, "scale": SCALE}
+def _shown_classes(potentials: Matrix, portraits: Sequence[Portrait]) -> NDArray[np.int64]:
+    """Return the classes of the first drawn tasks, and those with the highest potentials."""
+    if len(potentials) <= MAX_CLASSES:
+        return np.arange(len(potentials))
+    turns = zip(*(portrait.tasks.tolist() for portrait in portraits), strict=False)
+    drawn = dict.fromkeys(c for turn in turns for task in turn for c in task)
+    # Half of the room at most: with many ways, tasks alone would fill it.
+    first = list(drawn)[: MAX_CLASSES // 2]
+    chosen = list(dict.fromkeys([*first, *confusion_rank(potentials).tolist()]))[:MAX_CLASSES]
+    return np.sort(np.array(chosen, dtype=np.int64))
 
 
-def _tasks(shown: Showcase, styles: dict[str, Style]) -> list[dict[str, object]]:
-    beside = shown.panel.uniform_beside(shown.series)
-    uniform = beside.name if beside else "uniform"
-    return [
-        {
-            "name": name,
-            "uniform": name == uniform,
-            "colour": close_up_style(name, styles).colour,
-            "tasks": portrait.tasks.tolist(),
-        }
-        for name, portrait in ((uniform, shown.uniform), (shown.series.name, shown.portrait))
-        if portrait is not None
-    ]
+def _only(classes: NDArray[np.int64], portrait: Portrait) -> Portrait:
+    """Return a portrait of some classes, with the first tasks, as far as they have no others."""
+    # Later tasks that happen to fit would be those of classes that were chosen for confusion.
+    inside = np.logical_and.accumulate(np.isin(portrait.tasks, classes).all(axis=1))
+    names = class_labels(portrait.class_names)
+    return Portrait(
+        class_names=tuple(names[c] for c in classes),
+        images=portrait.images[classes],
+        similarity=portrait.similarity[np.ix_(classes, classes)],
+        tasks=np.searchsorted(classes, portrait.tasks[inside]),
+    )
 
 
-def _catalogue(shown: Showcase, catalogues: list[dict[str, object]]) -> int:
-    """Return the place of the names and images of a run's classes; many runs share them."""
-    names = list(shown.names)
-    for place, known in enumerate(catalogues):
-        if known["names"] == names:
-            return place
-    source = shown.portrait or shown.uniform
-    entry: dict[str, object] = {"names": names, "sprite": None}
-    if source is not None and source.images.size:
-        images = thumbnails(source.images[:, 0])
-        _, height, width, _ = images.shape
-        entry |= {"sprite": data_uri(png(sprite(images, _SPRITE_COLUMNS)))}
-        entry |= {"width": width, "height": height, "columns": _SPRITE_COLUMNS}
-    catalogues.append(entry)
-    return len(catalogues) - 1
+@dataclass(frozen=True, eq=False)
+class StudyData:
+    """All that the sections of a page are made from."""
+
+    folder: Path
+    study: Study
+    panels: list[Panel]
+    styles: dict[str, Style]
+    """By the names of the series."""
+    showcases: list[Showcase]
+    """Close-ups are of the first."""
+    n_hidden: int
+    """How many further arms have pair potentials that are not shown."""
+
+    @property
+    def plots(self) -> Path:
+        """Where plots are written."""
+        return self.folder / "plots"
+
+    def close_up_style(self, name: str) -> Style:
+        """Return the style of a series that is shown alone: never that of the background."""
+        return PALETTE[0] if self.styles[name] == BACKGROUND else self.styles[name]
+
+
+def read_data(folder: Path, study: Study) -> StudyData:
+    """Read what the page shows of a study from its folder."""
+    panels = read_panels(study)
+    showcases, n_hidden = find_showcases(panels)
+    return StudyData(folder, study, panels, choose_styles(panels), showcases, n_hidden)

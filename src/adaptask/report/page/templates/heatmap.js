@@ -3,12 +3,12 @@
 (() => {
   const root = document.getElementById("heatmap");
   if (!root) return;
-  const { runs, catalogues, scale } = JSON.parse(document.getElementById("heatmap-data").textContent);
+  const { runs, catalogs, scale } = JSON.parse(document.getElementById("heatmap-data").textContent);
   const find = (name) => root.querySelector(`[data-part="${name}"]`);
   const canvas = find("canvas"), context = canvas.getContext("2d");
   const slider = find("slider"), readout = find("readout"), lens = find("lens");
   const state = { run: null, frame: 0, task: 0, view: "all", near: null, cursor: null, printing: false };
-  const colours = ramp(scale);
+  const colors = ramp(scale);
 
   function ramp(stops) {
     const parsed = stops.map((c) => [1, 3, 5].map((i) => parseInt(c.slice(i, i + 2), 16)));
@@ -26,16 +26,10 @@
     slider.max = state.frame;
     state.view = run.order.length > 100 ? "most" : "all";
     root.querySelectorAll('input[name="view"]').forEach((e) => (e.checked = e.value === state.view));
-    const catalogue = catalogues[run.catalogue];
-    if (catalogue.sprite && !catalogue.image) {
-      catalogue.image = new Image();
-      catalogue.image.addEventListener("load", draw);
-      catalogue.image.src = catalogue.sprite;
-    }
     draw();
   }
 
-  const nameOf = (c) => catalogues[state.run.catalogue].names[c];
+  const nameOf = (c) => catalogs[state.run.catalog].names[c];
   const short = (text, limit = state.narrow ? 13 : 20) =>
     text.length > limit ? `${text.slice(0, Math.ceil(limit / 2))}…${text.slice(1 - Math.floor(limit / 2))}` : text;
   const numeral = (value, digits) => value.toFixed(digits).replace(/^-(0\.?0*)$/, "$1");
@@ -90,11 +84,11 @@
 
   function paintCells(classes, margin, cell) {
     const n = classes.length, image = new ImageData(n, n);
-    const { low, high } = state.run.limits;
+    const { low, step } = state.run;
     classes.forEach((a, row) => classes.forEach((b, column) => {
-      const level = Math.round((255 * (value(a, b) - low)) / (high - low || 1));
-      const colour = a === b ? [205, 207, 212] : colours[Math.max(0, Math.min(255, level))];
-      image.data.set([...colour, 255], 4 * (row * n + column));
+      const level = Math.round((value(a, b) - low) / step);
+      const color = a === b ? [205, 207, 212] : colors[Math.max(0, Math.min(255, level))];
+      image.data.set([...color, 255], 4 * (row * n + column));
     }));
     const small = document.createElement("canvas");
     small.width = small.height = n;
@@ -125,7 +119,7 @@
   function paintTask(task, { classes, margin, cell }) {
     const at = task.now.map((c) => classes.indexOf(c)).filter((i) => i >= 0);
     const offset = task.uniform ? 14 : 6, radius = Math.max(2.5, Math.min(4, cell / 2));
-    context.strokeStyle = context.fillStyle = task.colour;
+    context.strokeStyle = context.fillStyle = task.color;
     context.lineWidth = 1.8;
     for (const i of at) {
       const middle = margin + (i + 0.5) * cell;
@@ -170,8 +164,8 @@
     slider.value = state.frame;
     slider.setAttribute("aria-valuetext", step);
     find("step").textContent = step;
-    find("low").textContent = numeral(run.limits.low, 2);
-    find("high").textContent = numeral(run.limits.high, 2);
+    find("low").textContent = numeral(run.low, 2);
+    find("high").textContent = numeral(run.low + 255 * run.step, 2);
     find("precision").textContent = `±${(run.step / 2).toPrecision(1)}`;
     const count = Math.max(0, ...run.tasks.map((t) => t.tasks.length));
     find("tasks").hidden = count === 0;
@@ -196,7 +190,7 @@
     const line = document.createElement("li"), names = document.createElement("span");
     const symbol = document.createElement("span");
     symbol.textContent = task.uniform ? "○" : "◆";
-    symbol.style.color = task.colour;
+    symbol.style.color = task.color;
     symbol.setAttribute("aria-hidden", "true");
     const seen = task.now.filter((c) => state.box.classes.includes(c)).length;
     const mean = (values) => values.reduce((sum, v) => sum + v, 0) / (values.length || 1);
@@ -210,16 +204,10 @@
   }
 
   function showLens(a, b) {
-    const catalogue = catalogues[state.run.catalogue], image = catalogue.image;
-    lens.hidden = !image || !image.complete;
+    const { images } = catalogs[state.run.catalog];
+    lens.hidden = !images.length;
     if (lens.hidden) return;
-    const { width, height, columns } = catalogue;
-    const brush = lens.getContext("2d");
-    lens.width = 2 * width + 2;
-    lens.height = height;
-    [a, b].forEach((c, i) => brush.drawImage(
-      image, (c % columns) * width, Math.floor(c / columns) * height, width, height, i * (width + 2), 0, width, height,
-    ));
+    lens.replaceChildren(...[a, b].map((c) => Object.assign(new Image(), { src: images[c], alt: "" })));
   }
 
   function point(event) {

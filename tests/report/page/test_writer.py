@@ -1,14 +1,16 @@
 """The page as a whole: what is on it, what is left out, and that nothing in it can run."""
 
+import base64
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 
 from adaptask.errors import TrainingError
-from adaptask.report.page.writing import script_json, write_report
+from adaptask.report.page.writer import script_json, write_report
 from adaptask.report.run import Run
 from adaptask.report.study import Arm, Study
 from adaptask.report.tables import Table
@@ -69,8 +71,8 @@ def test_the_data_of_the_heatmap_cannot_end_its_script(page, hostile):
     assert data.isascii()
     assert "<" not in data
     found = json.loads(data)
-    assert found["catalogues"][0]["names"][:2] == hostile[:2]
-    assert found["catalogues"][0]["names"][7] == "(class 7)"
+    assert found["catalogs"][0]["names"][:2] == hostile[:2]
+    assert found["catalogs"][0]["names"][7] == "(class 7)"
     assert script_json("\u2028</script>") == r'"\u2028\u003c/script\u003e"'
 
 
@@ -97,7 +99,7 @@ def test_all_parts_are_there_and_every_plot_has_words(elements, page, table):
         assert any(attributes.get("id") == part for _, attributes in elements.found), part
     tags = [tag for tag, _ in elements.found]
     assert tags.count("figure") == tags.count("figcaption")
-    plots = ("validation", "training-loss", "difficulty", "kl", "entropy", "class-counts")
+    plots = ("validation", "training-loss", "difficulty", "kl", "class-counts")
     for name in (*plots, "class-map", "potentials", "evolution", "pairs", "tasks"):
         for kind in ("png", "svg"):
             assert (page.parent / "plots" / f"{name}.{kind}").stat().st_size > 500
@@ -121,7 +123,8 @@ def test_a_lone_uniform_run_says_what_there_is_not(tmp_path, arm):
     assert "No pairs to show" in found.text
     assert "No two arms could be compared" in found.text
     assert not any(attributes.get("id") == "heatmap" for _, attributes in found.found)
-    assert any(attributes.get("id") == "plot-class-map" for _, attributes in found.found)
+    # Tasks on a map say something only beside those of another sampler.
+    assert not any(attributes.get("id") == "map" for _, attributes in found.found)
     assert not (tmp_path / "plots" / "potentials.png").exists()
 
 
@@ -183,7 +186,7 @@ def test_what_is_damaged_is_named_and_the_rest_is_shown(tmp_path, arm):
         assert words in listed
     assert "4 are finished" in found.text
     ids = {attributes.get("id") for _, attributes in found.found}
-    assert {"heatmap", "plot-validation", "plot-class-map", "plot-class-counts"} <= ids
+    assert {"heatmap", "plot-validation", "plot-evolution", "plot-class-counts"} <= ids
 
 
 def test_a_portrait_with_tasks_of_other_classes_is_damaged(tmp_path, write_run):
@@ -202,13 +205,35 @@ def test_snapshots_that_cannot_be_read_leave_those_before_them(tmp_path, arm):
     assert data["runs"][0]["steps"] == [50]
 
 
+def test_of_many_classes_those_of_tasks_and_high_potentials_are_shown(tmp_path, arm, monkeypatch):
+    monkeypatch.setattr("adaptask.report.page.showcase.MAX_CLASSES", 12)
+    arms = tuple(arm(tmp_path, s, {"sampler": s}, (0,)) for s in ("uniform", "gcp"))
+    text = write_report(tmp_path, Study("Many", arms), [], []).read_text(encoding="utf-8")
+    data = json.loads(text.split('id="heatmap-data">')[1].split("</script>")[0])
+    run, names = data["runs"][0], data["catalogs"][0]["names"]
+    assert run["title"] == "gcp, seed 0, 12 of 20 classes"
+    assert sorted(run["order"]) == sorted(run["rank"]) == list(range(12))
+    assert len(base64.b64decode(run["data"])) == 4 * 12 * 11 // 2
+    record = Run(tmp_path / "runs/gcp/seed-0")
+    shown = [int(name.removeprefix("class-")) for name in names]
+    first = record.portrait.tasks[0].tolist()
+    assert [shown[c] for c in run["tasks"][1]["tasks"][0]] == first
+    last = record.snapshots[-1].distribution
+    assert set(np.unravel_index(last.argmax(), last.shape)) <= set(shown)
+    # The first byte of the last matrix is the pair of the first two classes that are shown.
+    byte = base64.b64decode(run["data"])[3 * 66]
+    value = run["low"] + run["step"] * byte
+    assert value == pytest.approx(last[shown[0], shown[1]], abs=run["step"])
+
+
 def test_what_an_earlier_report_left_is_removed_and_the_users_files_stay(tmp_path, arm, table):
     arms = tuple(arm(tmp_path, s, {"sampler": s}, (0,)) for s in ("uniform", "gcp"))
     formats = {"md": lambda table: table.title.encode()}
-    write_report(tmp_path, Study("Both", arms), [table], [], formats=formats)
+    both = [table, replace(table, name="paper")]
+    write_report(tmp_path, Study("Both", arms), both, [], formats=formats)
     assert (tmp_path / "plots/potentials.svg").exists()
+    assert (tmp_path / "tables/paper.md").exists()
     (tmp_path / "plots/mine.png").write_bytes(b"")
-    (tmp_path / "tables/paper.md").write_bytes(b"")
     write_report(tmp_path, Study("One", arms[:1]), [table], [], formats=formats)
     left = {path.name for path in (tmp_path / "plots").iterdir()}
     assert {"mine.png", "validation.png", "validation.svg"} <= left

@@ -1,12 +1,13 @@
-"""What stands in one plot, in which colour, and accuracy against a setting."""
+"""What stands in one plot, in which color, and accuracy against a setting."""
 
 import json
 
 import numpy as np
 import pytest
 
-from adaptask.report.page.panels import BACKGROUND, panels_of, styles_of
-from adaptask.report.page.settings_plot import lines_of, reading_of, settings_plots
+from adaptask.report.page.arm_plots import setting_lines, settings_section
+from adaptask.report.page.data import BACKGROUND, choose_styles, read_panels
+from adaptask.report.page.showcase import read_data
 from adaptask.report.run import Run
 from adaptask.report.study import Arm, Study
 
@@ -34,41 +35,41 @@ def test_a_plot_holds_all_samplers_of_a_setting(tmp_path):
         for shots in "15"
         for sampler in ("uniform", "gcp")
     ]
-    panels = panels_of(study_of(tmp_path, labels))
+    panels = read_panels(study_of(tmp_path, labels))
     titles = ["protonet, 1-shot", "protonet, 5-shot", "maml, 1-shot", "maml, 5-shot"]
     assert [panel.title for panel in panels] == titles
     assert all([s.name for s in panel.series] == ["uniform", "gcp"] for panel in panels)
     gcp = panels[0].series[1]
-    assert panels[0].uniform_beside(gcp) is panels[0].series[0]
+    assert panels[0].uniform_for(gcp) is panels[0].series[0]
 
 
 def test_what_is_the_same_everywhere_is_no_title(tmp_path):
     labels = [{"learner": "protonet", "sampler": sampler} for sampler in ("uniform", "gcp")]
-    assert panels_of(study_of(tmp_path, labels))[0].title == ""
+    assert read_panels(study_of(tmp_path, labels))[0].title == ""
 
 
 def test_a_sampler_that_no_label_names_is_read_from_its_run(tmp_path):
-    panels = panels_of(study_of(tmp_path, [{"alpha": "1"}, {"alpha": "2"}]))
+    panels = read_panels(study_of(tmp_path, [{"alpha": "1"}, {"alpha": "2"}]))
     assert [s.name for s in panels[0].series] == ["gcp, alpha 1", "gcp, alpha 2"]
     assert {s.sampler for s in panels[0].series} == {"gcp"}
 
 
-def test_series_have_colours_of_their_own_that_stay(tmp_path):
+def test_series_have_colors_of_their_own_that_stay(tmp_path):
     one = study_of(tmp_path / "one", [{"sampler": s} for s in ("uniform", "gcp", "c", "cp")])
     two = study_of(tmp_path / "two", [{"sampler": s} for s in ("gcp", "uniform", "mine")])
-    first, second = (styles_of(panels_of(study)) for study in (one, two))
-    assert len({style.colour for style in first.values()}) == 4
+    first, second = (choose_styles(read_panels(s)) for n, s in (("one", one), ("two", two)))
+    assert len({style.color for style in first.values()}) == 4
     assert len({style.dashes for style in first.values()}) == 4
     assert len({style.marker for style in first.values()}) == 4
     for name in ("uniform", "gcp"):
         assert first[name] == second[name]
-    assert second["mine"].colour not in {second["uniform"].colour, second["gcp"].colour}
+    assert second["mine"].color not in {second["uniform"].color, second["gcp"].color}
 
 
 def test_too_many_to_tell_apart_stay_in_the_background(tmp_path):
     labels = [{"sampler": "uniform", "alpha": "-"}]
     labels += [{"sampler": "gcp", "alpha": str(a)} for a in range(30)]
-    styles = styles_of(panels_of(study_of(tmp_path, labels)))
+    styles = choose_styles(read_panels(study_of(tmp_path, labels)))
     assert [name for name, style in styles.items() if style != BACKGROUND] == ["uniform"]
 
 
@@ -78,43 +79,42 @@ GRID = [("0.5", "0.5"), ("1", "0.5"), ("2", "0.5"), ("1", "0.3"), ("1", "0.7")]
 def test_a_line_holds_arms_that_differ_in_the_setting_alone(tmp_path):
     labels = [{"sampler": "gcp", "alpha": a, "tau": t} for a, t in GRID]
     labels.append({"sampler": "uniform", "alpha": "-", "tau": "-"})
-    panel = panels_of(study_of(tmp_path, labels))[0]
-    along_alpha, along_tau = lines_of(panel, "alpha"), lines_of(panel, "tau")
-    assert [(n, [r.value for r in line]) for n, line in along_alpha] == [
+    panel = read_panels(study_of(tmp_path, labels))[0]
+    along_alpha, along_tau = setting_lines(panel, "alpha"), setting_lines(panel, "tau")
+    assert [(n, [r.value for r in line]) for n, line in along_alpha.items()] == [
         ("gcp, tau 0.5", [0.5, 1.0, 2.0])
     ]
-    assert [(n, [r.value for r in line]) for n, line in along_tau] == [
+    assert [(n, [r.value for r in line]) for n, line in along_tau.items()] == [
         ("gcp, alpha 1", [0.3, 0.5, 0.7])
     ]
 
 
 def test_a_random_search_is_points_without_lines(tmp_path):
     labels = [{"sampler": "gcp", "alpha": str(a), "tau": str(a / 9)} for a in (1, 3, 2)]
-    panel = panels_of(study_of(tmp_path, labels))[0]
-    ((name, line),) = lines_of(panel, "alpha")
+    panel = read_panels(study_of(tmp_path, labels))[0]
+    ((name, line),) = setting_lines(panel, "alpha").items()
     assert name == ""
     assert [reading.value for reading in line] == [1, 3, 2]
 
 
 def test_the_interval_is_that_of_student_over_seeds(tmp_path):
     study = study_of(tmp_path, [{"sampler": "gcp", "alpha": "1"}], 3, [[0.5, 0.6, 0.7]])
-    reading = reading_of(panels_of(study)[0].series[0], 1.0)
+    reading = read_panels(study)[0].series[0].reading(1.0)
     assert reading.mean == pytest.approx(60)
     # 10 points of standard deviation, 2 degrees of freedom: 4.302653 * 10 / sqrt(3).
     assert reading.interval == pytest.approx(4.302653 * 10 / np.sqrt(3), rel=1e-6)
     assert reading.seeds == pytest.approx((50, 60, 70))
 
 
-def test_settings_are_drawn_with_uniform_beside_them(tmp_path):
+def test_settings_are_drawn_with_uniform_for_them(tmp_path):
     labels = [{"sampler": "gcp", "alpha": a, "tau": t} for a, t in GRID]
     labels.append({"sampler": "uniform", "alpha": "-", "tau": "-"})
-    panels = panels_of(study_of(tmp_path, labels, 2))
-    plots = settings_plots(tmp_path / "plots", panels, styles_of(panels))
+    plots = settings_section(read_data(tmp_path, study_of(tmp_path, labels, 2))).plots
     assert [plot.name for plot in plots] == ["settings-alpha", "settings-tau"]
     assert [name for name, _ in plots[0].legend] == ["gcp, tau 0.5", "uniform"]
     assert (tmp_path / "plots" / "settings-alpha.svg").exists()
 
 
 def test_no_setting_no_plot(tmp_path):
-    panels = panels_of(study_of(tmp_path, [{"sampler": "gcp"}, {"sampler": "uniform"}]))
-    assert settings_plots(tmp_path / "plots", panels, styles_of(panels)) == []
+    study = study_of(tmp_path, [{"sampler": "gcp"}, {"sampler": "uniform"}])
+    assert settings_section(read_data(tmp_path, study)) is None

@@ -1,0 +1,304 @@
+"""The arms of a study as lines in plots: names, styles, curves, accuracies, read from the runs."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptask.report.run import Portrait, Run
+from adaptask.report.study import Arm, Study
+
+SAMPLER_KEYS = (
+    *("sampler", "strategy", "alpha", "tau"),
+    *("confusion", "forget", "exploration", "method", "n_sweeps"),
+)
+"""Labels that say how tasks are drawn; all others say what is trained on what."""
+NO_VALUE = "-"
+
+MAX_COLORS = 8
+"""A plot can have this many lines with a color of their own."""
+
+# Control characters, direction marks, unpaired surrogates, unassigned characters and line ends
+# break XML or the layout of a page. Joiners are invisible too, but Persian, the scripts of India
+# and many emoji need them.
+_INVISIBLE = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+_JOINERS = "\u200c\u200d"
+
+
+def clean(text: str) -> str:
+    r"""Return a text on one line, with invisible characters replaced by U+FFFD.
+
+    >>> clean("a\tb\u202ec")
+    'a b�c'
+    >>> clean("\u0645\u06cc\u200c\u0631\u0648\u0645") == "\u0645\u06cc\u200c\u0631\u0648\u0645"
+    True
+    """
+    return "".join(
+        "\ufffd" if unicodedata.category(c) in _INVISIBLE and c not in _JOINERS else c
+        for c in " ".join(text.split())
+    )
+
+
+def shorten(text: str, length: int) -> str:
+    """Return a text of at most `length` characters; a longer one loses its middle.
+
+    >>> shorten("latin-small-letter-a", 11)
+    'latin…ter-a'
+    """
+    if len(text) <= length:
+        return text
+    tail = (length - 1) // 2
+    return f"{text[: length - 1 - tail]}…{text[len(text) - tail :]}"
+
+
+def class_labels(names: Iterable[str]) -> tuple[str, ...]:
+    """Return cleaned names of classes; a class without a name gets its number."""
+    return tuple(clean(name) or f"(class {number})" for number, name in enumerate(names))
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a line looks: lines never differ by their color alone."""
+
+    color: str
+    dashes: tuple[float, ...] = ()
+    marker: str = "o"
+    """One of matplotlib's o, s, D, ^, v, P, X, d."""
+
+
+# The palette of Okabe and Ito (2008), which people with any color vision can tell apart. Green and
+# red are the colors of random and adaptive sampling in the paper's Figure 5.
+_KNOWN = {
+    "uniform": Style("#009e73", (4, 1.6), "o"),
+    "random": Style("#009e73", (4, 1.6), "o"),
+    "gcp": Style("#d55e00", (), "D"),
+    "c": Style("#0072b2", (1.2, 1.4), "s"),
+    "cp": Style("#cc79a7", (6, 1.4, 1.2, 1.4), "^"),
+}
+PALETTE = (
+    Style("#d55e00", (), "D"),
+    Style("#0072b2", (6, 1.4), "s"),
+    Style("#e69f00", (1.2, 1.4), "v"),
+    Style("#56b4e9", (6, 1.4, 1.2, 1.4), "P"),
+    Style("#cc79a7", (3, 1.2), "^"),
+    Style("#7f6a00", (8, 2), "X"),
+    Style("#666666", (2, 2), "d"),
+)
+BACKGROUND = Style("#9aa0a6")
+"""Of lines that are too many to have a color of their own."""
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """A metric over time; all arrays have one entry per point."""
+
+    steps: NDArray[np.int64]
+    mean: NDArray[np.float64]
+    """Over the runs that have come this far."""
+    low: NDArray[np.float64]
+    """Of the lowest run."""
+    high: NDArray[np.float64]
+    n_runs: NDArray[np.int64]
+    """How many runs have come this far."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to draw."""
+        return len(self.steps) == 0
+
+    @property
+    def is_whole(self) -> NDArray[np.bool_]:
+        """Which points include all runs that have begun."""
+        return np.asarray(self.n_runs == self.n_runs.max(initial=0))
+
+
+def aggregate(
+    runs: Sequence[tuple[NDArray[np.int64], NDArray[np.float64]]], *, max_points: int = 60
+) -> Curve:
+    """Return mean and range over runs, each given as steps in ascending order and values.
+
+    If the runs have more than `max_points` steps, the span is divided into that many intervals of
+    equal length, and the value of a run is the mean of its records in an interval. A point is at
+    the last step of its interval.
+    """
+    steps = np.unique(np.concatenate([np.empty(0, np.int64), *(steps for steps, _ in runs)]))
+    ends = steps
+    if len(steps) > max_points:
+        # From the whole span, so that runs of one length are cut alike whatever they record.
+        ends = np.unique(np.ceil(np.linspace(0, steps[-1], max_points + 1)[1:])).astype(np.int64)
+    values = np.full((len(runs), len(ends)), np.nan)
+    for row, (run_steps, run_values) in zip(values, runs, strict=True):
+        place = np.searchsorted(ends, run_steps)
+        counts = np.bincount(place, minlength=len(ends))
+        sums = np.bincount(place, weights=run_values, minlength=len(ends))
+        row[counts > 0] = sums[counts > 0] / counts[counts > 0]
+    seen = ~np.isnan(values)
+    kept = seen.any(axis=0)
+    values, seen, ends = values[:, kept], seen[:, kept], ends[kept]
+    n_runs = seen.sum(axis=0)
+    return Curve(
+        steps=ends,
+        mean=np.where(seen, values, 0.0).sum(axis=0) / np.maximum(n_runs, 1),
+        low=np.where(seen, values, np.inf).min(axis=0, initial=np.inf),
+        high=np.where(seen, values, -np.inf).max(axis=0, initial=-np.inf),
+        n_runs=n_runs,
+    )
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The accuracy of an arm in percent, at a value of a setting."""
+
+    value: float
+    mean: float
+    interval: float | None
+    """Half the width of the 95 % interval over seeds; None for a single seed."""
+    seeds: tuple[float, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """An arm as a line in a plot, with the runs of it that have begun and can be read."""
+
+    name: str
+    sampler: str
+    arm: Arm
+    records: tuple[Run, ...]
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether its tasks are drawn uniformly."""
+        return self.sampler in ("uniform", "random")
+
+    @property
+    def strategy(self) -> str:
+        """Which tasks its sampler prefers: `hard` unless the configuration says otherwise."""
+        configs = (record.settings.get("sampler", {}) for record in self.records)
+        return next((str(found.get("strategy", "hard")) for found in configs), "hard")
+
+    def curve(self, split: str, metric: str, *, max_points: int) -> Curve:
+        """Return a metric over time."""
+        runs = [record.curve(split, metric) for record in self.records]
+        return aggregate(runs, max_points=max_points)
+
+    def reading(self, value: float, *, validation: bool = False) -> Reading | None:
+        """Return the accuracy over seeds; None if no run has ended.
+
+        Args:
+            value: Value of the setting that it is drawn at.
+            validation: Use the best validation accuracy of each run, not its test accuracy.
+        """
+        ended = [(record, test) for record in self.records if (test := record.test) is not None]
+        if validation:
+            curves = [record.curve("val", "accuracy")[1] for record, _ in ended]
+            seeds = tuple(100 * float(curve.max()) for curve in curves if len(curve))
+        else:
+            seeds = tuple(100 * float(test.accuracies.mean()) for _, test in ended)
+        if not seeds:
+            return None
+        interval = None
+        if len(seeds) > 1:
+            from scipy.stats import t
+
+            error = np.std(seeds, ddof=1) / math.sqrt(len(seeds))
+            interval = float(t.ppf(0.975, len(seeds) - 1) * error)
+        return Reading(value, float(np.mean(seeds)), interval, seeds)
+
+    def class_counts(self) -> NDArray[np.float64] | None:
+        """Return in how many tasks each class has been, over all runs; None if unknown."""
+        found: list[NDArray[np.float64]] = []
+        for record in self.records:
+            last = record.last_snapshot
+            counts = None if last is None else last.class_counts
+            if counts is not None and (not found or len(counts) == len(found[0])):
+                found.append(counts.astype(np.float64))
+        return np.sum(found, axis=0) if found else None
+
+    def portrait(self, seed: int | None = None) -> Portrait | None:
+        """Return the portrait of the run with that seed, or else the first that there is."""
+        records = sorted(self.records, key=lambda record: record.seed != seed)
+        return next((r.portrait for r in records if r.portrait is not None), None)
+
+
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """What is trained on what, with all ways to draw its tasks."""
+
+    title: str
+    labels: Mapping[str, str]
+    series: tuple[Series, ...]
+
+    def uniform_for(self, series: Series) -> Series | None:
+        """Return the arm with uniform tasks that another one is compared with."""
+        others = [other for other in self.series if other.is_uniform]
+        named = [other for other in others if other.arm.name == series.arm.baseline]
+        return next(iter([*named, *others]), None)
+
+
+def read_panels(study: Study) -> list[Panel]:
+    """Return the panels of a study, in its order."""
+    varying = {
+        key
+        for key in set().union(*(arm.labels for arm in study.arms))
+        if len({arm.labels.get(key) for arm in study.arms}) > 1
+    }
+    groups: dict[tuple[tuple[str, str], ...], list[Series]] = {}
+    for arm in study.arms:
+        key = tuple((k, v) for k, v in arm.labels.items() if k not in SAMPLER_KEYS)
+        groups.setdefault(key, []).append(_read_series(arm, varying))
+    panels = []
+    for key, series in groups.items():
+        # What is the same everywhere is said at the top of the page.
+        title = ", ".join(describe(k, v) for k, v in key if k in varying and v != NO_VALUE)
+        names = [one.name for one in series]
+        unlike = (
+            one if names.count(one.name) == 1 else replace(one, name=clean(one.arm.name))
+            for one in series
+        )
+        panels.append(Panel(title, dict(key), tuple(unlike)))
+    return panels
+
+
+def _read_series(arm: Arm, varying: set[str]) -> Series:
+    begun = tuple(run for run in arm.runs if run.is_readable)
+    sampler = arm.labels.get("sampler", "")
+    if not sampler and begun:
+        sampler = str(begun[0].settings.get("sampler", {}).get("name", ""))
+    parts = [sampler] if sampler else []
+    for key in SAMPLER_KEYS[1:]:
+        value = arm.labels.get(key, NO_VALUE)
+        if key in varying and value != NO_VALUE:
+            parts.append(value if key == "strategy" else f"{key} {value}")
+    return Series(clean(", ".join(parts)) or clean(arm.name), clean(sampler), arm, begun)
+
+
+def describe(key: str, value: str) -> str:
+    """Return a label in words.
+
+    >>> describe("shots", "1"), describe("learner", "protonet"), describe("filters", "64")
+    ('1-shot', 'protonet', 'filters 64')
+    """
+    if key in ("shots", "n_shot", "shot"):
+        return clean(f"{value}-shot")
+    if key in ("ways", "n_way", "way"):
+        return clean(f"{value}-way")
+    named = key in ("learner", "dataset", "backbone", "sampler", "strategy", "method", "name")
+    return clean(value if named else f"{key} {value}")
+
+
+def choose_styles(panels: Iterable[Panel]) -> dict[str, Style]:
+    """Return the style of every series by its name: the same throughout a report."""
+    names = list(dict.fromkeys(series.name for panel in panels for series in panel.series))
+    styles = {name: _KNOWN[name] for name in names if name in _KNOWN}
+    free = [style for style in PALETTE if style.color not in {s.color for s in styles.values()}]
+    if len(names) > MAX_COLORS and styles:
+        free = []  # which of many arms would get the few colors would be arbitrary
+    for name in names:
+        if name not in styles:
+            styles[name] = free.pop(0) if free else BACKGROUND
+    return styles
