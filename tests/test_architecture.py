@@ -145,9 +145,9 @@ def test_the_core_imports_with_everything_else_missing():
     assert "torch.Size([2, 3])" in done.stdout
 
 
-def test_no_module_is_over_400_lines():
+def test_no_module_is_over_700_lines():
     sizes = {path: len(path.read_text().splitlines()) for path in modules()}
-    assert max(sizes.values()) <= 400, {p: n for p, n in sizes.items() if n > 400}
+    assert max(sizes.values()) <= 700, {p: n for p, n in sizes.items() if n > 700}
 
 
 def test_the_constraints_pin_what_the_project_asks_for():
