@@ -7,6 +7,8 @@ import time
 import pytest
 
 from adaptask.cli import main
+from adaptask.experiments import study
+from adaptask.experiments.backends.interleaved import Interleaved
 from adaptask.report.study import read_study
 from adaptask.report.summary import summarize
 from adaptask.report.tables import tables_of
@@ -39,10 +41,12 @@ def no_page(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize(("workers", "interleaved"), [("1", False), ("2", False), ("2", True)])
 def test_a_comparison_killed_again_and_again_ends_as_one_left_alone(
-    tiny_comparison, tmp_path, no_page, kills, workers
+    tiny_comparison, tmp_path, no_page, kills, workers, interleaved, monkeypatch
 ):
+    if interleaved:  # as on a GPU
+        monkeypatch.setattr(study, "choose_backend", lambda *_: Interleaved(int(workers)))
     alone, folder = tmp_path / "alone", tmp_path / "killed"
     arguments = [*tiny_comparison, "--steps", "40", "--workers", workers, "--output"]
     start = time.monotonic()
