@@ -41,7 +41,7 @@ PACKAGES = (
 )
 NOT_PUBLIC = {
     *("__main__", "cli", "cli_data", "experiments", "report"),  # the command line
-    *("arguments", "atomic_file", "errors", "exclusion", "interfaces", "kernels", "parsing"),
+    *("arguments", "atomic_file", "errors", "interfaces", "kernels", "parsing"),
     *("randomness", "triton_names"),
     *("integrations.class_index", "integrations.episode_dataset", "integrations.pending"),
 }
@@ -269,9 +269,11 @@ NOT_CALLED = {
         "called by the trainer in every step, with steps that it counted",
     ),
     training.Every.due_after: "likewise",
+    training.Trainer.steps: "see `Trainer.fit`",
     **dict.fromkeys(
         [
             training.Evaluator.__call__,
+            training.Evaluator.steps,
             conformance.LearnerSubject.learner,
             conformance.LearnerSubject.trained,
         ],
