@@ -350,6 +350,20 @@ def test_what_was_tried_with_matching_network_is_as_recorded():
     assert plain - augmentation == pytest.approx(10, abs=0.5)  # "it costs ten points by then"
 
 
+def test_runs_on_resnet12_are_as_recorded():
+    (shown,) = tables("Table 2: ProtoNet on ResNet-12, begun")
+    recorded = records("resnet12.csv")
+    assert len(shown) == len(recorded)
+    for row, run in zip(shown, recorded, strict=True):
+        shots, sampler, seed, *figures = row
+        assert (shots, sampler, seed) == (run["shots"], run["sampler"], run["seed"])
+        names = ("accuracy", "worst_tenth", None, "best_step", "validation", "train_accuracy")
+        for text, name in zip(figures, names, strict=True):
+            assert name is None or float(text) == pytest.approx(float(run[name]), abs=0.006)
+    (kl,) = (run["kl"] for run in recorded if run["sampler"] == "gcp")
+    assert f"ends {kl} nats from uniform" in PAGE
+
+
 def test_the_readme_says_the_same(pairs):
     readme = (DOCS.parent / "README.md").read_text()
     (said,) = re.findall(
