@@ -20,8 +20,7 @@ TRAINED = [name for name, target in TARGETS.items() if not target.times]
 
 
 def trials(name, **chosen):
-    target = TARGETS[name]
-    return target.trials(target.choose(**chosen))
+    return plan(name, **chosen).trials
 
 
 def test_the_targets_are_those_of_the_paper_in_its_order():
@@ -63,10 +62,10 @@ def test_a_trial_differs_from_its_baseline_by_the_sampler_alone(name):
 @pytest.mark.parametrize("name", ["table-mini", "table-cifar", "table-compat", "table-tiered"])
 def test_every_figure_of_a_table_is_run_or_cited_once(name):
     target = TARGETS[name]
-    choice = target.choose()
+    planned = plan(name)
     table = TABLES[int(target.number.split()[1])]
-    shown = [trial.published for trial in target.trials(choice)]
-    shown += [citation.published for citation in target.citations(choice)]
+    shown = [trial.published for trial in planned.trials]
+    shown += [citation.published for citation in planned.citations]
     printed = [(row.method, column) for row in table.rows for column in table.columns]
     assert None not in shown
     expected = sorted(float(cell.split(" ")[0]) for row in table.rows for cell in row.cells)
@@ -88,10 +87,9 @@ def test_figures_stand_beside_the_trial_they_belong_to():
 
 def test_another_dataset_has_no_figures_of_the_paper():
     for name in TRAINED:
-        target = TARGETS[name]
-        choice = target.choose(dataset="glyphs")
-        assert target.citations(choice) == ()
-        assert all(trial.published is None for trial in target.trials(choice))
+        planned = plan(name, dataset="glyphs")
+        assert planned.citations == ()
+        assert all(trial.published is None for trial in planned.trials)
     # A dataset of the target chooses its columns.
     chosen = trials("table-compat", dataset="cifar-fs", rows=["protonet"], shots=[1])
     assert [trial.published for trial in chosen] == [
@@ -156,7 +154,7 @@ def test_the_evolution_has_fifteen_pictures_at_every_scale():
 )
 def test_what_is_not_there_is_refused_with_what_is(chosen, message):
     with pytest.raises(ArgumentError, match=message):
-        TARGETS["table-cifar"].choose(**chosen)
+        plan("table-cifar", **chosen)
 
 
 def distinct_kinds():
