@@ -14,6 +14,7 @@ from adaptask.experiments.config_file import dump_config, parse_config
 from adaptask.experiments.paper.published import TABLE_2, TABLE_3, TABLES
 from adaptask.experiments.paper.reproduction import plan
 from adaptask.experiments.paper.targets import TARGETS
+from adaptask.experiments.run import resolve_auto
 from adaptask.report.study import Study
 
 TRAINED = [name for name, target in TARGETS.items() if not target.times]
@@ -183,7 +184,7 @@ def narrow(config):
 
 @pytest.mark.parametrize("name", KINDS)
 def test_every_kind_of_run_trains_and_is_tested(name, glyphs_of_noise):
-    config = narrow(KINDS[name])
+    config = resolve_auto(narrow(KINDS[name]), torch.device("cpu"))
     trainer = build_trainer(config, torch.device("cpu"), folder=None, display=None)
     before = torch.cat([p.detach().flatten().clone() for p in trainer.learner.parameters()])
     trainer.fit(1)
