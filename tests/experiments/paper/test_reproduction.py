@@ -260,8 +260,8 @@ def test_times_are_not_measured_for_a_folder_that_cannot_be(
     measured = []
     monkeypatch.setattr(timing, "time_setting", lambda *args, **kwargs: measured.append(args))
     (tmp_path / "file").write_text("")
+    planned = plan("table-time", dataset="glyphs", scale=0.01, device="cpu")
     with pytest.raises(TrainingError, match=r"could not write .*file"):
-        planned = plan("table-time", dataset="glyphs", scale=0.01, device="cpu")
         reproduce(planned, tmp_path / "file")
     assert not measured
 

@@ -27,7 +27,7 @@ from adaptask.training.machine import choose_device, set_up_process
 _REPEATS = 5
 _MOST_SECONDS = 3.0
 # A GPU evaluates many at once.
-_EPISODES = {"cpu": 2, "cuda": 50}
+_EPISODES, _EPISODES_ON_GPU = 2, 50
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def run_seconds(config: RunConfig, cost: Cost) -> float:
 
 def measure_cost(config: RunConfig, device: torch.device) -> Cost:
     """Return what steps and episodes of a run cost, by making some."""
-    n_episodes = _EPISODES[device.type]
+    n_episodes = _EPISODES_ON_GPU if device.type == "cuda" else _EPISODES
     evaluation = replace(config.evaluation, n_validation=n_episodes)
     run = TimedRun(replace(config, evaluation=evaluation), device)
     step = _median_seconds(run.step_seconds)

@@ -130,7 +130,7 @@ class Plan:
         )
 
     def _config(self, setting: Setting, dataset: str, shots: int) -> RunConfig:
-        """Return how the paper trains, at the plan's scale and with tasks that the data can give."""
+        """Return how the paper trains, at this scale and with tasks that the data can give."""
         config = recipe(setting.learner, setting.backbone, dataset, shots)
         config = replace(config, sampler=setting.sampler, **self.target.overrides)
         if self.schedule == "cosine" and config.optimiser.schedule == "constant":
@@ -171,8 +171,13 @@ class Plan:
     def notes(self) -> tuple[str, ...]:
         """What a reader must know: what is not as in the paper, and what the paper leaves open."""
         configs = [trial.config for trial in self.trials]
-        smaller = dict.fromkeys(note for config in configs for note in _smaller_task(config))
-        return (*self._deviations(), *smaller, *self.target.notes, *recipe_notes(configs))
+        smaller = dict.fromkeys(map(_smaller_task, configs))
+        return (
+            *self._deviations(),
+            *(note for note in smaller if note is not None),
+            *self.target.notes,
+            *recipe_notes(configs),
+        )
 
     def _deviations(self) -> list[str]:
         """Return what is not as in the paper because the user wants it so."""
@@ -210,16 +215,16 @@ class Plan:
         return found
 
 
-def _smaller_task(config: RunConfig) -> list[str]:
+def _smaller_task(config: RunConfig) -> str | None:
     """Return a note if tasks had to become smaller because classes have too few images."""
     model, dataset = config.model, config.data.dataset
     old, new = recipe(model.learner, model.backbone, dataset, config.tested_shot).task, config.task
     if (old.n_shot, old.n_query) == (new.n_shot, new.n_query):
-        return []
-    return [
+        return None
+    return (
         f"{dataset} has too few images per class for training tasks of {old.n_shot} shots and "
         f"{old.n_query} queries; they have {new.n_shot} and {new.n_query}."
-    ]
+    )
 
 
 def plan(
