@@ -79,28 +79,22 @@ class Plan:
         """What is to be trained; rows that share a setting share its trial."""
         settings = [setting for row in self.rows for setting in self.target.settings[row]]
         if self.learners:
-            settings = [self._with_learner(s, name) for name in self.learners for s in settings]
+            settings = [s.with_learner(name) for name in self.learners for s in settings]
         settings = list(dict.fromkeys(settings))
         return tuple(
             self._trial(setting, settings, dataset, shots)
             for dataset in self.datasets
-            for model in dict.fromkeys((s.learner, s.backbone) for s in settings)
+            for model in dict.fromkeys(setting.model for setting in settings)
             for shots in self.shots
             for setting in settings
-            if (setting.learner, setting.backbone) == model
+            if setting.model == model
         )
-
-    def _with_learner(self, setting: Setting, learner: str) -> Setting:
-        """Return a setting with another learner; the paper has figures for its own alone."""
-        method = setting.method if learner == setting.learner else ""
-        return replace(setting, learner=learner, method=method)
 
     def _trial(
         self, setting: Setting, settings: Sequence[Setting], dataset: str, shots: int
     ) -> Arm:
         target, sampler = self.target, setting.sampler
-        model = (setting.learner, setting.backbone)
-        stem = f"{setting.learner}-{setting.backbone}-{dataset}-{shots}shot"
+        stem = f"{setting.model}-{dataset}-{shots}shot"
         name = f"{stem}-{setting.label.replace(' ', '-')}"
         is_uniform = sampler == UNIFORM
         alpha, tau = ("-", "-") if is_uniform else (f"{sampler.alpha:g}", f"{sampler.tau:g}")
@@ -115,9 +109,7 @@ class Plan:
             "dataset": dataset,
             "shots": str(shots),
         }
-        has_baseline = any(
-            (s.learner, s.backbone) == model and s.sampler == UNIFORM for s in settings
-        )
+        has_baseline = any(s.model == setting.model and s.sampler == UNIFORM for s in settings)
         published = None
         if target.table is not None and setting.method:
             published = target.table.published(setting.method, dataset, shots, setting.backbone)

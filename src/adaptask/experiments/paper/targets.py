@@ -40,10 +40,19 @@ class Setting:
     """What the table of the paper calls it, if it has it."""
 
     @property
+    def model(self) -> str:
+        """Learner and backbone."""
+        return f"{self.learner}-{self.backbone}"
+
+    @property
     def label(self) -> str:
         """The sampler in words: `uniform`, `gcp`, `gcp easy`."""
         strategy = self.sampler.strategy
         return self.sampler.name + ("" if strategy == "hard" else f" {strategy}")
+
+    def with_learner(self, learner: str) -> Setting:
+        """Return it with another learner; the paper has figures for its own alone."""
+        return self if learner == self.learner else replace(self, learner=learner, method="")
 
 
 @dataclass(frozen=True)
