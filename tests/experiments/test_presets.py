@@ -128,9 +128,8 @@ def test_a_preset_is_where_flags_and_files_start(tiny, tmp_path, capsys):
 def test_what_cannot_be_is_refused(capsys):
     with pytest.raises(ArgumentError, match=r"'maml\+\+-cifar'; .* maml\+\+-conv4-cifar-fs"):
         preset_config("maml++-cifar")
-    for name in ("?", 7, ["maml"]):
-        with pytest.raises(ArgumentError, match=r"there is no preset .*; nearest to it are "):
-            preset_config(name)
+    with pytest.raises(ArgumentError, match=r"there is no preset .*; nearest to it are "):
+        preset_config("?")
     assert main(["train", "--preset", "nothing"]) == 1
     assert main(["train", "--preset", "x", "--resume", "y"]) == 1
     assert "leave out --preset" in capsys.readouterr().err

@@ -1,11 +1,16 @@
-"""What `adaptask data list | prepare | check | sheet` do, and what they say."""
+"""What `adaptask data list | prepare | check | sheet` do."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as ProgressBar
+from rich.table import Table
 
 from adaptask.data.cache import cache_root
 from adaptask.data.check import check_cache
@@ -15,17 +20,11 @@ from adaptask.data.prepare import Prepared, prepare, prepare_own
 from adaptask.data.registry import DATASETS, Status, dataset_folder, load, status
 from adaptask.errors import ArgumentError
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
 _MOST_LEFT_OUT = 10
 
 
 def list_datasets() -> None:
     """Show every dataset: what it is, whether it is prepared, how many classes and images."""
-    from rich.markup import escape
-    from rich.table import Table
-
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("dataset", no_wrap=True, style="bold")
     table.add_column("state", no_wrap=True)
@@ -62,18 +61,10 @@ def prepare_dataset(
     split_lists: Path | None = None,
     workers: int | None = None,
 ) -> None:
-    """Recognise, check and convert a dataset, with a progress bar.
+    """Recognize, check and convert a dataset, with a progress bar.
 
-    Args:
-        name: A benchmark, or `folder` for images of your own.
-        source: The folder or archive that has the data.
-        called: For `folder`: the name under which the dataset is then known.
-        image_size: For `folder`: height and width of the images.
-        grey: For `folder`: whether images are made grey.
-        fractions: For `folder`: part of the classes for train, val and test.
-        seed: For `folder`: decides which classes go where.
-        split_lists: For `folder`: where lists say which class goes where.
-        workers: Number of processes; as many as there are cores where it is not given.
+    The options are those of `adaptask data prepare`; all but the last are for `folder`, images of
+    your own.
     """
     given = {
         "name": called,
@@ -132,8 +123,6 @@ def draw_sheet(
 
 
 def _console() -> Console:
-    from rich.console import Console
-
     return Console(highlight=False, soft_wrap=True)
 
 
@@ -147,16 +136,8 @@ def _state(row: Status) -> str:
 
 @contextmanager
 def _progress_bar(title: str) -> Iterator[Progress]:
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
     columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=_console(), transient=True) as bar:
+    with ProgressBar(*columns, console=_console(), transient=True) as bar:
         task = bar.add_task(title, total=None)
         yield lambda done, n_images: bar.update(task, completed=done, total=n_images)
 

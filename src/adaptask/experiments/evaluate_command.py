@@ -1,4 +1,4 @@
-"""What `adaptask evaluate` does, and what it says."""
+"""What `adaptask evaluate` does."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ from adaptask.training.evaluation import Evaluation
 from adaptask.training.machine import choose_device
 from adaptask.training.records import MetricsLog
 from adaptask.training.run_folder import RunFolder
-
-_DECIDE_EPISODES = ("n_way", "n_shot", "n_query", "n_episodes", "seed")
 
 
 def evaluate_run(
@@ -51,27 +49,39 @@ def evaluate_run(
     if not folder.config.exists():
         raise no_run_in(Path(path))
     config = load_config(folder.config)
-    given = {"n_way": n_way, "n_shot": n_shot, "n_query": n_query, "seed": seed}
     count = config.evaluation.n_episodes if n_episodes is None else n_episodes
-    evaluation = replace(
-        config.evaluation,
-        **{
-            "n_way": config.tested_way,
-            "n_shot": config.tested_shot,
-            "n_episodes": count,
-            "n_validation": count,
-            **{name: value for name, value in given.items() if value is not None},
-        },
-    )
+    tested = {
+        "n_way": config.tested_way if n_way is None else n_way,
+        "n_shot": config.tested_shot if n_shot is None else n_shot,
+        "n_query": config.evaluation.n_query if n_query is None else n_query,
+        "n_episodes": count,
+        "seed": config.evaluation.seed if seed is None else seed,
+    }
+    evaluation = replace(config.evaluation, **tested, n_validation=count)
     where, machine = choose_device(device), config.machine
     if not half_precision_pays(where):
         machine = replace(machine, precision="float32", channels_last="no")
     config = replace(config, evaluation=evaluation, machine=machine)
     image_shape = load(config.data.dataset, "train").image_shape
     learner, steps = _trained(folder, config, image_shape, where, weights)
-    source = _images(config, dataset or config.data.dataset, split, image_shape, where)
+    source = EpisodeSource(  # as the learner knows images: same shape, same normalization
+        refit(load(dataset or config.data.dataset, split), image_shape),
+        device=where,
+        normalisation=load_statistics(config.data.dataset),
+        storage=config.data.storage,
+    )
     result = build_evaluator(config, split, where, source)(learner)
-    _say(folder, config, source, result, steps)
+    image_set = source.image_set
+    sys.stdout.write(
+        f"{image_set.dataset} ({image_set.split}), {evaluation.n_way}-way "
+        f"{evaluation.n_shot}-shot, {result.n_episodes} episodes: {result}\n"
+        f"Weights after step {', '.join(map(str, steps))} of {folder.path}\n"
+    )
+    try:
+        log = MetricsLog(folder.path / "evaluations.jsonl")
+        log.log(steps[0], f"{image_set.dataset}/{image_set.split}", {**tested, **result.summary()})
+    except TrainingError as error:  # the result is not worth less for it
+        _warn(str(error))
     return result
 
 
@@ -85,7 +95,7 @@ def _trained(
     """Return the learner of a run with its weights, and after which steps they are."""
     learner = build_model(config, image_shape, device)
     if weights == "last":
-        saved = folder.load(_complain)
+        saved = folder.load(_warn)
         if saved is None:
             raise StateError(f"{folder.path} has no checkpoint yet.")
         return with_weights(learner, [saved.trainer["learner"]]), [saved.trainer["step"]]
@@ -98,42 +108,5 @@ def _trained(
     return with_weights(learner, states), [checkpoint.step for checkpoint in best]
 
 
-def _images(
-    config: RunConfig,
-    dataset: str,
-    split: str,
-    image_shape: tuple[int, int, int],
-    device: torch.device,
-) -> EpisodeSource:
-    """Return a split as the run's learner knows images: same shape, same normalisation."""
-    return EpisodeSource(
-        refit(load(dataset, split), image_shape),
-        device=device,
-        normalisation=load_statistics(config.data.dataset),
-        storage=config.data.storage,
-    )
-
-
-def _say(
-    folder: RunFolder,
-    config: RunConfig,
-    source: EpisodeSource,
-    result: Evaluation,
-    steps: list[int],
-) -> None:
-    evaluation, image_set = config.evaluation, source.image_set
-    sys.stdout.write(
-        f"{image_set.dataset} ({image_set.split}), {evaluation.n_way}-way "
-        f"{evaluation.n_shot}-shot, {result.n_episodes} episodes: {result}\n"
-        f"Weights after step {', '.join(map(str, steps))} of {folder.path}\n"
-    )
-    tasks = {name: getattr(evaluation, name) for name in _DECIDE_EPISODES}
-    try:
-        log = MetricsLog(folder.path / "evaluations.jsonl")
-        log.log(steps[0], f"{image_set.dataset}/{image_set.split}", {**tasks, **result.summary()})
-    except TrainingError as error:  # the result is not worth less for it
-        _complain(str(error))
-
-
-def _complain(text: str) -> None:
+def _warn(text: str) -> None:
     sys.stderr.write(f"adaptask: {text}\n")

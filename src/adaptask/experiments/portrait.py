@@ -76,7 +76,7 @@ def prototype_similarity(learner: nn.Module, source: EpisodeSource) -> Tensor:
     """Return the cosines between the mean features of all classes, `classes x classes`.
 
     Features are those of the backbone, before any adaptation. Each batch has all classes, so that
-    normalisation by the batch does not take the difference between them away.
+    normalization by the batch does not take the difference between them away.
     """
     n_images = min(_EMBEDDED, int(source.image_set.class_starts.diff().min()))
     backbone: nn.Module = learner.backbone  # type: ignore[assignment]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
 
-from adaptask.arguments import shown
 from adaptask.errors import ArgumentError
 from adaptask.experiments.config import RunConfig
 from adaptask.experiments.recipes import (
@@ -28,39 +26,23 @@ _ORIGIN = {
 }
 
 
-@dataclass(frozen=True)
-class Preset:
-    """A recipe: what it is, and the configuration."""
-
-    description: str
-    config: RunConfig
-
-
-def _presets() -> dict[str, Preset]:
+def _presets() -> dict[str, RunConfig]:
     found = {
-        f"{learner}-resnet12-{dataset}": Preset(
-            "as MetaOptNet (Lee et al. 2019)", metaoptnet(learner, dataset)
-        )
+        f"{learner}-resnet12-{dataset}": metaoptnet(learner, dataset)
         for learner in RESNET12_LEARNERS
         for dataset in TRAINING_SHOTS
     }
-    for dataset in TRAINING_SHOTS:
+    with_shots = [("protonet", "resnet12", dataset) for dataset in TRAINING_SHOTS]
+    with_shots += [(name, "conv4", data) for name in CONV4_LEARNERS for data in _CONV4_DATASETS]
+    for learner, backbone, dataset in with_shots:
         for shots in _SHOTS:
-            found[f"protonet-resnet12-{dataset}-{shots}shot"] = Preset(
-                "the same, shots as in tests",
-                recipe("protonet", "resnet12", dataset, shots),
-            )
-    for learner in CONV4_LEARNERS:
-        for dataset in _CONV4_DATASETS:
-            for shots in _SHOTS:
-                found[f"{learner}-conv4-{dataset}-{shots}shot"] = Preset(
-                    f"as {_ORIGIN[learner]}", recipe(learner, "conv4", dataset, shots)
-                )
+            name = f"{learner}-{backbone}-{dataset}-{shots}shot"
+            found[name] = recipe(learner, backbone, dataset, shots)
     return found
 
 
-PRESETS: dict[str, Preset] = _presets()
-"""Every preset by its name."""
+PRESETS = _presets()
+"""The configuration of every preset by its name."""
 
 
 def preset_groups() -> dict[str, str]:
@@ -69,18 +51,18 @@ def preset_groups() -> dict[str, str]:
     >>> preset_groups()["maml-conv4-DATASET-SHOTS"]
     'as How to train your MAML (Antoniou et al. 2018): cifar-fs, mini-imagenet; 1shot, 5shot'
     """
-    groups: dict[str, tuple[str, dict[str, None], dict[str, None]]] = {}
-    for name, preset in PRESETS.items():
-        dataset = preset.config.data.dataset
-        stem, _, shots = name.partition(f"-{dataset}")
-        pattern = f"{stem}-DATASET" + ("-SHOTS" if shots else "")
-        group = groups.setdefault(pattern, (preset.description, {}, {}))
-        group[1][dataset] = None
-        group[2][shots.removeprefix("-")] = None
+    shots = ", ".join(f"{number}shot" for number in _SHOTS)
+    resnet12, conv4 = ", ".join(TRAINING_SHOTS), ", ".join(_CONV4_DATASETS)
     return {
-        pattern: f"{description}: {', '.join(datasets)}"
-        + (f"; {', '.join(shots)}" if "" not in shots else "")
-        for pattern, (description, datasets, shots) in groups.items()
+        **{
+            f"{learner}-resnet12-DATASET": f"as MetaOptNet (Lee et al. 2019): {resnet12}"
+            for learner in RESNET12_LEARNERS
+        },
+        "protonet-resnet12-DATASET-SHOTS": f"the same, shots as in tests: {resnet12}; {shots}",
+        **{
+            f"{learner}-conv4-DATASET-SHOTS": f"as {_ORIGIN[learner]}: {conv4}; {shots}"
+            for learner in CONV4_LEARNERS
+        },
     }
 
 
@@ -90,10 +72,10 @@ def preset_config(name: str) -> RunConfig:
     Raises:
         ArgumentError: If there is none of that name.
     """
-    if not isinstance(name, str) or name not in PRESETS:
-        nearest = difflib.get_close_matches(str(name), PRESETS, cutoff=0.4) or list(PRESETS)[:3]
+    if name not in PRESETS:
+        nearest = difflib.get_close_matches(name, PRESETS, cutoff=0.4) or list(PRESETS)[:3]
         raise ArgumentError(
-            f"there is no preset {shown(name)}; nearest to it are {', '.join(nearest)}. "
+            f"there is no preset {name!r}; nearest to it are {', '.join(nearest)}. "
             "`adaptask list` shows what they are made of."
         )
-    return PRESETS[name].config
+    return PRESETS[name]

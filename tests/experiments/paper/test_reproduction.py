@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from adaptask.errors import ArgumentError, TrainingError
+from adaptask.errors import ArgumentError, DataError, TrainingError
 from adaptask.experiments.backends.ray import ClusterOptions
 from adaptask.experiments.paper import estimate, timing
 from adaptask.experiments.paper.estimate import Cost, dry_run, measure_cost, run_seconds
 from adaptask.experiments.paper.reproduction import default_folder, plan, reproduce
 from adaptask.experiments.presets import preset_config
-from adaptask.experiments.recipes import recipe_notes
+from adaptask.experiments.recipes import recipe, recipe_notes
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def known_costs(monkeypatch):
     monkeypatch.setattr(
         estimate,
         "measure_cost",
-        lambda config, device: Cost(step=1.0, episode=0.1, is_measured_whole=True),
+        lambda config, device: Cost(step=1.0, episode=0.1),
     )
     monkeypatch.setenv("COLUMNS", "120")
 
@@ -45,7 +45,11 @@ def test_a_plan_has_as_many_runs_as_trials_and_seeds():
 def test_a_plan_at_full_scale_on_its_own_data_is_the_paper():
     planned = plan("table-mini")
     assert planned.notes == (*planned.target.notes, *recipe_notes(t.config for t in planned.trials))
-    assert planned.trials == tuple(planned.target.trials(planned.target.choose()))
+    for trial in planned.trials:
+        config = trial.config
+        model = config.model
+        full = recipe(model.learner, model.backbone, "mini-imagenet", config.tested_shot)
+        assert config == replace(full, sampler=config.sampler)
     assert planned.command == "adaptask reproduce table-mini"
     assert default_folder(planned).as_posix() == "runs/reproduce-table-mini"
 
@@ -136,7 +140,7 @@ def test_a_dry_run_prints_rows_runs_and_the_time_they_would_take(
     assert "backbone conv4, dataset glyphs" in printed
     assert re.search(r"protonet +uniform, gcp +1 +600 +1 +6", printed)
     assert "8 trials, 3 seeds each: 24 runs." in printed
-    total = sum(run_seconds(trial.config, Cost(1.0, 0.1, True)) * 3 for trial in planned.trials)
+    total = sum(run_seconds(trial.config, Cost(1.0, 0.1)) * 3 for trial in planned.trials)
     told = f"About {estimate.duration(total / 3)} here, 3 at once"
     assert told in " ".join(printed.split())
     assert "has not been prepared" not in printed  # glyphs are made on first use
@@ -147,6 +151,8 @@ def test_a_dry_run_prints_rows_runs_and_the_time_they_would_take(
 def test_a_dry_run_says_what_to_do_about_missing_data(nothing_prepared, known_costs, capsys):
     dry_run(plan("table-mini", rows=["protonet"], shots=[1]))
     printed = " ".join(capsys.readouterr().out.split())
+    assert "uniform, gcp 60,000 8 6 ?" in printed  # nothing to measure with
+    assert "About" not in printed
     assert "adaptask data prepare mini-imagenet --source PATH" in printed
     assert "--dataset glyphs" in printed
 
@@ -179,7 +185,7 @@ def test_planning_needs_no_torch():
 
 def test_a_run_costs_its_steps_its_validations_and_its_test():
     config = preset_config("maml-conv4-cifar-fs-1shot")
-    cost = Cost(step=2.0, episode=0.5, is_measured_whole=True)
+    cost = Cost(step=2.0, episode=0.5)
     # 100 validations of 600 episodes, and an ensemble of five on 1000.
     assert run_seconds(config, cost) == 50_000 * 2 + 0.5 * (100 * 600 + 5 * 1000)
     config = preset_config("protonet-conv4-cifar-fs-1shot")
@@ -193,7 +199,7 @@ def test_runs_that_differ_by_sampler_or_seed_are_measured_once(
 
     def measure(config, device):
         measured.append(config.tested_shot)
-        return Cost(1.0, 0.1, True)
+        return Cost(1.0, 0.1)
 
     monkeypatch.setattr(estimate, "measure_cost", measure)
     dry_run(plan("table-strategies", dataset="glyphs", shots=[1]))
@@ -203,27 +209,18 @@ def test_runs_that_differ_by_sampler_or_seed_are_measured_once(
     assert measured == [1, 5]
 
 
-@pytest.mark.parametrize("budget", [0.0, 2.0])
-def test_a_kind_is_measured_on_noise_where_there_is_no_data(nothing_prepared, budget):
-    config = plan("figure-evolution").trials[0].config
-    cost = measure_cost(config, torch.device("cpu"), budget=budget)
-    assert cost.episode > 0
+def test_a_kind_is_measured_by_making_some_of_it(glyphs_of_noise):
+    config = plan("figure-evolution", dataset="glyphs", scale=0.05).trials[0].config
+    cost = measure_cost(config, torch.device("cpu"))
+    assert 0 < cost.episode < 20
     assert 0 < cost.step < 20
-    if budget == 0:
-        assert not cost.is_measured_whole
 
 
-def test_time_grows_with_passes_beyond_what_fits_into_the_budget(monkeypatch):
-    """A pretended device: a tenth of a second, and one for every hundred passes."""
-    monkeypatch.setattr(estimate, "seconds", lambda work, device: work())
-    monkeypatch.setattr(estimate, "_n_passes", lambda n: n)
-    monkeypatch.setattr(estimate, "build_step", lambda n, device: lambda: 0.1 + n / 100)
-    sizes = (10, 40, 200, 2000)
-    device = torch.device("cpu")
-    assert estimate._step_seconds(sizes, device, 100.0) == (pytest.approx(20.1), True)
-    assert estimate._step_seconds(sizes, device, 5.0) == (pytest.approx(20.1), False)
-    # Of one size alone, all time is taken to grow.
-    assert estimate._step_seconds(sizes, device, 0.1) == (pytest.approx(0.2 * 200), False)
+def test_what_takes_long_is_measured_once(monkeypatch):
+    taken = iter([9.0, 1.0])
+    assert estimate._median_seconds(lambda: next(taken)) == 9
+    taken = iter([0.5, 0.1, 0.2, 0.3, 0.4, 0.5])
+    assert estimate._median_seconds(lambda: next(taken)) == 0.3  # the first is slower
 
 
 def test_reproducing_hands_the_plan_to_the_study(monkeypatch, tmp_path):
@@ -251,12 +248,21 @@ def test_reproducing_hands_the_plan_to_the_study(monkeypatch, tmp_path):
     assert handed["config_of"](replace(other, name="unheard of")) is None
 
 
-def test_times_are_not_measured_for_a_folder_that_cannot_be(tmp_path, monkeypatch, capsys):
+def test_times_are_not_measured_without_data(nothing_prepared, tmp_path):
+    with pytest.raises(DataError, match="'cifar-fs' has not been prepared"):
+        reproduce(plan("table-time", scale=0.01, device="cpu"), tmp_path / "times")
+    assert not (tmp_path / "times").exists()
+
+
+def test_times_are_not_measured_for_a_folder_that_cannot_be(
+    glyphs_of_noise, tmp_path, monkeypatch, capsys
+):
     measured = []
     monkeypatch.setattr(timing, "time_setting", lambda *args, **kwargs: measured.append(args))
     (tmp_path / "file").write_text("")
+    planned = plan("table-time", dataset="glyphs", scale=0.01, device="cpu")
     with pytest.raises(TrainingError, match=r"could not write .*file"):
-        reproduce(plan("table-time", scale=0.01, device="cpu"), tmp_path / "file")
+        reproduce(planned, tmp_path / "file")
     assert not measured
 
 

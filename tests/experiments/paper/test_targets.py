@@ -11,17 +11,17 @@ from adaptask.errors import ArgumentError
 from adaptask.experiments.building import build_evaluator, build_trainer
 from adaptask.experiments.config import check_config
 from adaptask.experiments.config_file import dump_config, parse_config
-from adaptask.experiments.paper.published import TABLE_2, TABLE_3, TABLES
+from adaptask.experiments.paper.published import TABLE_2, TABLE_3
 from adaptask.experiments.paper.reproduction import plan
 from adaptask.experiments.paper.targets import TARGETS
+from adaptask.experiments.run import resolve_auto
 from adaptask.report.study import Study
 
 TRAINED = [name for name, target in TARGETS.items() if not target.times]
 
 
 def trials(name, **chosen):
-    target = TARGETS[name]
-    return target.trials(target.choose(**chosen))
+    return plan(name, **chosen).trials
 
 
 def test_the_targets_are_those_of_the_paper_in_its_order():
@@ -62,11 +62,10 @@ def test_a_trial_differs_from_its_baseline_by_the_sampler_alone(name):
 
 @pytest.mark.parametrize("name", ["table-mini", "table-cifar", "table-compat", "table-tiered"])
 def test_every_figure_of_a_table_is_run_or_cited_once(name):
-    target = TARGETS[name]
-    choice = target.choose()
-    table = TABLES[int(target.number.split()[1])]
-    shown = [trial.published for trial in target.trials(choice)]
-    shown += [citation.published for citation in target.citations(choice)]
+    planned = plan(name)
+    table = TARGETS[name].table
+    shown = [trial.published for trial in planned.trials]
+    shown += [citation.published for citation in planned.citations]
     printed = [(row.method, column) for row in table.rows for column in table.columns]
     assert None not in shown
     expected = sorted(float(cell.split(" ")[0]) for row in table.rows for cell in row.cells)
@@ -88,10 +87,9 @@ def test_figures_stand_beside_the_trial_they_belong_to():
 
 def test_another_dataset_has_no_figures_of_the_paper():
     for name in TRAINED:
-        target = TARGETS[name]
-        choice = target.choose(dataset="glyphs")
-        assert target.citations(choice) == ()
-        assert all(trial.published is None for trial in target.trials(choice))
+        planned = plan(name, dataset="glyphs")
+        assert planned.citations == ()
+        assert all(trial.published is None for trial in planned.trials)
     # A dataset of the target chooses its columns.
     chosen = trials("table-compat", dataset="cifar-fs", rows=["protonet"], shots=[1])
     assert [trial.published for trial in chosen] == [
@@ -156,7 +154,7 @@ def test_the_evolution_has_fifteen_pictures_at_every_scale():
 )
 def test_what_is_not_there_is_refused_with_what_is(chosen, message):
     with pytest.raises(ArgumentError, match=message):
-        TARGETS["table-cifar"].choose(**chosen)
+        plan("table-cifar", **chosen)
 
 
 def distinct_kinds():
@@ -185,7 +183,7 @@ def narrow(config):
 
 @pytest.mark.parametrize("name", KINDS)
 def test_every_kind_of_run_trains_and_is_tested(name, glyphs_of_noise):
-    config = narrow(KINDS[name])
+    config = resolve_auto(narrow(KINDS[name]), torch.device("cpu"))
     trainer = build_trainer(config, torch.device("cpu"), folder=None, display=None)
     before = torch.cat([p.detach().flatten().clone() for p in trainer.learner.parameters()])
     trainer.fit(1)

@@ -68,9 +68,6 @@ class Row:
 class PrintedTable:
     """A table of accuracies."""
 
-    number: int
-    label: str
-    """Its name in the source of the paper."""
     columns: tuple[tuple[str, int], ...]
     """Dataset and shots of every cell."""
     rows: tuple[Row, ...]
@@ -80,11 +77,8 @@ class PrintedTable:
     ) -> Published | None:
         """Return what stands in a cell; None where the table has no such column.
 
-        Args:
-            method: As printed.
-            dataset: As it is named here.
-            shots: Of the column.
-            backbone: As it is named here; of no effect where the table has no column for it.
+        The method is as printed, dataset and backbone are as they are named here; the backbone
+        has no effect where the table has no column for it.
         """
         if (dataset, shots) not in self.columns:
             return None
@@ -98,12 +92,9 @@ class PrintedTable:
     def citations(
         self, ours: Collection[tuple[str, str]], dataset: str, shots: Collection[int]
     ) -> list[Citation]:
-        """Return what the rows that the paper quotes, and that are not run here, have.
+        """Return what the rows have that the paper quotes, except for `ours`, which are run here.
 
-        Args:
-            ours: Rows that are run here, as (method, backbone).
-            dataset: Of the columns.
-            shots: Of the columns.
+        Rows of `ours` are pairs of a method, as printed, and a backbone, as it is named here.
         """
         found = []
         for row in self.rows:
@@ -133,7 +124,7 @@ def read_cell(cell: str) -> Published:
     return Published(accuracy=float(accuracy), interval=float(interval) if interval else None)
 
 
-def _table(number: int, label: str, datasets: tuple[str, ...], text: str) -> PrintedTable:
+def _table(datasets: tuple[str, ...], text: str) -> PrintedTable:
     """Return a table written as lines: method, source and backbone if it has them, cells."""
     columns = tuple((dataset, shots) for dataset in datasets for shots in (1, 5))
     rows = []
@@ -142,12 +133,10 @@ def _table(number: int, label: str, datasets: tuple[str, ...], text: str) -> Pri
         source, backbone = cells[: -len(columns)] or ("-", "")
         source = "" if source == "-" else source
         rows.append(Row(method, source, backbone, tuple(cells[-len(columns) :])))
-    return PrintedTable(number, label, columns, tuple(rows))
+    return PrintedTable(columns, tuple(rows))
 
 
 TABLE_1 = _table(
-    1,
-    "table_sota_miniimagenet",
     ("mini-imagenet",),
     """
 Matching Network                 | vinyals2016matching   | CONV-4    | 43.44 ± 0.77 | 55.31 ± 0.73
@@ -172,8 +161,6 @@ MetaOptNet-SVM with gcp-sampling | -                     | ResNet-12 | 64.01 ± 
 )
 
 TABLE_2 = _table(
-    2,
-    "table_sota_cifarfs",
     ("cifar-fs",),
     """
 Relation Network                 | sung2018learning      | CONV-4    | 55.0 ± 1.0 | 69.3 ± 0.8
@@ -192,8 +179,6 @@ MetaOptNet-SVM with gcp-sampling | -                     | ResNet-12 | 73.9 ± 0
 
 # Its rows without gcp are marked as local replications.
 TABLE_3 = _table(
-    3,
-    "table_effect_of_adaptive_sampling",
     ("mini-imagenet", "cifar-fs"),
     """
 Matching Network                   | 48.26 ± 0.76 | 62.27 ± 0.71 | 53.14 ± 0.85 | 68.16 ± 0.76
@@ -210,8 +195,6 @@ MAML++ with gcp-sampling           | 52.34 ± 0.81 | 69.21 ± 0.68 | 60.14 ± 0.
 )
 
 TABLE_4 = _table(
-    4,
-    "table_sampling_strategies",
     ("mini-imagenet", "cifar-fs"),
     """
 random sampling                   | 50.60 ± 0.82 | 68.24 ± 0.68 | 58.87 ± 0.97 | 73.36 ± 0.76
@@ -223,8 +206,6 @@ gcp-sampling with hard class      | 52.34 ± 0.81 | 69.21 ± 0.68 | 60.14 ± 0.9
 )
 
 TABLE_6 = _table(
-    6,
-    "table_sota_tieredImageNet",
     ("tiered-imagenet",),
     """
 Relation Network                 | sung2018learning      | CONV-4    | 54.48 ± 0.93 | 71.32 ± 0.78
@@ -240,8 +221,6 @@ MetaOptNet-SVM                   | lee2019meta           | ResNet-12 | 65.99 ± 
 MetaOptNet-SVM with gcp-sampling | -                     | ResNet-12 | 66.92 ± 0.72 | 82.10 ± 0.52
 """,
 )
-
-TABLES = {table.number: table for table in (TABLE_1, TABLE_2, TABLE_3, TABLE_4, TABLE_6)}
 
 
 @dataclass(frozen=True)

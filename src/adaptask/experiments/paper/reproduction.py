@@ -5,13 +5,15 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 from adaptask.arguments import check_choice, check_integer, check_number
 from adaptask.data.registry import names as dataset_names
 from adaptask.errors import ArgumentError
 from adaptask.experiments.backends.ray import ClusterOptions
-from adaptask.experiments.config import check_config
+from adaptask.experiments.config import RunConfig
 from adaptask.experiments.paper.published import PrintedTime
 from adaptask.experiments.paper.scaling import (
     LEAST_EPISODES,
@@ -20,36 +22,36 @@ from adaptask.experiments.paper.scaling import (
     images_per_class,
     scaled,
 )
-from adaptask.experiments.paper.target import Choice, Target
-from adaptask.experiments.paper.targets import TARGETS
-from adaptask.experiments.recipes import recipe_notes
+from adaptask.experiments.paper.targets import TARGETS, UNIFORM, Setting, Target
+from adaptask.experiments.recipes import recipe, recipe_notes
 from adaptask.report.study import Arm, Citation, Study
 
 SCHEDULES = ("paper", "cosine")
 TIMING_SECONDS = 60.0
 """For a setting of Table 5, at full scale."""
 
+T = TypeVar("T", str, int)
+
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be run of a target."""
+    """What is to be run: a part of a target, at some scale."""
 
     target: Target
-    trials: tuple[Arm, ...]
-    times: tuple[PrintedTime, ...]
-    """What is to be timed, where the target is about time."""
+    datasets: tuple[str, ...]
+    rows: tuple[str, ...]
+    shots: tuple[int, ...]
+    learners: tuple[str, ...]
+    """In place of that of the settings; empty where the target has no choice."""
     seeds: int
     """Runs per trial, with the seeds 0, 1, ..."""
     scale: float
     schedule: str
     """`paper`, or `cosine`."""
-    datasets: tuple[str, ...]
     device: str
     """`auto`, or the name of one."""
     command: str
     """What repeats it."""
-    notes: tuple[str, ...]
-    citations: tuple[Citation, ...]
 
     @property
     def title(self) -> str:
@@ -62,20 +64,159 @@ class Plan:
         return len(self.trials) * self.seeds
 
     @property
+    def times(self) -> tuple[PrintedTime, ...]:
+        """What is to be timed, where the target is about time."""
+        found = self.target.times
+        return tuple(t for t in found if t.name in self.rows and t.n_shot in self.shots)
+
+    @property
     def timing_seconds(self) -> float:
         """Seconds for each setting that is timed."""
         return max(1.0, TIMING_SECONDS * self.scale)
 
-    def all_trials(self) -> list[Arm]:
+    @cached_property
+    def trials(self) -> tuple[Arm, ...]:
+        """What is to be trained; rows that share a setting share its trial."""
+        settings = [setting for row in self.rows for setting in self.target.settings[row]]
+        if self.learners:
+            settings = [s.with_learner(name) for name in self.learners for s in settings]
+        settings = list(dict.fromkeys(settings))
+        return tuple(
+            self._trial(setting, settings, dataset, shots)
+            for dataset in self.datasets
+            for model in dict.fromkeys(setting.model for setting in settings)
+            for shots in self.shots
+            for setting in settings
+            if setting.model == model
+        )
+
+    def _trial(
+        self, setting: Setting, settings: Sequence[Setting], dataset: str, shots: int
+    ) -> Arm:
+        target, sampler = self.target, setting.sampler
+        stem = f"{setting.model}-{dataset}-{shots}shot"
+        name = f"{stem}-{setting.label.replace(' ', '-')}"
+        is_uniform = sampler == UNIFORM
+        alpha, tau = ("-", "-") if is_uniform else (f"{sampler.alpha:g}", f"{sampler.tau:g}")
+        if "alpha" in target.labels and not is_uniform:
+            name += f"-alpha{alpha}-tau{tau}"
+        values = {
+            "learner": setting.learner,
+            "backbone": setting.backbone,
+            "sampler": setting.label,
+            "alpha": alpha,
+            "tau": tau,
+            "dataset": dataset,
+            "shots": str(shots),
+        }
+        has_baseline = any(s.model == setting.model and s.sampler == UNIFORM for s in settings)
+        published = None
+        if target.table is not None and setting.method:
+            published = target.table.published(setting.method, dataset, shots, setting.backbone)
+        return Arm(
+            name=name,
+            labels={key: values[key] for key in target.labels},
+            config=self._config(setting, dataset, shots),
+            baseline=f"{stem}-uniform" if has_baseline and not is_uniform else None,
+            published=published,
+        )
+
+    def _config(self, setting: Setting, dataset: str, shots: int) -> RunConfig:
+        """Return how the paper trains, at this scale and with tasks that the data can give."""
+        config = recipe(setting.learner, setting.backbone, dataset, shots)
+        config = replace(config, sampler=setting.sampler, **self.target.overrides)
+        if self.schedule == "cosine" and config.optimiser.schedule == "constant":
+            config = replace(config, optimiser=replace(config.optimiser, schedule="cosine"))
+        config = fitted(scaled(config, self.scale), images_per_class(dataset))
+        return replace(config, machine=replace(config.machine, device=self.device))
+
+    def all_trials(self) -> tuple[Arm, ...]:
         """Return the trials of the whole target, of which these are a part, as this plan has them.
 
         A folder may have some of them from another time; they are compared with those of now.
         """
         target = self.target
-        datasets = tuple(dict.fromkeys((*target.datasets, *self.datasets)))
-        everything = Choice(datasets, target.rows, target.shots, target.learners)
-        full = _scheduled(target.trials(everything), self.schedule)
-        return _sized(full, self.scale, self.device)
+        everything = replace(
+            self,
+            datasets=tuple(dict.fromkeys((*target.datasets, *self.datasets))),
+            rows=target.rows,
+            shots=target.shots,
+            learners=target.learners,
+        )
+        return everything.trials
+
+    @property
+    def citations(self) -> tuple[Citation, ...]:
+        """The rows that the paper quotes, for the datasets and shots that were chosen."""
+        table = self.target.table
+        if table is None:
+            return ()
+        ours = {
+            (setting.method, setting.backbone)
+            for settings in self.target.settings.values()
+            for setting in settings
+        }
+        found = (table.citations(ours, dataset, self.shots) for dataset in self.datasets)
+        return tuple(citation for citations in found for citation in citations)
+
+    @cached_property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader must know: what is not as in the paper, and what the paper leaves open."""
+        configs = [trial.config for trial in self.trials]
+        smaller = dict.fromkeys(map(_smaller_task, configs))
+        return (
+            *self._deviations(),
+            *(note for note in smaller if note is not None),
+            *self.target.notes,
+            *recipe_notes(configs),
+        )
+
+    def _deviations(self) -> list[str]:
+        """Return what is not as in the paper because the user wants it so."""
+        target, scale, found = self.target, self.scale, []
+        if foreign := [name for name in self.datasets if name not in target.datasets]:
+            figures = (
+                "the paper's times are those of its own"
+                if target.times
+                else "the paper has no figures for it"
+            )
+            found.append(
+                f"{foreign[0]} takes the place of {' and '.join(target.datasets)}; {figures}. "
+                "Settings that depend on the dataset are those of CIFAR-FS where the literature "
+                "has none for it."
+            )
+        if self.learners != target.learners[:1]:
+            found.append(
+                f"The paper has {target.learners[0]} in this table, and figures for it alone; here "
+                f"are {', '.join(self.learners)}."
+            )
+        if self.schedule == "cosine":
+            found.append("Learning rates that the paper leaves constant fall along half a cosine.")
+        if scale < 1 and target.times:
+            found.append(
+                f"At scale {scale:g}: settings are timed for that share of a minute each, and for "
+                "a second at least."
+            )
+        elif scale < 1:
+            found.append(
+                f"At scale {scale:g}: steps and all that is counted in steps, and episodes, are "
+                f"{scale:g} times those of the paper, but at least {LEAST_STEPS} steps and "
+                f"{LEAST_EPISODES} episodes. Such accuracies are not to be compared with the "
+                "paper's."
+            )
+        return found
+
+
+def _smaller_task(config: RunConfig) -> str | None:
+    """Return a note if tasks had to become smaller because classes have too few images."""
+    model, dataset = config.model, config.data.dataset
+    old, new = recipe(model.learner, model.backbone, dataset, config.tested_shot).task, config.task
+    if (old.n_shot, old.n_query) == (new.n_shot, new.n_query):
+        return None
+    return (
+        f"{dataset} has too few images per class for training tasks of {old.n_shot} shots and "
+        f"{old.n_query} queries; they have {new.n_shot} and {new.n_query}."
+    )
 
 
 def plan(
@@ -112,31 +253,22 @@ def plan(
     check_number("scale", scale, low=0, high=1)
     if scale == 0:
         raise ArgumentError("scale must be above 0, or nothing is trained; got 0.")
-    n_seeds = chosen.seeds if seeds is None else check_integer("seeds", seeds, low=1)
-    if chosen.times and seeds is not None:
-        raise ArgumentError(f"{target} is timed, not trained; leave out --seeds.")
+    if seeds is not None:
+        check_integer("seeds", seeds, low=1)
+        if chosen.times:
+            raise ArgumentError(f"{target} is timed, not trained; leave out --seeds.")
     if dataset is not None and dataset not in dataset_names():
         raise ArgumentError(
             f"there is no dataset '{dataset}'; there are {', '.join(dataset_names())}."
         )
-    choice = chosen.choose(dataset=dataset, rows=rows, shots=shots, learners=learners)
+    if learners and not chosen.learners:
+        raise ArgumentError(
+            f"{target} has the learners of the paper; choose among its rows: "
+            f"{', '.join(chosen.rows)}."
+        )
+    for learner in learners:
+        check_choice(f"a learner of {target}", learner, chosen.learners)
     check_choice("schedule", schedule, SCHEDULES)
-    full = _scheduled(chosen.trials(choice), schedule)
-    if schedule == "cosine" and all(t.config.optimiser.schedule != "cosine" for t in full):
-        raise ArgumentError(
-            f"{target} has no learning rate that the paper leaves constant; leave out --schedule."
-        )
-    trials = _sized(full, scale, device)
-    for trial in trials:
-        check_config(trial.config)
-    times = tuple(
-        time for time in chosen.times if time.name in choice.rows and time.n_shot in choice.shots
-    )
-    if not trials and not times:
-        raise ArgumentError(
-            f"no row of {target} is left with the shots {', '.join(map(str, choice.shots))} among "
-            f"{', '.join(choice.rows)}."
-        )
     flags = {
         "--dataset": [dataset] if dataset is not None else [],
         "--scale": [f"{scale:g}"] if scale != 1 else [],
@@ -148,96 +280,36 @@ def plan(
         "--device": [device] if device != "auto" else [],
     }
     words = [word for flag, values in flags.items() if values for word in (flag, *values)]
-    return Plan(
+    planned = Plan(
         target=chosen,
-        trials=tuple(trials),
-        times=times,
-        seeds=n_seeds,
+        datasets=chosen.datasets if dataset is None else (dataset,),
+        rows=_part(f"a row of {target}", chosen.rows, rows),
+        shots=_part(f"shots of {target}", chosen.shots, shots),
+        learners=tuple(learners) or chosen.learners[:1],
+        seeds=chosen.seeds if seeds is None else seeds,
         scale=scale,
         schedule=schedule,
-        datasets=choice.datasets,
         device=device,
         command=shlex.join(["adaptask", "reproduce", target, *words]),
-        notes=(
-            *_deviations(chosen, choice, scale, schedule),
-            *_smaller_tasks(full, trials),
-            *chosen.notes,
-            *recipe_notes(trial.config for trial in trials),
-        ),
-        citations=chosen.citations(choice),
     )
-
-
-def _scheduled(trials: Sequence[Arm], schedule: str) -> list[Arm]:
-    """Return the trials with a cosine in the place of constant learning rates, if so wanted."""
-    found = []
-    for trial in trials:
-        config = trial.config
-        if schedule == "cosine" and config.optimiser.schedule == "constant":
-            optimizer = replace(config.optimiser, schedule="cosine")
-            config = replace(config, optimiser=optimizer)
-        found.append(replace(trial, config=config))
-    return found
-
-
-def _sized(trials: Sequence[Arm], scale: float, device: str) -> list[Arm]:
-    """Return the trials at a scale, with tasks that the data can give, on a device."""
-    found = []
-    for trial in trials:
-        n_images = images_per_class(trial.config.data.dataset)
-        config = fitted(scaled(trial.config, scale), n_images)
-        config = replace(config, machine=replace(config.machine, device=device))
-        found.append(replace(trial, config=config))
-    return found
-
-
-def _deviations(target: Target, choice: Choice, scale: float, schedule: str) -> list[str]:
-    """Return what is not as in the paper because the user wants it so."""
-    found = []
-    if foreign := [name for name in choice.datasets if name not in target.datasets]:
-        figures = (
-            "the paper's times are those of its own"
-            if target.times
-            else "the paper has no figures for it"
+    schedules = {trial.config.optimiser.schedule for trial in planned.trials}
+    if schedule == "cosine" and "cosine" not in schedules:
+        raise ArgumentError(
+            f"{target} has no learning rate that the paper leaves constant; leave out --schedule."
         )
-        found.append(
-            f"{foreign[0]} takes the place of {' and '.join(target.datasets)}; {figures}. "
-            "Settings that depend on the dataset are those of CIFAR-FS where the literature has "
-            "none for it."
+    if not planned.trials and not planned.times:
+        raise ArgumentError(
+            f"no row of {target} is left with the shots {', '.join(map(str, planned.shots))} among "
+            f"{', '.join(planned.rows)}."
         )
-    if choice.learners != target.learners[:1]:
-        found.append(
-            f"The paper has {target.learners[0]} in this table, and figures for it alone; here "
-            f"are {', '.join(choice.learners)}."
-        )
-    if schedule == "cosine":
-        found.append("Learning rates that the paper leaves constant fall along half a cosine.")
-    if scale < 1 and target.times:
-        found.append(
-            f"At scale {scale:g}: settings are timed for that share of a minute each, and for a "
-            "second at least."
-        )
-    elif scale < 1:
-        found.append(
-            f"At scale {scale:g}: steps and all that is counted in steps, and episodes, are "
-            f"{scale:g} times those of the paper, but at least {LEAST_STEPS} steps and "
-            f"{LEAST_EPISODES} episodes. Such accuracies are not to be compared with the paper's."
-        )
-    return found
+    return planned
 
 
-def _smaller_tasks(full: Sequence[Arm], trials: Sequence[Arm]) -> list[str]:
-    """Return which tasks had to become smaller because classes have too few images."""
-    found = []
-    for before, after in zip(full, trials, strict=True):
-        old, new = before.config.task, after.config.task
-        if (old.n_shot, old.n_query) != (new.n_shot, new.n_query):
-            found.append(
-                f"{after.config.data.dataset} has too few images per class for training tasks of "
-                f"{old.n_shot} shots and {old.n_query} queries; they have {new.n_shot} and "
-                f"{new.n_query}."
-            )
-    return list(dict.fromkeys(found))
+def _part(what: str, available: Sequence[T], wanted: Sequence[T]) -> tuple[T, ...]:
+    """Return what is wanted of what there is, in its order; all where nothing is named."""
+    for value in wanted:
+        check_choice(what, str(value), [str(known) for known in available])
+    return tuple(value for value in available if value in wanted or not wanted)
 
 
 def default_folder(planned: Plan) -> Path:

@@ -7,8 +7,9 @@ each learner, in `recipes.py`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from adaptask.experiments.config import EveryConfig, SamplerConfig
 from adaptask.experiments.paper.published import (
@@ -19,34 +20,95 @@ from adaptask.experiments.paper.published import (
     TABLE_4,
     TABLE_5,
     TABLE_6,
+    PrintedTable,
+    PrintedTime,
 )
-from adaptask.experiments.paper.target import GCP, UNIFORM, Setting, Target
 from adaptask.experiments.recipes import CONV4_LEARNERS, RESNET12_LEARNERS
+
+UNIFORM = SamplerConfig(name="uniform")
+GCP = SamplerConfig(name="gcp")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is trained for a row, on each dataset and with each number of shots."""
+
+    learner: str
+    backbone: str
+    sampler: SamplerConfig
+    method: str = ""
+    """What the table of the paper calls it, if it has it."""
+
+    @property
+    def model(self) -> str:
+        """Learner and backbone."""
+        return f"{self.learner}-{self.backbone}"
+
+    @property
+    def label(self) -> str:
+        """The sampler in words: `uniform`, `gcp`, `gcp easy`."""
+        strategy = self.sampler.strategy
+        return self.sampler.name + ("" if strategy == "hard" else f" {strategy}")
+
+    def with_learner(self, learner: str) -> Setting:
+        """Return it with another learner; the paper has figures for its own alone."""
+        return self if learner == self.learner else replace(self, learner=learner, method="")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A table or a figure of the paper."""
+
+    name: str
+    number: str
+    """As printed: `Table 1`."""
+    title: str
+    says: str
+    """What the paper says there."""
+    datasets: tuple[str, ...]
+    settings: Mapping[str, tuple[Setting, ...]]
+    """What is trained for each row; a row holds its baseline."""
+    notes: tuple[str, ...]
+    """Where the paper leaves a setting open, which one we took and why; recipes have their own."""
+    shots: tuple[int, ...] = (1, 5)
+    labels: tuple[str, ...] = ("learner", "backbone", "sampler", "dataset", "shots")
+    """What distinguishes the trials in the report."""
+    columns: tuple[str, ...] = ("dataset", "shots")
+    """Labels that stand beside each other."""
+    seeds: int = 3
+    learners: tuple[str, ...] = ()
+    """Learners that can be chosen in place of that of the settings, the paper's first."""
+    table: PrintedTable | None = None
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    """What is not as in the recipe."""
+    times: tuple[PrintedTime, ...] = ()
+    """What is timed rather than trained."""
+
+    @property
+    def rows(self) -> tuple[str, ...]:
+        """What can be chosen of it."""
+        return tuple(self.settings)
 
 
 def _compared(learners: Sequence[str], backbone: str) -> dict[str, tuple[Setting, ...]]:
     """Return a row per learner, with `uniform` and with `gcp`."""
     return {
-        learner: (Setting(learner, backbone, UNIFORM), Setting(learner, backbone, GCP))
+        learner: (
+            Setting(learner, backbone, UNIFORM, METHODS[learner]),
+            Setting(learner, backbone, GCP, f"{METHODS[learner]} with gcp-sampling"),
+        )
         for learner in learners
     }
 
 
-def _methods(learners: Sequence[str]) -> dict[tuple[str, str], str]:
-    """Return what the paper calls learners with `uniform` and with `gcp`."""
-    plain = {(learner, "uniform"): METHODS[learner] for learner in learners}
-    adaptive = {(learner, "gcp"): f"{METHODS[learner]} with gcp-sampling" for learner in learners}
-    return plain | adaptive
-
-
 _STRATEGIES = {
-    "random": UNIFORM,
-    "c": SamplerConfig(name="c"),
-    "easy": replace(GCP, strategy="easy"),
-    "uncertain": replace(GCP, strategy="uncertain"),
-    "hard": GCP,
+    "random": (UNIFORM, "random sampling"),
+    "c": (SamplerConfig(name="c"), "c-sampling with hard class"),
+    "easy": (replace(GCP, strategy="easy"), "gcp-sampling with easy class"),
+    "uncertain": (replace(GCP, strategy="uncertain"), "gcp-sampling with uncertain class"),
+    "hard": (GCP, "gcp-sampling with hard class"),
 }
-"""The rows of Table 4."""
+"""The rows of Table 4, and what they are called there."""
 _VARIED = {
     "alpha": [replace(GCP, alpha=alpha, tau=0.5) for alpha in (0.1, 0.5, 1.0, 2.0, 5.0)],
     "tau": [replace(GCP, alpha=1.0, tau=tau) for tau in (0.1, 0.3, 0.5, 0.7, 0.9)],
@@ -102,12 +164,14 @@ _ALL = (
         says="gcp raises ProtoNet, MetaOptNet-RR and MetaOptNet-SVM on ResNet-12 by 1.0 to 1.8 "
         "points.",
         datasets=("mini-imagenet",),
-        settings=_compared(RESNET12_LEARNERS, "resnet12") | _compared(["maml++"], "conv4"),
-        table=TABLE_1,
-        printed={
-            **_methods([*RESNET12_LEARNERS, "maml++"]),
-            ("maml++", "gcp"): "MAML++, AS (ours)",
+        settings={
+            **_compared(RESNET12_LEARNERS, "resnet12"),
+            "maml++": (
+                Setting("maml++", "conv4", UNIFORM, "MAML++"),
+                Setting("maml++", "conv4", GCP, "MAML++, AS (ours)"),
+            ),
         },
+        table=TABLE_1,
         notes=(
             "The paper compares its MAML++ with the figures of Antoniou et al. here, and with a "
             "replication (50.60 and 68.24) in Table 3.",
@@ -123,7 +187,6 @@ _ALL = (
         datasets=("cifar-fs",),
         settings=_compared(RESNET12_LEARNERS, "resnet12"),
         table=TABLE_2,
-        printed=_methods(RESNET12_LEARNERS),
         notes=(
             "The paper's text speaks of gains of 1.89 and 1.0 points for ProtoNet; its table has "
             "1.9 and 0.3.",
@@ -138,7 +201,6 @@ _ALL = (
         datasets=_BOTH,
         settings=_compared(CONV4_LEARNERS, "conv4"),
         table=TABLE_3,
-        printed=_methods(CONV4_LEARNERS),
         notes=(
             "The rows without gcp are what the paper calls local replications.",
             "MAML++ on CIFAR-FS, 5-shot, stands with other figures in Table 4 (73.36 and 74.58).",
@@ -152,17 +214,13 @@ _ALL = (
         says="Seeking hard pairs helps most, uncertain ones less; c-sampling and easy pairs are "
         "near random sampling.",
         datasets=_BOTH,
-        settings={row: (Setting("maml++", "conv4", s),) for row, s in _STRATEGIES.items()},
+        settings={
+            row: (Setting("maml++", "conv4", sampler, method),)
+            for row, (sampler, method) in _STRATEGIES.items()
+        },
         labels=("learner", "sampler", "dataset", "shots"),
         learners=("maml++", *(name for name in CONV4_LEARNERS if name != "maml++")),
         table=TABLE_4,
-        printed={
-            ("maml++", "uniform"): "random sampling",
-            ("maml++", "c"): "c-sampling with hard class",
-            ("maml++", "gcp easy"): "gcp-sampling with easy class",
-            ("maml++", "gcp uncertain"): "gcp-sampling with uncertain class",
-            ("maml++", "gcp"): "gcp-sampling with hard class",
-        },
         notes=(
             "MAML++ on CIFAR-FS, 5-shot, stands with other figures in Table 3 (73.86 and 73.98).",
             "c-sampling starts from equal weights of 1, not from probabilities, on which Eq. 3 "
@@ -199,7 +257,6 @@ _ALL = (
         datasets=("tiered-imagenet",),
         settings=_compared(RESNET12_LEARNERS, "resnet12"),
         table=TABLE_6,
-        printed=_methods(RESNET12_LEARNERS),
         notes=(
             "Open: settings for tieredImageNet. Those of miniImageNet: 15 shots in training (the "
             "commands that come with MetaOptNet's code have 10) and label smoothing 0.1.",

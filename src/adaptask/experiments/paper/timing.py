@@ -1,18 +1,16 @@
 """The time of a training step, and what gcp adds to it: the paper's Table 5.
 
 For every setting two trainings, one with `uniform` and one with `gcp`, take turns in one process,
-so that both meet the same disturbances. Where a dataset has not been prepared, noise of the shape
-of its images takes its place: times do not depend on what images show.
+so that both meet the same disturbances.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -20,12 +18,15 @@ import torch
 from rich.console import Console
 
 from adaptask.atomic_file import not_written, replace_file
-from adaptask.data import EpisodeSource, glyphs
-from adaptask.data.cache import cache_root, read_meta
-from adaptask.data.images import ImageSet
-from adaptask.data.registry import DATASETS, Benchmark, dataset_folder, is_prepared
-from adaptask.experiments.building import build_parts, open_split
-from adaptask.experiments.config import RunConfig, SamplerConfig, TaskConfig
+from adaptask.data.registry import dataset_folder
+from adaptask.experiments.building import build_trainer
+from adaptask.experiments.config import (
+    EvaluationConfig,
+    EveryConfig,
+    RunConfig,
+    SamplerConfig,
+    TaskConfig,
+)
 from adaptask.experiments.paper.published import PrintedTime
 from adaptask.experiments.paper.reproduction import Plan
 from adaptask.experiments.paper.scaling import fitted, images_per_class
@@ -33,9 +34,8 @@ from adaptask.experiments.recipes import recipe
 from adaptask.experiments.run import resolve_auto
 from adaptask.report.formats import print_table
 from adaptask.report.tables import Cell, Table
-from adaptask.training.graph import GraphEngine
+from adaptask.training.interruption import StopSignals
 from adaptask.training.machine import choose_device
-from adaptask.training.step import TrainingStep
 
 FILE = "times.json"
 FORMAT = 1
@@ -44,91 +44,48 @@ _BLOCK_SECONDS = 0.05
 # The first are launched kernel by kernel, then one is captured: a run is made of those after.
 _STEPS_TO_CAPTURE = 4
 
-Work = Callable[[], object]
 
-
-def build_step(config: RunConfig, device: torch.device) -> Work:
-    """Return what makes one training step of a run, whenever it is called.
-
-    Raises:
-        ArgumentError: If the configuration does not fit the data.
-        DataError: If a class has too few images.
-    """
-    config = resolve_auto(config, device)
-    task, machine = config.task, config.machine
-    source = open_or_noise(config, "train", device, task.n_way, task.n_shot + task.n_query)
-    learner, sampler, optimizer = build_parts(config, source, device)
-    step = TrainingStep(
-        learner,
-        sampler,
-        source,
-        optimizer,
-        n_shot=task.n_shot,
-        n_query=task.n_query,
-        n_tasks=task.n_tasks,
-        accumulate=config.optimiser.accumulate,
-        clip_norm=config.optimiser.clip_norm,
-        precision=machine.precision,
-    )
-    learner.train()
-    # Not compiled: that takes longer than what is measured.
-    engine = GraphEngine(step, engine=machine.engine, report=lambda text: None)
-    numbers = itertools.count()
-    if device.type == "cuda":
-        for _ in range(_STEPS_TO_CAPTURE):
-            engine(next(numbers))
-    return lambda: engine(next(numbers))
-
-
-def open_or_noise(
-    config: RunConfig, split: str, device: torch.device, n_classes: int, n_images: int
-) -> EpisodeSource:
-    """Return a split of the dataset of a run, or noise where it has not been prepared.
+class TimedRun:
+    """A run of which some steps are made to time them; nothing of it is kept.
 
     Args:
         config: Of the run.
-        split: `train`, `val` or `test`.
-        device: Where it is used.
-        n_classes: Of the noise.
-        n_images: Of each class of the noise.
+        device: Where it is computed.
+
+    Raises:
+        ArgumentError: If the configuration does not fit the data.
+        DataError: If the dataset has not been prepared, or a class has too few images.
     """
-    dataset = config.data.dataset
-    if is_prepared(cache_root() / dataset):
-        return open_split(config, split, device)
-    shape = (n_classes * n_images, *_image_shape(dataset))
-    pixels = torch.randint(256, shape, generator=torch.Generator().manual_seed(0))
-    noise = ImageSet(
-        dataset="noise",
-        split="train",
-        images=pixels.to(torch.uint8),
-        class_names=tuple(f"noise-{i}" for i in range(n_classes)),
-        class_starts=torch.arange(n_classes + 1) * n_images,
-    )
-    augmentation = config.data.augmentation if split == "train" else "none"
-    return EpisodeSource(
-        noise, device=device, augmentation=None if augmentation == "default" else augmentation
-    )
 
+    def __init__(self, config: RunConfig, device: torch.device) -> None:
+        config = resolve_auto(config, device)
+        # Not compiled: that takes longer than what is measured.
+        machine = replace(config.machine, compile="no")
+        every = EveryConfig(log=0, validate=0, checkpoint=0, snapshot=0)
+        config = replace(config, machine=machine, every=every)
+        self._device = device
+        self._trainer = build_trainer(config, device, folder=None, display=None)
+        # Signals that are not held back act at once.
+        self._steps = self._trainer.steps(config.steps, StopSignals())
+        if device.type == "cuda":
+            self.step_seconds(_STEPS_TO_CAPTURE)
 
-def _image_shape(dataset: str) -> tuple[int, int, int]:
-    """Return channels, height and width of a dataset's images."""
-    entry = DATASETS.get(dataset)
-    if isinstance(entry, Benchmark):
-        return entry.form.channels, entry.form.height, entry.form.width
-    if dataset == glyphs.NAME:
-        return 1, glyphs.IMAGE_SIZE, glyphs.IMAGE_SIZE
-    channels, height, width = read_meta(dataset_folder(dataset))["image_shape"]
-    return channels, height, width
+    def step_seconds(self, n_steps: int = 1) -> float:
+        """Make steps; return how long they take together, until the device has made them."""
+        start = time.perf_counter()
+        for _ in range(n_steps):
+            while (wait := next(self._steps)) is not None:
+                wait.synchronize()
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return time.perf_counter() - start
 
-
-def seconds(work: Work, device: torch.device, n_times: int = 1) -> float:
-    """Return how long some work takes, done `n_times` in a row, until the device has done it."""
-    start = time.perf_counter()
-    for _ in range(n_times):
-        work()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter() - start
+    def validation_seconds(self) -> float:
+        """Validate; return how long it takes."""
+        assert self._trainer.validation is not None
+        start = time.perf_counter()
+        self._trainer.validation(self._trainer.learner)  # it ends by reading the scores
+        return time.perf_counter() - start
 
 
 @dataclass(frozen=True)
@@ -154,8 +111,13 @@ class Timing:
 def setting_config(printed: PrintedTime, dataset: str, sampler: str) -> RunConfig:
     """Return the run whose steps are timed: one task of 16 queries per class per step."""
     config = recipe("protonet", printed.backbone, dataset, printed.n_shot)
-    task = TaskConfig(n_way=printed.n_way, n_shot=printed.n_shot, n_query=16, n_tasks=1)
-    config = replace(config, task=task, sampler=SamplerConfig(name=sampler))  # type: ignore[arg-type]
+    config = replace(
+        config,
+        steps=10**9,  # more than are ever made
+        task=TaskConfig(n_way=printed.n_way, n_shot=printed.n_shot, n_query=16, n_tasks=1),
+        sampler=SamplerConfig(name=sampler),  # type: ignore[arg-type]
+        evaluation=EvaluationConfig(n_way=2),  # not made, and has fewer classes than training
+    )
     return fitted(config, images_per_class(dataset))
 
 
@@ -166,21 +128,21 @@ def time_setting(
 
     Args:
         printed: A line of Table 5.
-        dataset: Whose images; noise of their shape where it has not been prepared.
+        dataset: Whose images.
         device: Where it is computed.
         budget: Seconds.
 
     Raises:
         ArgumentError: If the dataset has too few classes.
-        DataError: If its classes have too few images.
+        DataError: If it has not been prepared, or its classes have too few images.
     """
-    steps = {
-        sampler: build_step(setting_config(printed, dataset, sampler), device)
+    runs = {
+        sampler: TimedRun(setting_config(printed, dataset, sampler), device)
         for sampler in ("uniform", "gcp")
     }
-    for step in steps.values():
-        seconds(step, device, _STEPS_TO_CAPTURE)
-    once = max(seconds(step, device) for step in steps.values())
+    for run in runs.values():
+        run.step_seconds()  # the first is slower
+    once = max(run.step_seconds() for run in runs.values())
     n_steps = max(1, math.ceil(_BLOCK_SECONDS / once))
     times: dict[str, list[float]] = {"uniform": [], "gcp": []}
     deadline = time.perf_counter() + budget
@@ -188,7 +150,7 @@ def time_setting(
         # The order changes, so that neither always comes after the other.
         order = ("uniform", "gcp") if len(times["gcp"]) % 2 else ("gcp", "uniform")
         for sampler in order:
-            times[sampler].append(seconds(steps[sampler], device, n_steps) / n_steps)
+            times[sampler].append(runs[sampler].step_seconds(n_steps) / n_steps)
     ratios = [a / b for a, b in zip(times["gcp"], times["uniform"], strict=True)]
     low, factor, high = statistics.quantiles(ratios, n=4, method="inclusive")
     uniform, gcp = (statistics.median(times[sampler]) for sampler in ("uniform", "gcp"))
@@ -200,27 +162,26 @@ def time_plan(planned: Plan, folder: Path) -> None:
 
     Raises:
         ArgumentError: If the dataset has too few classes.
-        DataError: If its classes have too few images.
+        DataError: If it has not been prepared, or its classes have too few images.
         TrainingError: If the folder cannot be written.
     """
     console = Console(highlight=False)
     device, (dataset,) = choose_device(planned.device), planned.datasets
-    budget = planned.timing_seconds
+    dataset_folder(dataset)  # refuses one that has not been prepared
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise not_written(folder, error) from error
-    about = math.ceil(len(planned.times) * budget)
+    about = math.ceil(len(planned.times) * planned.timing_seconds)
     console.print(f"{planned.title}, measured on {device} for about {about} s.")
     timings = []
     with console.status("") as status:
         for printed in planned.times:
             status.update(f"timing {printed.name}")
-            timings.append(time_setting(printed, dataset, device, budget=budget))
+            timings.append(time_setting(printed, dataset, device, budget=planned.timing_seconds))
     content = {
         "format": FORMAT,
         "dataset": dataset,
-        "images": "its own" if is_prepared(cache_root() / dataset) else "noise of their shape",
         "device": str(device),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
