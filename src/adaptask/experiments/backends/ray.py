@@ -9,31 +9,37 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
 import socket
+import tempfile
 import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import arg
 
+from adaptask import __version__
 from adaptask.arguments import check_integer
 from adaptask.errors import ArgumentError, TrainingError
 from adaptask.experiments.backends.base import Event, Tell, record_failure
-from adaptask.experiments.config import RunConfig
-from adaptask.report.run import Run
+from adaptask.report.run import PRUNED, Run
 
 if TYPE_CHECKING:
-    from adaptask.experiments.backends.storage import StoredFolder
+    from ray.util.queue import Queue
 
 _SECONDS_BETWEEN_LOOKS = 0.1
 _SECONDS_TO_CONNECT = 5.0
 _SECONDS_TO_SAVE = 60.0
+# File servers take a while to show a file to other machines, and to notice that the machine of a
+# lock is dead.
 _SECONDS_TO_APPEAR = 10.0
-"""File servers take a while to show a file to other machines."""
+_SECONDS_TO_UNLOCK = 120.0
+_CACHE = "ADAPTASK_CACHE"
 
 
 @dataclass(frozen=True)
@@ -80,16 +86,18 @@ class RayBackend:
 
     def __init__(self, options: ClusterOptions, folder: Path, workers: int | None = None) -> None:
         check_integer("retries", options.retries, low=0)
-        if workers is not None:
-            check_integer("workers", workers, low=1)
         gpus = options.gpus_per_run
         if gpus is not None and not 0 <= gpus <= 1:
             raise ArgumentError(
                 f"gpus_per_run must be between 0 and 1, as a run uses one GPU; got {gpus}."
             )
-        self._options, self._folder, self._workers = options, folder.resolve(), workers
-        self._storage = self._stored(self._folder)
-        self._connects = self._is_started_here = False
+        self._options, self._workers = options, workers
+        self._storage = None
+        if options.storage is not None:
+            from adaptask.experiments.backends.storage import StoredFolder
+
+            self._storage = StoredFolder(options.storage, folder.resolve())
+        self._is_connected_here = False
 
     def __enter__(self) -> RayBackend:
         """Connect to the cluster, or start Ray on this machine.
@@ -100,34 +108,40 @@ class RayBackend:
         Raises:
             ArgumentError: If that is not possible.
         """
-        ray, address = _import_ray(), self._options.ray_address
-        self._connects = not ray.is_initialized()
-        if self._connects:
-            address = address or os.environ.get("RAY_ADDRESS") or "local"
-            _connect(address)
-            self._is_started_here = address == "local"
-        elif address is not None:
-            raise ArgumentError("this process is connected to a cluster of Ray; leave out address.")
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        # As Ray will do by default, and announces at length until then.
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        try:
+            import ray
+        except ImportError as error:
+            raise ArgumentError(
+                f"--cluster ray needs the package ray, which cannot be imported ({error}). Install "
+                "it with: pip install 'adaptask[cluster]'"
+            ) from error
+        address = self._options.ray_address
+        if address is not None or not ray.is_initialized():
+            _connect(address or os.environ.get("RAY_ADDRESS") or "local")
+            self._is_connected_here = True
         # Ray prints the death of workers into our display, and has no public way to prevent it.
         ray._private.worker._worker_logs_enabled = False
         return self
 
     def __exit__(self, *_: object) -> None:
         """Disconnect; end Ray if it was started here."""
-        ray = _import_ray()
+        import ray
+
         ray._private.worker._worker_logs_enabled = True
-        if self._connects:
+        if self._is_connected_here:
             ray.shutdown()
 
     def fetch(self) -> None:
         """Copy what the storage has of the study into its folder, if there is a storage.
 
         Raises:
-            TrainingError: If it cannot be read, or could not be written later.
+            TrainingError: If it cannot be read.
         """
         if self._storage is not None:
-            self._storage.check_writable()
-            self._storage.fetch_study()
+            self._storage.fetch()
 
     def upload(self) -> None:
         """Copy the study to the storage, if there is one: its report, and runs that it lacks.
@@ -142,86 +156,61 @@ class RayBackend:
         """Make all runs, see `Backend.run`."""
         import ray
 
-        resources = {run.name: self._resources(run.config) for run in runs}
-        for cpus, gpus in set(resources.values()):
-            self._check_room(cpus, gpus, tell)
+        runs = [replace(run, path=run.path.resolve()) for run in runs]
+        for cpus, gpus in {self._resources(run) for run in runs}:
+            _warn_without_room(cpus, gpus, tell)
         self.upload()
         waiting, failures = deque(runs), {}
         running: dict[Any, Run] = {}
-        begun: set[str] = set()
-        events = _start_events()
+        events = _Events(tell)
         try:
             while waiting or running:
                 while waiting and len(running) < (self._workers or len(runs)):
                     run = waiting.popleft()
-                    running[self._submit(run, *resources[run.name], events)] = run
+                    running[self._submit(run, events)] = run
                 ended, _ = ray.wait(list(running), timeout=_SECONDS_BETWEEN_LOOKS)
-                for event in ray.get(events.take.remote()):
-                    begun.add(event.run)
-                    tell(event)
+                events.pass_on()
                 for task in ended:
                     run = running.pop(task)
                     failure = self._outcome(run, task)
                     if failure is not None:
                         failures[run.name] = failure
-                    if run.name not in begun:
-                        tell(Event("begin", run.name))
-                    tell(Event("end", run.name, text=failure))
+                    events.end(run, failure)
         except BaseException:
             _let_them_save(list(running))
             raise
         finally:
-            ray.kill(events)
+            events.queue.shutdown(force=True)
         return failures
 
-    def _stored(self, path: Path) -> StoredFolder | None:
-        """Return a folder of the study with its copy in the storage, if there is one."""
-        from adaptask.experiments.backends.storage import StoredFolder
+    def _resources(self, run: Run) -> tuple[int, float]:
+        """Return the CPUs and GPUs for which a run asks."""
+        import ray
 
-        if self._options.storage is None:
-            return None
-        url, below = self._options.storage.rstrip("/"), path.resolve().relative_to(self._folder)
-        return StoredFolder(f"{url}/{below.as_posix()}".removesuffix("/."), path)
-
-    def _resources(self, config: RunConfig) -> tuple[float, float]:
-        """Return the CPUs and GPUs of a run."""
-        device, gpus = config.machine.device, self._options.gpus_per_run
-        if device not in ("auto", "cpu", "cuda"):
+        machine, gpus = run.config.machine, self._options.gpus_per_run
+        if machine.device not in ("auto", "cpu", "cuda"):
             raise ArgumentError(
-                f"Ray chooses the GPU of a run: device must be auto, cpu or cuda; got {device!r}."
+                "Ray chooses the GPU of a run: device must be auto, cpu or cuda; got "
+                f"{machine.device!r}."
             )
-        if device == "cpu" and gpus:
-            raise ArgumentError("gpus_per_run plays no part with the device cpu; leave it out.")
-        if device == "cuda" and gpus == 0:
-            raise ArgumentError("the device cuda needs a GPU; gpus_per_run must not be 0.")
-        if gpus is None:
-            has_gpus = _import_ray().cluster_resources().get("GPU", 0) > 0
-            gpus = 1.0 if device == "cuda" or (device == "auto" and has_gpus) else 0.0
-        return float(config.machine.threads or 1), gpus
+        if machine.device == "cpu":
+            gpus = 0.0
+        elif gpus is None:
+            has_gpus = ray.cluster_resources().get("GPU", 0) > 0
+            gpus = 1.0 if machine.device == "cuda" or has_gpus else 0.0
+        return machine.threads or 1, gpus
 
-    def _check_room(self, cpus: float, gpus: float, tell: Tell) -> None:
-        """Refuse a run for which this machine has no room; warn if no machine of a cluster has."""
-        for node in _import_ray().nodes():
-            has = node["Resources"]
-            if node["Alive"] and has.get("CPU", 0) >= cpus and has.get("GPU", 0) >= gpus:
-                return
-        wanted = f"{cpus:g} CPUs and {gpus:g} GPUs for a run"
-        if self._is_started_here:
-            raise ArgumentError(f"this machine does not have {wanted}; ask for less.")
-        text = f"No machine of the cluster has {wanted}; runs wait until one joins."
-        tell(Event("warn", "", text=text))
-
-    def _submit(self, run: Run, cpus: float, gpus: float, events: Any) -> Any:
+    def _submit(self, run: Run, events: _Events) -> Any:
         """Hand a run to Ray; return the task."""
-        from adaptask.experiments.backends import ray_worker
+        import ray
 
-        path, stored = run.path.resolve(), self._stored(run.path)
-        if stored is None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        device, threads = "cuda" if gpus else "cpu", max(1, int(cpus))
-        machine = replace(run.config.machine, device=device, threads=threads)
-        task = _import_ray().remote(ray_worker.make_run)
-        task = task.options(
+        cpus, gpus = self._resources(run)
+        machine = replace(run.config.machine, threads=cpus)
+        if machine.device == "auto":
+            machine = replace(machine, device="cuda" if gpus else "cpu")
+        if self._storage is None:
+            run.path.parent.mkdir(parents=True, exist_ok=True)
+        task = ray.remote(make_run).options(
             name=run.name,
             num_cpus=cpus,
             num_gpus=gpus,
@@ -229,78 +218,71 @@ class RayBackend:
             retry_exceptions=[TrainingError],  # of the machine or the storage, not of the run
         )
         return task.remote(
-            replace(run, config=replace(run.config, machine=machine), path=path),
-            events,
-            url=None if stored is None else stored.url,
-            versions=ray_worker.versions_here(),
-            cache=os.environ.get(ray_worker.CACHE),
+            replace(run, config=replace(run.config, machine=machine)),
+            events.queue,
+            url=None if self._storage is None else self._storage.below(run.path).url,
+            versions=versions_here(),
+            cache=os.environ.get(_CACHE),
         )
 
     def _outcome(self, run: Run, task: Any) -> str | None:
         """Return why a run failed, if it did; see that its results are here."""
-        ray, problem, failure, is_tested = _import_ray(), None, None, False
-        try:
-            failure, is_tested = ray.get(task)
-        except ray.exceptions.RayError as error:
-            problem = TrainingError(_reason(error, self._options.retries))
-        try:
-            if stored := self._stored(run.path):
-                stored.fetch_run(with_checkpoint=False)
-            if is_tested:
-                _wait_for_results(run.path)
-        except TrainingError as error:
-            problem = problem or error
-        if failure is None and problem is not None:
-            failure = record_failure(run, problem)
-        return failure
-
-
-def _import_ray() -> Any:
-    """Return the package ray, without its messages."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # As Ray will do by default, and announces at length until then.
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    try:
         import ray
-    except ImportError as error:
-        raise ArgumentError(
-            f"--cluster ray needs the package ray, which cannot be imported ({error}). Install it "
-            "with: pip install 'adaptask[cluster]'"
-        ) from error
-    return ray
+
+        try:
+            if self._storage is not None:
+                self._storage.below(run.path).fetch()
+            failure: str | None = ray.get(task)
+            if failure is None:
+                _wait_for_results(run.path)
+            return failure
+        except ray.exceptions.RayError as error:
+            cause = getattr(error, "cause", None) or (
+                f"its worker died ({type(error).__name__}), out of memory perhaps, and "
+                f"{self._options.retries} retries are used up. Start the same command again to go "
+                "on."
+            )
+            return record_failure(run, TrainingError(str(cause)))
+        except TrainingError as error:
+            return record_failure(run, error)
 
 
 def _connect(address: str) -> None:
+    import ray
+
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    if address == "local":
-        # Objects of Ray are small here.
-        options |= {"include_dashboard": False, "object_store_memory": 100 * 2**20}
-    elif address != "auto":
-        _check_reachable(address)
     try:
-        _import_ray().init(address=address, **options)
+        if address == "local":
+            # Objects of Ray are small here.
+            options |= {"include_dashboard": False, "object_store_memory": 100 * 2**20}
+        elif address != "auto":
+            # If nobody answers, Ray itself says so only after two minutes.
+            host, _, port = address.rpartition(":")
+            socket.create_connection((host, int(port)), timeout=_SECONDS_TO_CONNECT).close()
+        ray.init(address=address, **options)
     except Exception as error:  # of many kinds
         raise ArgumentError(
-            f"Ray could not be used at {address}: {error}. This machine must belong to the "
-            "cluster, and have its token (RAY_AUTH_MODE, RAY_AUTH_TOKEN) if it asks for one."
+            f"Ray could not be used at {address}: {error}. --ray-address must be HOST:PORT, as "
+            "`ray start --head` shows it on the first machine, or auto, or left out to use this "
+            "machine alone. This machine must belong to the cluster, and have its token "
+            "(RAY_AUTH_MODE, RAY_AUTH_TOKEN) if it asks for one."
         ) from error
 
 
-def _check_reachable(address: str) -> None:
-    """Check that something answers at an address; Ray itself would take two minutes."""
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), timeout=_SECONDS_TO_CONNECT).close()
-    except (OSError, ValueError, OverflowError) as error:
-        raise ArgumentError(
-            f"nobody answers at {address}: {error}. --ray-address must be HOST:PORT, as `ray start "
-            "--head` shows it on the first machine, or auto; leave it out to use this machine."
-        ) from error
+def _warn_without_room(cpus: float, gpus: float, tell: Tell) -> None:
+    """Warn if no machine has room for a run; Ray would wait without a word."""
+    import ray
+
+    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    if not any(has.get("CPU", 0) >= cpus and has.get("GPU", 0) >= gpus for has in machines):
+        text = f"No machine has {cpus:g} CPUs and {gpus:g} GPUs for a run; runs wait for one."
+        tell(Event("warn", "", text=text))
 
 
 def _let_them_save(tasks: list[Any]) -> None:
     """Ask runs to stop after their step, and wait for them; those not begun are dropped."""
-    ray = _import_ray()
+    import ray
+
     for task in reversed(tasks):  # those not begun first, before another makes room for them
         ray.cancel(task, recursive=False)  # interrupts the run, but not what it has to tell
     if tasks:
@@ -310,40 +292,133 @@ def _let_them_save(tasks: list[Any]) -> None:
                 ray.cancel(task, force=True)
 
 
-def _reason(error: Exception, retries: int) -> str:
-    """Return why Ray gave up a run."""
-    if isinstance(cause := getattr(error, "cause", None), TrainingError):
-        return str(cause)
-    if isinstance(error, _import_ray().exceptions.RayTaskError):
-        return str(error).strip().splitlines()[-1]  # the lines before say where
-    return (
-        f"its worker died ({type(error).__name__}), out of memory perhaps, and {retries} retries "
-        "are used up. Start the same command again to go on."
-    )
-
-
 def _wait_for_results(folder: Path) -> None:
     """Wait until the results that a worker has written are seen here."""
-    from adaptask.experiments.run import TEST
-
     deadline = time.monotonic() + _SECONDS_TO_APPEAR
-    while not (folder / TEST).exists():
+    while not any((folder / name).exists() for name in ("test.json", PRUNED)):
         if time.monotonic() > deadline:
             raise TrainingError(
-                f"the run has ended, but {folder / TEST} is not here: the folder is not shared "
+                f"the run has ended, but its result is not in {folder}: the folder is not shared "
                 "with the machine that made it. Choose one that is, with --output, or give "
                 "--storage."
             )
         time.sleep(_SECONDS_BETWEEN_LOOKS)
 
 
-def _start_events() -> Any:
-    """Start the actor that workers tell their events, on this machine."""
-    import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+class _Events:
+    """Passes the events of all workers on.
 
-    from adaptask.experiments.backends.ray_worker import Events
+    Args:
+        tell: Is told them, and of runs that are started again.
+    """
 
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    options = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1}
-    return ray.remote(Events).options(scheduling_strategy=here, **options).remote()
+    def __init__(self, tell: Tell) -> None:
+        import ray
+        from ray.util.queue import Queue
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        # On this machine: no other one that is lost may take it along.
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        self.queue = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here})
+        """What workers put their events into."""
+        self._tell = tell
+        self._begun: set[str] = set()
+        self._restarted: dict[str, str | None] = {}
+
+    def pass_on(self) -> None:
+        """Tell what has come since the last call."""
+        for event in self.queue.get_nowait_batch(self.queue.qsize()):
+            if event.kind == "begin" and event.run in self._begun:
+                self._restarted[event.run] = event.text
+            elif event.kind == "advance" and event.run in self._restarted:
+                where = f"from step {event.step} on {self._restarted.pop(event.run)}"
+                text = f"its worker died; it goes on {where}."
+                self._tell(Event("warn", event.run, text=text))
+            self._begun.add(event.run)
+            self._tell(event)
+
+    def end(self, run: Run, failure: str | None) -> None:
+        """Tell that a run has ended; a worker that could not even begin has told nothing."""
+        if run.name not in self._begun:
+            self._tell(Event("begin", run.name))
+        self._tell(Event("end", run.name, text=failure))
+
+
+# In the workers -----------------------------------------------------------------------------------
+
+
+def make_run(
+    run: Run, queue: Queue, *, url: str | None, versions: str, cache: str | None
+) -> str | None:
+    """Make a run in a worker of Ray, or resume it; return why it failed, if it did.
+
+    Args:
+        run: The run.
+        queue: What its events are put into.
+        url: Of the run in the storage; None: it is in a folder that all machines share.
+        versions: What `versions_here` returns on the machine of the command.
+        cache: Where datasets are, if that was set there.
+
+    Raises:
+        TrainingError: If the machine or the storage cannot be used; Ray tries again.
+    """
+    from adaptask.experiments.backends.interleaved import Interleaved
+    from adaptask.experiments.backends.storage import StoredFolder
+
+    if (found := versions_here()) != versions:
+        raise TrainingError(
+            f"the machine {platform.node()} has {found}, the one that started the study "
+            f"{versions}; install the same on both."
+        )
+    if cache is not None:
+        os.environ[_CACHE] = cache
+    if url is None:
+        if not run.path.parent.is_dir():
+            raise TrainingError(
+                f"the machine {platform.node()} does not see the folder {run.path.parent}. Choose "
+                "one that all machines share, with --output, or give --storage."
+            )
+        _wait_until_unlocked(run.path)
+        return Interleaved().run([run], lambda event: _send(queue, event)).get(run.name)
+    with tempfile.TemporaryDirectory(prefix="adaptask-") as folder:
+        stored = StoredFolder(url, Path(folder) / "run")
+        stored.fetch(with_checkpoints=True)
+
+        def copy_and_tell(event: Event) -> None:
+            try:
+                if event.kind == "advance":
+                    stored.push_checkpoint()
+            except TrainingError as error:
+                text = f"{error} The next checkpoint is tried again."
+                _send(queue, Event("warn", run.name, text=text))
+            _send(queue, event)
+
+        try:
+            return Interleaved().run([replace(run, path=stored.path)], copy_and_tell).get(run.name)
+        finally:
+            stored.push_run()
+
+
+def versions_here() -> str:
+    """Return what must be the same on all machines; builds of torch for CPU and GPU may mix."""
+    return f"adaptask {__version__} and torch {version('torch').partition('+')[0]}"
+
+
+def _send(queue: Queue, event: Event) -> None:
+    if event.kind == "begin":
+        event = replace(event, text=platform.node())
+    if event.kind != "end":  # the command tells that, as Ray may start the run again
+        # While `ray.get` waits, as in `queue.put`, Ray would give the CPUs and GPUs of this run to
+        # another one.
+        queue.actor.put_nowait.remote(event).future().result()
+
+
+def _wait_until_unlocked(folder: Path) -> None:
+    """Wait for the lock of a run whose worker died; the run itself says if it stays locked."""
+    from adaptask.training.run_folder import LOCK, FolderLock
+
+    deadline = time.monotonic() + _SECONDS_TO_UNLOCK
+    while folder.is_dir() and time.monotonic() < deadline:
+        with suppress(TrainingError), FolderLock(folder / LOCK).held():
+            return
+        time.sleep(0.5)
