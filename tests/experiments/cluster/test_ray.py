@@ -291,15 +291,16 @@ def test_a_run_for_which_no_machine_has_room_is_told_of():
     assert "No machine has 64 CPUs and 0 GPUs" in event.text
 
 
-def test_a_folder_that_is_not_shared_is_told_of(tiny_config, tmp_path, monkeypatch):
+def test_a_folder_that_is_not_shared_is_told_of(tiny_config, tmp_path):
+    import ray
+
     job = planned("run", tiny_config, tmp_path / "study" / "run")
     options = {"url": None, "versions": ray_backend.versions_here(), "cache": None}
     with pytest.raises(TrainingError, match=r"does not see the folder .*--storage"):
         ray_backend.make_run(job, None, **options)
     # A run that has ended elsewhere is not taken for one that is here.
-    monkeypatch.setattr(ray_backend, "_SECONDS_TO_APPEAR", 0.2)
-    with pytest.raises(TrainingError, match="is not shared with the machine"):
-        ray_backend._wait_for_results(job.path)
+    failure = RAY.backend(tmp_path / "study")._outcome(job, ray.put(None))
+    assert "is not shared with the machine" in failure
 
 
 def test_a_lock_is_waited_for(tmp_path, monkeypatch):

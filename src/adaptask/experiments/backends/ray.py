@@ -35,10 +35,8 @@ if TYPE_CHECKING:
 _SECONDS_BETWEEN_LOOKS = 0.1
 _SECONDS_TO_CONNECT = 5.0
 _SECONDS_TO_SAVE = 60.0
-# File servers take a while to show a file to other machines, and to notice that the machine of a
-# lock is dead.
-_SECONDS_TO_APPEAR = 10.0
 _SECONDS_TO_UNLOCK = 120.0
+"""File servers take a while to notice that the machine of a lock is dead."""
 _CACHE = "ADAPTASK_CACHE"
 
 
@@ -162,25 +160,28 @@ class RayBackend:
         self.upload()
         waiting, failures = deque(runs), {}
         running: dict[Any, Run] = {}
-        events = _Events(tell)
+        begun: dict[str, bool] = {}
+        queue = _open_queue()
         try:
             while waiting or running:
                 while waiting and len(running) < (self._workers or len(runs)):
                     run = waiting.popleft()
-                    running[self._submit(run, events)] = run
+                    running[self._submit(run, queue)] = run
                 ended, _ = ray.wait(list(running), timeout=_SECONDS_BETWEEN_LOOKS)
-                events.pass_on()
+                _pass_on(queue, begun, tell)
                 for task in ended:
                     run = running.pop(task)
                     failure = self._outcome(run, task)
                     if failure is not None:
                         failures[run.name] = failure
-                    events.end(run, failure)
+                    if run.name not in begun:
+                        tell(Event("begin", run.name))
+                    tell(Event("end", run.name, text=failure))
         except BaseException:
             _let_them_save(list(running))
             raise
         finally:
-            events.queue.shutdown(force=True)
+            queue.shutdown(force=True)
         return failures
 
     def _resources(self, run: Run) -> tuple[int, float]:
@@ -200,7 +201,7 @@ class RayBackend:
             gpus = 1.0 if machine.device == "cuda" or has_gpus else 0.0
         return machine.threads or 1, gpus
 
-    def _submit(self, run: Run, events: _Events) -> Any:
+    def _submit(self, run: Run, queue: Queue) -> Any:
         """Hand a run to Ray; return the task."""
         import ray
 
@@ -219,7 +220,7 @@ class RayBackend:
         )
         return task.remote(
             replace(run, config=replace(run.config, machine=machine)),
-            events.queue,
+            queue,
             url=None if self._storage is None else self._storage.below(run.path).url,
             versions=versions_here(),
             cache=os.environ.get(_CACHE),
@@ -233,9 +234,6 @@ class RayBackend:
             if self._storage is not None:
                 self._storage.below(run.path).fetch()
             failure: str | None = ray.get(task)
-            if failure is None:
-                _wait_for_results(run.path)
-            return failure
         except ray.exceptions.RayError as error:
             cause = getattr(error, "cause", None) or (
                 f"its worker died ({type(error).__name__}), out of memory perhaps, and "
@@ -245,6 +243,15 @@ class RayBackend:
             return record_failure(run, TrainingError(str(cause)))
         except TrainingError as error:
             return record_failure(run, error)
+        if failure is None and not any(
+            (run.path / name).exists() for name in ("test.json", PRUNED)
+        ):
+            return (
+                f"its result is not in {run.path}: the folder is not shared with the machine that "
+                "made it. Choose one that is, with --output, or give --storage. Where it is shared "
+                "and the result only late, start the same command again."
+            )
+        return failure
 
 
 def _connect(address: str) -> None:
@@ -286,62 +293,36 @@ def _let_them_save(tasks: list[Any]) -> None:
     for task in reversed(tasks):  # those not begun first, before another makes room for them
         ray.cancel(task, recursive=False)  # interrupts the run, but not what it has to tell
     if tasks:
-        _, late = ray.wait(tasks, num_returns=len(tasks), timeout=_SECONDS_TO_SAVE)
-        for task in late:
-            with suppress(ray.exceptions.RayError):
-                ray.cancel(task, force=True)
+        ray.wait(tasks, num_returns=len(tasks), timeout=_SECONDS_TO_SAVE)
 
 
-def _wait_for_results(folder: Path) -> None:
-    """Wait until the results that a worker has written are seen here."""
-    deadline = time.monotonic() + _SECONDS_TO_APPEAR
-    while not any((folder / name).exists() for name in ("test.json", PRUNED)):
-        if time.monotonic() > deadline:
-            raise TrainingError(
-                f"the run has ended, but its result is not in {folder}: the folder is not shared "
-                "with the machine that made it. Choose one that is, with --output, or give "
-                "--storage."
-            )
-        time.sleep(_SECONDS_BETWEEN_LOOKS)
+def _open_queue() -> Queue:
+    """Return what workers put their events into."""
+    import ray
+    from ray.util.queue import Queue
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    # On this machine: no other one that is lost may take it along.
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    return Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here})
 
 
-class _Events:
-    """Passes the events of all workers on.
+def _pass_on(queue: Queue, begun: dict[str, bool], tell: Tell) -> None:
+    """Tell the events of all workers, and where runs go on that were started again.
 
     Args:
-        tell: Is told them, and of runs that are started again.
+        queue: The events, each with the name of the machine.
+        begun: The runs that have begun, and whether they were since started again.
+        tell: Is told the events.
     """
-
-    def __init__(self, tell: Tell) -> None:
-        import ray
-        from ray.util.queue import Queue
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        # On this machine: no other one that is lost may take it along.
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        self.queue = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here})
-        """What workers put their events into."""
-        self._tell = tell
-        self._begun: set[str] = set()
-        self._restarted: dict[str, str | None] = {}
-
-    def pass_on(self) -> None:
-        """Tell what has come since the last call."""
-        for event in self.queue.get_nowait_batch(self.queue.qsize()):
-            if event.kind == "begin" and event.run in self._begun:
-                self._restarted[event.run] = event.text
-            elif event.kind == "advance" and event.run in self._restarted:
-                where = f"from step {event.step} on {self._restarted.pop(event.run)}"
-                text = f"its worker died; it goes on {where}."
-                self._tell(Event("warn", event.run, text=text))
-            self._begun.add(event.run)
-            self._tell(event)
-
-    def end(self, run: Run, failure: str | None) -> None:
-        """Tell that a run has ended; a worker that could not even begin has told nothing."""
-        if run.name not in self._begun:
-            self._tell(Event("begin", run.name))
-        self._tell(Event("end", run.name, text=failure))
+    for machine, event in queue.get_nowait_batch(queue.qsize()):
+        if event.kind == "begin":
+            begun[event.run] = event.run in begun
+        elif event.kind == "advance" and begun[event.run]:
+            begun[event.run] = False
+            text = f"its worker died; it goes on from step {event.step} on {machine}."
+            tell(Event("warn", event.run, text=text))
+        tell(event)
 
 
 # In the workers -----------------------------------------------------------------------------------
@@ -379,22 +360,21 @@ def make_run(
                 "one that all machines share, with --output, or give --storage."
             )
         _wait_until_unlocked(run.path)
-        return Interleaved().run([run], lambda event: _send(queue, event)).get(run.name)
+        return Interleaved().run([run], lambda event: _send(event, queue)).get(run.name)
     with tempfile.TemporaryDirectory(prefix="adaptask-") as folder:
         stored = StoredFolder(url, Path(folder) / "run")
         stored.fetch(with_checkpoints=True)
 
-        def copy_and_tell(event: Event) -> None:
+        def copy_and_send(event: Event) -> None:
             try:
-                if event.kind == "advance":
-                    stored.push_checkpoint()
+                stored.push_checkpoint()
             except TrainingError as error:
                 text = f"{error} The next checkpoint is tried again."
-                _send(queue, Event("warn", run.name, text=text))
-            _send(queue, event)
+                _send(Event("warn", run.name, text=text), queue)
+            _send(event, queue)
 
         try:
-            return Interleaved().run([replace(run, path=stored.path)], copy_and_tell).get(run.name)
+            return Interleaved().run([replace(run, path=stored.path)], copy_and_send).get(run.name)
         finally:
             stored.push_run()
 
@@ -404,13 +384,11 @@ def versions_here() -> str:
     return f"adaptask {__version__} and torch {version('torch').partition('+')[0]}"
 
 
-def _send(queue: Queue, event: Event) -> None:
-    if event.kind == "begin":
-        event = replace(event, text=platform.node())
+def _send(event: Event, queue: Queue) -> None:
     if event.kind != "end":  # the command tells that, as Ray may start the run again
         # While `ray.get` waits, as in `queue.put`, Ray would give the CPUs and GPUs of this run to
         # another one.
-        queue.actor.put_nowait.remote(event).future().result()
+        queue.actor.put_nowait.remote((platform.node(), event)).future().result()
 
 
 def _wait_until_unlocked(folder: Path) -> None:
