@@ -259,7 +259,8 @@ def test_resources_follow_the_run(local_ray, tmp_path, monkeypatch):
         monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 2, "GPU": there})
         config = RunConfig(machine=MachineConfig(device=device, threads=threads))
         run = planned("run", config, tmp_path / "run")
-        return replace(RAY, gpus_per_run=gpus).backend(tmp_path)._resources(run)
+        backend = replace(RAY, gpus_per_run=gpus).backend(tmp_path)
+        return backend._resources(backend._placed(run))
 
     assert resources("cpu", there=4) == (1, 0)
     assert resources("auto") == (1, 0)

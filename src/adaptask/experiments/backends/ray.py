@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from tyro.conf import arg
 
@@ -28,9 +28,6 @@ from adaptask.arguments import check_integer
 from adaptask.errors import ArgumentError, TrainingError
 from adaptask.experiments.backends.base import Event, Tell, record_failure
 from adaptask.report.run import PRUNED, Run
-
-if TYPE_CHECKING:
-    from ray.util.queue import Queue
 
 _SECONDS_BETWEEN_LOOKS = 0.1
 _SECONDS_TO_CONNECT = 5.0
@@ -106,17 +103,7 @@ class RayBackend:
         Raises:
             ArgumentError: If that is not possible.
         """
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        # As Ray will do by default, and announces at length until then.
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        try:
-            import ray
-        except ImportError as error:
-            raise ArgumentError(
-                f"--cluster ray needs the package ray, which cannot be imported ({error}). Install "
-                "it with: pip install 'adaptask[cluster]'"
-            ) from error
-        address = self._options.ray_address
+        ray, address = _import_ray(), self._options.ray_address
         if address is not None or not ray.is_initialized():
             _connect(address or os.environ.get("RAY_ADDRESS") or "local")
             self._is_connected_here = True
@@ -126,35 +113,25 @@ class RayBackend:
 
     def __exit__(self, *_: object) -> None:
         """Disconnect; end Ray if it was started here."""
-        import ray
-
+        ray = _import_ray()
         ray._private.worker._worker_logs_enabled = True
         if self._is_connected_here:
             ray.shutdown()
 
     def fetch(self) -> None:
-        """Copy what the storage has of the study into its folder, if there is a storage.
-
-        Raises:
-            TrainingError: If it cannot be read.
-        """
+        """Copy what the storage has of the study into its folder, if there is a storage."""
         if self._storage is not None:
             self._storage.fetch()
 
     def upload(self) -> None:
-        """Copy the study to the storage, if there is one: its report, and runs that it lacks.
-
-        Raises:
-            TrainingError: If it cannot be written.
-        """
+        """Copy the study to the storage, if there is one: its report, and runs that it lacks."""
         if self._storage is not None:
             self._storage.push_study()
 
     def run(self, runs: Sequence[Run], tell: Tell) -> dict[str, str]:
         """Make all runs, see `Backend.run`."""
-        import ray
-
-        runs = [replace(run, path=run.path.resolve()) for run in runs]
+        ray = _import_ray()
+        runs = [self._placed(run) for run in runs]
         for cpus, gpus in {self._resources(run) for run in runs}:
             _warn_without_room(cpus, gpus, tell)
         self.upload()
@@ -184,31 +161,32 @@ class RayBackend:
             queue.shutdown(force=True)
         return failures
 
-    def _resources(self, run: Run) -> tuple[int, float]:
-        """Return the CPUs and GPUs for which a run asks."""
-        import ray
-
+    def _placed(self, run: Run) -> Run:
+        """Return a run with its kind of device and its threads, whichever machine it will get."""
+        ray = _import_ray()
         machine, gpus = run.config.machine, self._options.gpus_per_run
         if machine.device not in ("auto", "cpu", "cuda"):
             raise ArgumentError(
                 "Ray chooses the GPU of a run: device must be auto, cpu or cuda; got "
                 f"{machine.device!r}."
             )
-        if machine.device == "cpu":
-            gpus = 0.0
-        elif gpus is None:
-            has_gpus = ray.cluster_resources().get("GPU", 0) > 0
-            gpus = 1.0 if machine.device == "cuda" or has_gpus else 0.0
-        return machine.threads or 1, gpus
-
-    def _submit(self, run: Run, queue: Queue) -> Any:
-        """Hand a run to Ray; return the task."""
-        import ray
-
-        cpus, gpus = self._resources(run)
-        machine = replace(run.config.machine, threads=cpus)
         if machine.device == "auto":
+            gpus = ray.cluster_resources().get("GPU", 0) if gpus is None else gpus
             machine = replace(machine, device="cuda" if gpus else "cpu")
+        config = replace(run.config, machine=replace(machine, threads=machine.threads or 1))
+        return replace(run, config=config, path=run.path.resolve())
+
+    def _resources(self, run: Run) -> tuple[int, float]:
+        """Return the CPUs and GPUs for which a run asks."""
+        machine, gpus = run.config.machine, self._options.gpus_per_run
+        if machine.device == "cpu":
+            return machine.threads, 0.0
+        return machine.threads, 1.0 if gpus is None else gpus
+
+    def _submit(self, run: Run, queue: Any) -> Any:
+        """Hand a run to Ray; return the task."""
+        ray = _import_ray()
+        cpus, gpus = self._resources(run)
         if self._storage is None:
             run.path.parent.mkdir(parents=True, exist_ok=True)
         task = ray.remote(make_run).options(
@@ -219,7 +197,7 @@ class RayBackend:
             retry_exceptions=[TrainingError],  # of the machine or the storage, not of the run
         )
         return task.remote(
-            replace(run, config=replace(run.config, machine=machine)),
+            run,
             queue,
             url=None if self._storage is None else self._storage.below(run.path).url,
             versions=versions_here(),
@@ -228,24 +206,23 @@ class RayBackend:
 
     def _outcome(self, run: Run, task: Any) -> str | None:
         """Return why a run failed, if it did; see that its results are here."""
-        import ray
-
+        ray = _import_ray()
         try:
             if self._storage is not None:
                 self._storage.below(run.path).fetch()
             failure: str | None = ray.get(task)
         except ray.exceptions.RayError as error:
-            cause = getattr(error, "cause", None) or (
+            death = (
                 f"its worker died ({type(error).__name__}), out of memory perhaps, and "
                 f"{self._options.retries} retries are used up. Start the same command again to go "
                 "on."
             )
-            return record_failure(run, TrainingError(str(cause)))
+            # What a worker itself has raised has a cause.
+            return record_failure(run, TrainingError(str(getattr(error, "cause", death))))
         except TrainingError as error:
             return record_failure(run, error)
-        if failure is None and not any(
-            (run.path / name).exists() for name in ("test.json", PRUNED)
-        ):
+        is_here = run.is_finished or (run.path / PRUNED).exists()
+        if failure is None and not is_here:
             return (
                 f"its result is not in {run.path}: the folder is not shared with the machine that "
                 "made it. Choose one that is, with --output, or give --storage. Where it is shared "
@@ -254,9 +231,23 @@ class RayBackend:
         return failure
 
 
-def _connect(address: str) -> None:
-    import ray
+def _import_ray() -> Any:
+    """Return the package ray, without its messages."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # As Ray will do by default, and announces at length until then.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        import ray
+    except ImportError as error:
+        raise ArgumentError(
+            f"--cluster ray needs the package ray, which cannot be imported ({error}). Install it "
+            "with: pip install 'adaptask[cluster]'"
+        ) from error
+    return ray
 
+
+def _connect(address: str) -> None:
+    ray = _import_ray()
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
         if address == "local":
@@ -278,8 +269,7 @@ def _connect(address: str) -> None:
 
 def _warn_without_room(cpus: float, gpus: float, tell: Tell) -> None:
     """Warn if no machine has room for a run; Ray would wait without a word."""
-    import ray
-
+    ray = _import_ray()
     machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     if not any(has.get("CPU", 0) >= cpus and has.get("GPU", 0) >= gpus for has in machines):
         text = f"No machine has {cpus:g} CPUs and {gpus:g} GPUs for a run; runs wait for one."
@@ -288,26 +278,26 @@ def _warn_without_room(cpus: float, gpus: float, tell: Tell) -> None:
 
 def _let_them_save(tasks: list[Any]) -> None:
     """Ask runs to stop after their step, and wait for them; those not begun are dropped."""
-    import ray
-
+    ray = _import_ray()
     for task in reversed(tasks):  # those not begun first, before another makes room for them
         ray.cancel(task, recursive=False)  # interrupts the run, but not what it has to tell
     if tasks:
         ray.wait(tasks, num_returns=len(tasks), timeout=_SECONDS_TO_SAVE)
 
 
-def _open_queue() -> Queue:
-    """Return what workers put their events into."""
-    import ray
+def _open_queue() -> Any:
+    """Return the `Queue` of Ray that workers put their events into."""
     from ray.util.queue import Queue
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     # On this machine: no other one that is lost may take it along.
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    return Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here})
+    node = _import_ray().get_runtime_context().get_node_id()
+    here = NodeAffinitySchedulingStrategy(node, soft=False)
+    options = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1}
+    return Queue(actor_options={"scheduling_strategy": here, **options})
 
 
-def _pass_on(queue: Queue, begun: dict[str, bool], tell: Tell) -> None:
+def _pass_on(queue: Any, begun: dict[str, bool], tell: Tell) -> None:
     """Tell the events of all workers, and where runs go on that were started again.
 
     Args:
@@ -329,7 +319,7 @@ def _pass_on(queue: Queue, begun: dict[str, bool], tell: Tell) -> None:
 
 
 def make_run(
-    run: Run, queue: Queue, *, url: str | None, versions: str, cache: str | None
+    run: Run, queue: Any, *, url: str | None, versions: str, cache: str | None
 ) -> str | None:
     """Make a run in a worker of Ray, or resume it; return why it failed, if it did.
 
@@ -384,7 +374,7 @@ def versions_here() -> str:
     return f"adaptask {__version__} and torch {version('torch').partition('+')[0]}"
 
 
-def _send(event: Event, queue: Queue) -> None:
+def _send(event: Event, queue: Any) -> None:
     if event.kind != "end":  # the command tells that, as Ray may start the run again
         # While `ray.get` waits, as in `queue.put`, Ray would give the CPUs and GPUs of this run to
         # another one.
