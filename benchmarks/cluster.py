@@ -8,14 +8,14 @@ study and ended after it; and Ray as it is on a cluster, where it runs already a
 been used before. All times are those of a whole study, processes that start and import torch
 included. Results are compared too: they must be the same to the bit.
 
-On two idle cores, three rounds of 100 steps a run, seconds a study:
+On two idle cores, three rounds of 100 steps per run, seconds per study:
 
                       median    range          to the own pool, median of rounds
     own pool            10.0     9.7 to 10.8   1.00
     Ray, started        14.3    14.3 to 14.7   1.42
     Ray, running         7.4     7.3 to 7.7    0.74
 
-Starting Ray costs four seconds a study. A cluster that runs spares the start of processes and the
+Starting Ray costs four seconds per study. A cluster that runs spares the start of processes and the
 import of torch.
 """
 
@@ -99,7 +99,7 @@ def compare(steps: int, rounds: int) -> None:
                 seconds, results = timed(through_ray, steps)
             assert results == expected
             times[name].append(seconds)
-    print(f"\n{steps} steps a run".ljust(24), "   median    range         to the own pool")
+    print(f"\n{steps} steps per run".ljust(24), "   median    range         to the own pool")
     show(times)
 
 

@@ -27,7 +27,7 @@ def test_an_address_where_nobody_answers_is_refused_soon(tmp_path, monkeypatch):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     start = time.monotonic()
-    with pytest.raises(ArgumentError, match=r"nobody answers at .*ray start --head"):
+    with pytest.raises(ArgumentError, match=r"could not be used at .*ray start --head"):
         enter(tmp_path, ray_address=f"127.0.0.1:{port}")
     assert time.monotonic() - start < 6
 
@@ -37,12 +37,6 @@ def test_what_is_no_address_is_refused(tmp_path, address, monkeypatch):
     monkeypatch.setattr("ray.is_initialized", lambda: False)
     with pytest.raises(ArgumentError, match="must be HOST:PORT"):
         enter(tmp_path, ray_address=address)
-
-
-def test_an_address_is_refused_where_the_process_is_connected(tmp_path, monkeypatch):
-    monkeypatch.setattr("ray.is_initialized", lambda: True)
-    with pytest.raises(ArgumentError, match="leave out address"):
-        enter(tmp_path, ray_address="auto")
 
 
 @pytest.mark.parametrize(

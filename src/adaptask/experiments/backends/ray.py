@@ -9,31 +9,32 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
 import socket
+import tempfile
 import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
+from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from tyro.conf import arg
 
+from adaptask import __version__
 from adaptask.arguments import check_integer
 from adaptask.errors import ArgumentError, TrainingError
 from adaptask.experiments.backends.base import Event, Tell, record_failure
-from adaptask.experiments.config import RunConfig
-from adaptask.report.run import Run
-
-if TYPE_CHECKING:
-    from adaptask.experiments.backends.storage import StoredFolder
+from adaptask.report.run import PRUNED, Run
 
 _SECONDS_BETWEEN_LOOKS = 0.1
 _SECONDS_TO_CONNECT = 5.0
 _SECONDS_TO_SAVE = 60.0
-_SECONDS_TO_APPEAR = 10.0
-"""File servers take a while to show a file to other machines."""
+_SECONDS_TO_UNLOCK = 120.0
+"""File servers take a while to notice that the machine of a lock is dead."""
+_CACHE = "ADAPTASK_CACHE"
 
 
 @dataclass(frozen=True)
@@ -80,16 +81,18 @@ class RayBackend:
 
     def __init__(self, options: ClusterOptions, folder: Path, workers: int | None = None) -> None:
         check_integer("retries", options.retries, low=0)
-        if workers is not None:
-            check_integer("workers", workers, low=1)
         gpus = options.gpus_per_run
         if gpus is not None and not 0 <= gpus <= 1:
             raise ArgumentError(
                 f"gpus_per_run must be between 0 and 1, as a run uses one GPU; got {gpus}."
             )
-        self._options, self._folder, self._workers = options, folder.resolve(), workers
-        self._storage = self._stored(self._folder)
-        self._connects = self._is_started_here = False
+        self._options, self._workers = options, workers
+        self._storage = None
+        if options.storage is not None:
+            from adaptask.experiments.backends.storage import StoredFolder
+
+            self._storage = StoredFolder(options.storage, folder.resolve())
+        self._is_connected_here = False
 
     def __enter__(self) -> RayBackend:
         """Connect to the cluster, or start Ray on this machine.
@@ -101,13 +104,9 @@ class RayBackend:
             ArgumentError: If that is not possible.
         """
         ray, address = _import_ray(), self._options.ray_address
-        self._connects = not ray.is_initialized()
-        if self._connects:
-            address = address or os.environ.get("RAY_ADDRESS") or "local"
-            _connect(address)
-            self._is_started_here = address == "local"
-        elif address is not None:
-            raise ArgumentError("this process is connected to a cluster of Ray; leave out address.")
+        if address is not None or not ray.is_initialized():
+            _connect(address or os.environ.get("RAY_ADDRESS") or "local")
+            self._is_connected_here = True
         # Ray prints the death of workers into our display, and has no public way to prevent it.
         ray._private.worker._worker_logs_enabled = False
         return self
@@ -116,49 +115,37 @@ class RayBackend:
         """Disconnect; end Ray if it was started here."""
         ray = _import_ray()
         ray._private.worker._worker_logs_enabled = True
-        if self._connects:
+        if self._is_connected_here:
             ray.shutdown()
 
     def fetch(self) -> None:
-        """Copy what the storage has of the study into its folder, if there is a storage.
-
-        Raises:
-            TrainingError: If it cannot be read, or could not be written later.
-        """
+        """Copy what the storage has of the study into its folder, if there is a storage."""
         if self._storage is not None:
-            self._storage.check_writable()
-            self._storage.fetch_study()
+            self._storage.fetch()
 
     def upload(self) -> None:
-        """Copy the study to the storage, if there is one: its report, and runs that it lacks.
-
-        Raises:
-            TrainingError: If it cannot be written.
-        """
+        """Copy the study to the storage, if there is one: its report, and runs that it lacks."""
         if self._storage is not None:
             self._storage.push_study()
 
     def run(self, runs: Sequence[Run], tell: Tell) -> dict[str, str]:
         """Make all runs, see `Backend.run`."""
-        import ray
-
-        resources = {run.name: self._resources(run.config) for run in runs}
-        for cpus, gpus in set(resources.values()):
-            self._check_room(cpus, gpus, tell)
+        ray = _import_ray()
+        runs = [self._placed(run) for run in runs]
+        for cpus, gpus in {self._resources(run) for run in runs}:
+            _warn_without_room(cpus, gpus, tell)
         self.upload()
         waiting, failures = deque(runs), {}
         running: dict[Any, Run] = {}
-        begun: set[str] = set()
-        events = _start_events()
+        begun: dict[str, bool] = {}
+        queue = _open_queue()
         try:
             while waiting or running:
                 while waiting and len(running) < (self._workers or len(runs)):
                     run = waiting.popleft()
-                    running[self._submit(run, *resources[run.name], events)] = run
+                    running[self._submit(run, queue)] = run
                 ended, _ = ray.wait(list(running), timeout=_SECONDS_BETWEEN_LOOKS)
-                for event in ray.get(events.take.remote()):
-                    begun.add(event.run)
-                    tell(event)
+                _pass_on(queue, begun, tell)
                 for task in ended:
                     run = running.pop(task)
                     failure = self._outcome(run, task)
@@ -171,57 +158,38 @@ class RayBackend:
             _let_them_save(list(running))
             raise
         finally:
-            ray.kill(events)
+            queue.shutdown(force=True)
         return failures
 
-    def _stored(self, path: Path) -> StoredFolder | None:
-        """Return a folder of the study with its copy in the storage, if there is one."""
-        from adaptask.experiments.backends.storage import StoredFolder
-
-        if self._options.storage is None:
-            return None
-        url, below = self._options.storage.rstrip("/"), path.resolve().relative_to(self._folder)
-        return StoredFolder(f"{url}/{below.as_posix()}".removesuffix("/."), path)
-
-    def _resources(self, config: RunConfig) -> tuple[float, float]:
-        """Return the CPUs and GPUs of a run."""
-        device, gpus = config.machine.device, self._options.gpus_per_run
-        if device not in ("auto", "cpu", "cuda"):
+    def _placed(self, run: Run) -> Run:
+        """Return a run with its kind of device and its threads, whichever machine it will get."""
+        ray = _import_ray()
+        machine, gpus = run.config.machine, self._options.gpus_per_run
+        if machine.device not in ("auto", "cpu", "cuda"):
             raise ArgumentError(
-                f"Ray chooses the GPU of a run: device must be auto, cpu or cuda; got {device!r}."
+                "Ray chooses the GPU of a run: device must be auto, cpu or cuda; got "
+                f"{machine.device!r}."
             )
-        if device == "cpu" and gpus:
-            raise ArgumentError("gpus_per_run plays no part with the device cpu; leave it out.")
-        if device == "cuda" and gpus == 0:
-            raise ArgumentError("the device cuda needs a GPU; gpus_per_run must not be 0.")
-        if gpus is None:
-            has_gpus = _import_ray().cluster_resources().get("GPU", 0) > 0
-            gpus = 1.0 if device == "cuda" or (device == "auto" and has_gpus) else 0.0
-        return float(config.machine.threads or 1), gpus
+        if machine.device == "auto":
+            gpus = ray.cluster_resources().get("GPU", 0) if gpus is None else gpus
+            machine = replace(machine, device="cuda" if gpus else "cpu")
+        config = replace(run.config, machine=replace(machine, threads=machine.threads or 1))
+        return replace(run, config=config, path=run.path.resolve())
 
-    def _check_room(self, cpus: float, gpus: float, tell: Tell) -> None:
-        """Refuse a run for which this machine has no room; warn if no machine of a cluster has."""
-        for node in _import_ray().nodes():
-            has = node["Resources"]
-            if node["Alive"] and has.get("CPU", 0) >= cpus and has.get("GPU", 0) >= gpus:
-                return
-        wanted = f"{cpus:g} CPUs and {gpus:g} GPUs for a run"
-        if self._is_started_here:
-            raise ArgumentError(f"this machine does not have {wanted}; ask for less.")
-        text = f"No machine of the cluster has {wanted}; runs wait until one joins."
-        tell(Event("warn", "", text=text))
+    def _resources(self, run: Run) -> tuple[int, float]:
+        """Return the CPUs and GPUs for which a run asks."""
+        machine, gpus = run.config.machine, self._options.gpus_per_run
+        if machine.device == "cpu":
+            return machine.threads, 0.0
+        return machine.threads, 1.0 if gpus is None else gpus
 
-    def _submit(self, run: Run, cpus: float, gpus: float, events: Any) -> Any:
+    def _submit(self, run: Run, queue: Any) -> Any:
         """Hand a run to Ray; return the task."""
-        from adaptask.experiments.backends import ray_worker
-
-        path, stored = run.path.resolve(), self._stored(run.path)
-        if stored is None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        device, threads = "cuda" if gpus else "cpu", max(1, int(cpus))
-        machine = replace(run.config.machine, device=device, threads=threads)
-        task = _import_ray().remote(ray_worker.make_run)
-        task = task.options(
+        ray = _import_ray()
+        cpus, gpus = self._resources(run)
+        if self._storage is None:
+            run.path.parent.mkdir(parents=True, exist_ok=True)
+        task = ray.remote(make_run).options(
             name=run.name,
             num_cpus=cpus,
             num_gpus=gpus,
@@ -229,29 +197,37 @@ class RayBackend:
             retry_exceptions=[TrainingError],  # of the machine or the storage, not of the run
         )
         return task.remote(
-            replace(run, config=replace(run.config, machine=machine), path=path),
-            events,
-            url=None if stored is None else stored.url,
-            versions=ray_worker.versions_here(),
-            cache=os.environ.get(ray_worker.CACHE),
+            run,
+            queue,
+            url=None if self._storage is None else self._storage.below(run.path).url,
+            versions=versions_here(),
+            cache=os.environ.get(_CACHE),
         )
 
     def _outcome(self, run: Run, task: Any) -> str | None:
         """Return why a run failed, if it did; see that its results are here."""
-        ray, problem, failure, is_tested = _import_ray(), None, None, False
+        ray = _import_ray()
         try:
-            failure, is_tested = ray.get(task)
+            if self._storage is not None:
+                self._storage.below(run.path).fetch()
+            failure: str | None = ray.get(task)
         except ray.exceptions.RayError as error:
-            problem = TrainingError(_reason(error, self._options.retries))
-        try:
-            if stored := self._stored(run.path):
-                stored.fetch_run(with_checkpoint=False)
-            if is_tested:
-                _wait_for_results(run.path)
+            death = (
+                f"its worker died ({type(error).__name__}), out of memory perhaps, and "
+                f"{self._options.retries} retries are used up. Start the same command again to go "
+                "on."
+            )
+            # What a worker itself has raised has a cause.
+            return record_failure(run, TrainingError(str(getattr(error, "cause", death))))
         except TrainingError as error:
-            problem = problem or error
-        if failure is None and problem is not None:
-            failure = record_failure(run, problem)
+            return record_failure(run, error)
+        is_here = run.is_finished or (run.path / PRUNED).exists()
+        if failure is None and not is_here:
+            return (
+                f"its result is not in {run.path}: the folder is not shared with the machine that "
+                "made it. Choose one that is, with --output, or give --storage. Where it is shared "
+                "and the result only late, start the same command again."
+            )
         return failure
 
 
@@ -271,31 +247,33 @@ def _import_ray() -> Any:
 
 
 def _connect(address: str) -> None:
+    ray = _import_ray()
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    if address == "local":
-        # Objects of Ray are small here.
-        options |= {"include_dashboard": False, "object_store_memory": 100 * 2**20}
-    elif address != "auto":
-        _check_reachable(address)
     try:
-        _import_ray().init(address=address, **options)
+        if address == "local":
+            # Objects of Ray are small here.
+            options |= {"include_dashboard": False, "object_store_memory": 100 * 2**20}
+        elif address != "auto":
+            # If nobody answers, Ray itself says so only after two minutes.
+            host, _, port = address.rpartition(":")
+            socket.create_connection((host, int(port)), timeout=_SECONDS_TO_CONNECT).close()
+        ray.init(address=address, **options)
     except Exception as error:  # of many kinds
         raise ArgumentError(
-            f"Ray could not be used at {address}: {error}. This machine must belong to the "
-            "cluster, and have its token (RAY_AUTH_MODE, RAY_AUTH_TOKEN) if it asks for one."
+            f"Ray could not be used at {address}: {error}. --ray-address must be HOST:PORT, as "
+            "`ray start --head` shows it on the first machine, or auto, or left out to use this "
+            "machine alone. This machine must belong to the cluster, and have its token "
+            "(RAY_AUTH_MODE, RAY_AUTH_TOKEN) if it asks for one."
         ) from error
 
 
-def _check_reachable(address: str) -> None:
-    """Check that something answers at an address; Ray itself would take two minutes."""
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), timeout=_SECONDS_TO_CONNECT).close()
-    except (OSError, ValueError, OverflowError) as error:
-        raise ArgumentError(
-            f"nobody answers at {address}: {error}. --ray-address must be HOST:PORT, as `ray start "
-            "--head` shows it on the first machine, or auto; leave it out to use this machine."
-        ) from error
+def _warn_without_room(cpus: float, gpus: float, tell: Tell) -> None:
+    """Warn if no machine has room for a run; Ray would wait without a word."""
+    ray = _import_ray()
+    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    if not any(has.get("CPU", 0) >= cpus and has.get("GPU", 0) >= gpus for has in machines):
+        text = f"No machine has {cpus:g} CPUs and {gpus:g} GPUs for a run; runs wait for one."
+        tell(Event("warn", "", text=text))
 
 
 def _let_them_save(tasks: list[Any]) -> None:
@@ -304,46 +282,111 @@ def _let_them_save(tasks: list[Any]) -> None:
     for task in reversed(tasks):  # those not begun first, before another makes room for them
         ray.cancel(task, recursive=False)  # interrupts the run, but not what it has to tell
     if tasks:
-        _, late = ray.wait(tasks, num_returns=len(tasks), timeout=_SECONDS_TO_SAVE)
-        for task in late:
-            with suppress(ray.exceptions.RayError):
-                ray.cancel(task, force=True)
+        ray.wait(tasks, num_returns=len(tasks), timeout=_SECONDS_TO_SAVE)
 
 
-def _reason(error: Exception, retries: int) -> str:
-    """Return why Ray gave up a run."""
-    if isinstance(cause := getattr(error, "cause", None), TrainingError):
-        return str(cause)
-    if isinstance(error, _import_ray().exceptions.RayTaskError):
-        return str(error).strip().splitlines()[-1]  # the lines before say where
-    return (
-        f"its worker died ({type(error).__name__}), out of memory perhaps, and {retries} retries "
-        "are used up. Start the same command again to go on."
-    )
-
-
-def _wait_for_results(folder: Path) -> None:
-    """Wait until the results that a worker has written are seen here."""
-    from adaptask.experiments.run import TEST
-
-    deadline = time.monotonic() + _SECONDS_TO_APPEAR
-    while not (folder / TEST).exists():
-        if time.monotonic() > deadline:
-            raise TrainingError(
-                f"the run has ended, but {folder / TEST} is not here: the folder is not shared "
-                "with the machine that made it. Choose one that is, with --output, or give "
-                "--storage."
-            )
-        time.sleep(_SECONDS_BETWEEN_LOOKS)
-
-
-def _start_events() -> Any:
-    """Start the actor that workers tell their events, on this machine."""
-    import ray
+def _open_queue() -> Any:
+    """Return the `Queue` of Ray that workers put their events into."""
+    from ray.util.queue import Queue
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    from adaptask.experiments.backends.ray_worker import Events
-
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    # On this machine: no other one that is lost may take it along.
+    node = _import_ray().get_runtime_context().get_node_id()
+    here = NodeAffinitySchedulingStrategy(node, soft=False)
     options = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1}
-    return ray.remote(Events).options(scheduling_strategy=here, **options).remote()
+    return Queue(actor_options={"scheduling_strategy": here, **options})
+
+
+def _pass_on(queue: Any, begun: dict[str, bool], tell: Tell) -> None:
+    """Tell the events of all workers, and where runs go on that were started again.
+
+    Args:
+        queue: The events, each with the name of the machine.
+        begun: The runs that have begun, and whether they were since started again.
+        tell: Is told the events.
+    """
+    for machine, event in queue.get_nowait_batch(queue.qsize()):
+        if event.kind == "begin":
+            begun[event.run] = event.run in begun
+        elif event.kind == "advance" and begun[event.run]:
+            begun[event.run] = False
+            text = f"its worker died; it goes on from step {event.step} on {machine}."
+            tell(Event("warn", event.run, text=text))
+        tell(event)
+
+
+# In the workers -----------------------------------------------------------------------------------
+
+
+def make_run(
+    run: Run, queue: Any, *, url: str | None, versions: str, cache: str | None
+) -> str | None:
+    """Make a run in a worker of Ray, or resume it; return why it failed, if it did.
+
+    Args:
+        run: The run.
+        queue: What its events are put into.
+        url: Of the run in the storage; None: it is in a folder that all machines share.
+        versions: What `versions_here` returns on the machine of the command.
+        cache: Where datasets are, if that was set there.
+
+    Raises:
+        TrainingError: If the machine or the storage cannot be used; Ray tries again.
+    """
+    from adaptask.experiments.backends.interleaved import Interleaved
+    from adaptask.experiments.backends.storage import StoredFolder
+
+    if (found := versions_here()) != versions:
+        raise TrainingError(
+            f"the machine {platform.node()} has {found}, the one that started the study "
+            f"{versions}; install the same on both."
+        )
+    if cache is not None:
+        os.environ[_CACHE] = cache
+    if url is None:
+        if not run.path.parent.is_dir():
+            raise TrainingError(
+                f"the machine {platform.node()} does not see the folder {run.path.parent}. Choose "
+                "one that all machines share, with --output, or give --storage."
+            )
+        _wait_until_unlocked(run.path)
+        return Interleaved().run([run], lambda event: _send(event, queue)).get(run.name)
+    with tempfile.TemporaryDirectory(prefix="adaptask-") as folder:
+        stored = StoredFolder(url, Path(folder) / "run")
+        stored.fetch(with_checkpoints=True)
+
+        def copy_and_send(event: Event) -> None:
+            try:
+                stored.push_checkpoint()
+            except TrainingError as error:
+                text = f"{error} The next checkpoint is tried again."
+                _send(Event("warn", run.name, text=text), queue)
+            _send(event, queue)
+
+        try:
+            return Interleaved().run([replace(run, path=stored.path)], copy_and_send).get(run.name)
+        finally:
+            stored.push_run()
+
+
+def versions_here() -> str:
+    """Return what must be the same on all machines; builds of torch for CPU and GPU may mix."""
+    return f"adaptask {__version__} and torch {version('torch').partition('+')[0]}"
+
+
+def _send(event: Event, queue: Any) -> None:
+    if event.kind != "end":  # the command tells that, as Ray may start the run again
+        # While `ray.get` waits, as in `queue.put`, Ray would give the CPUs and GPUs of this run to
+        # another one.
+        queue.actor.put_nowait.remote((platform.node(), event)).future().result()
+
+
+def _wait_until_unlocked(folder: Path) -> None:
+    """Wait for the lock of a run whose worker died; the run itself says if it stays locked."""
+    from adaptask.training.run_folder import LOCK, FolderLock
+
+    deadline = time.monotonic() + _SECONDS_TO_UNLOCK
+    while folder.is_dir() and time.monotonic() < deadline:
+        with suppress(TrainingError), FolderLock(folder / LOCK).held():
+            return
+        time.sleep(0.5)

@@ -3,6 +3,7 @@
 A run can be resumed from its copy at every moment, whatever a kill cuts off:
 
 - Files that no longer hold are removed first, above all the test result: it marks a finished run.
+- The configuration is copied first: a folder without it does not count as a run.
 - Records are copied before the checkpoint that counts on them. What the copy has beyond the
   checkpoint is cut off when the run is resumed.
 - The test result is copied last.
@@ -14,22 +15,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
-from uuid import uuid4
+from pathlib import Path, PurePosixPath
 
 from adaptask.errors import ArgumentError, TrainingError
 from adaptask.experiments.run import TEST
 from adaptask.training.checkpoints import LAST, PREVIOUS
+from adaptask.training.run_folder import LOCK
 
-_ORDER = {LAST: 1, TEST: 2}
-_RUNS = "runs/"
+_CONFIG = "config.toml"
+_FIRST_TO_LAST = {_CONFIG: 0, LAST: 2, TEST: 3}  # all other files: 1
 _UNFINISHED = ".tmp"
-# These have no folders, and making one would make the bucket of a mistyped URL.
 _OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"}
+
+Version = tuple[int, int]
+"""Time of the last change of a file, and its size."""
 
 
 class StoredFolder:
-    """A folder and its copy in a storage, whose files are replaced whole or not at all.
+    """The folder of a run or a study, and its copy in a storage.
 
     Methods raise `TrainingError` if the storage cannot be read or written; what it had is kept.
 
@@ -50,28 +53,22 @@ class StoredFolder:
             )
         try:
             import fsspec  # type: ignore[import-untyped]
-        except ImportError as error:
-            raise ArgumentError(
-                f"storage needs the package fsspec, which cannot be imported ({error}). Install it "
-                "with: pip install 'adaptask[cluster]'"
-            ) from error
-        try:
+
             self._files, root = fsspec.core.url_to_fs(self.url)
         except (ImportError, ValueError) as error:
-            raise ArgumentError(f"the storage {url} cannot be used: {error}") from error
+            raise ArgumentError(
+                f"the storage {url} cannot be used: {error}. It needs: pip install "
+                "'adaptask[cluster]', and the package for this kind of storage, such as s3fs."
+            ) from error
         self._root = root.rstrip("/")
-        self._copied: dict[str, tuple[int, int]] = {}
-        """Files that are the same in both, with their times and sizes here."""
-        self._pushed: tuple[int, int] | None = None
+        self._copied: dict[str, Version] = {}
+        """Files that are the same in both, as they are here."""
+        self._tried: Version | None = None
         """The last checkpoint that `push_checkpoint` tried to copy."""
 
-    def check_writable(self) -> None:
-        """Check that files can be written, and leave none."""
-        path = f"{self._root}/{uuid4().hex}{_UNFINISHED}"  # others may try at the same time
-        with self._explained("write"):
-            self._make_folder_of(path)
-            self._files.pipe_file(path, b"adaptask")
-            self._files.rm_file(path)
+    def below(self, path: Path) -> StoredFolder:
+        """Return a folder of this one, with its copy."""
+        return StoredFolder(f"{self.url}/{path.relative_to(self.path).as_posix()}", path)
 
     def names(self) -> list[str]:
         """Return the files of the copy, relative to it."""
@@ -84,21 +81,18 @@ class StoredFolder:
         start = len(self._root) + 1
         return [path[start:] for path in found if not path.endswith(_UNFINISHED)]
 
-    def download(self, names: Iterable[str]) -> None:
-        """Copy files to this machine."""
-        targets = {f"{self._root}/{name}": self.path / name for name in names}
-        for target in targets.values():
-            target.parent.mkdir(parents=True, exist_ok=True)
-        with self._explained("read"):
-            self._files.get(list(targets), list(map(str, targets.values())))
-
     def upload(self, name: str) -> None:
-        """Copy a file to the storage."""
-        path = f"{self._root}/{name}"
+        """Copy a file to the storage; it is replaced whole or not at all."""
+        local, path = str(self.path / name), f"{self._root}/{name}"
+        protocol = self._files.protocol
         with self._explained("write"):
-            self._make_folder_of(path)
-            self._files.put_file(str(self.path / name), path + _UNFINISHED)
-            # Object stores copy instead, and a copy appears whole as well.
+            if not _OBJECT_STORES.isdisjoint([protocol] if isinstance(protocol, str) else protocol):
+                # An object appears whole. It needs no folder; to make one would make the bucket of
+                # a mistyped URL.
+                self._files.put_file(local, path)
+                return
+            self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
+            self._files.put_file(local, path + _UNFINISHED)
             self._files.mv(path + _UNFINISHED, path)
 
     def remove(self, name: str) -> None:
@@ -106,30 +100,33 @@ class StoredFolder:
         with self._explained("write"), suppress(FileNotFoundError):
             self._files.rm_file(f"{self._root}/{name}")
 
-    def fetch_run(self, *, with_checkpoint: bool = True) -> None:
-        """Make the folder of a run as it is in the storage, if the storage has anything of it.
+    def fetch(self, *, with_checkpoints: bool = False) -> None:
+        """Copy the folder to this machine. Of runs that the storage has, nothing else is kept here.
 
         Args:
-            with_checkpoint: Whether to fetch the checkpoint too, from which the run is resumed.
+            with_checkpoints: Whether to fetch those from which runs are resumed, too.
         """
-        names = self.names()
-        if not names:
-            return
-        wanted = [name for name in names if with_checkpoint or name != LAST]
-        for name in _files(self.path).keys() - set(wanted):
+        stored = self.names()
+        names = [name for name in stored if with_checkpoints or PurePosixPath(name).name != LAST]
+        for name in _below(_runs(stored), _files(self.path)) - set(names):
             (self.path / name).unlink()  # of another time, such as the checkpoint or the result
-        self.download(wanted)
+        for name in names:
+            (self.path / name).parent.mkdir(parents=True, exist_ok=True)
+        with self._explained("read"):
+            self._files.get(
+                [f"{self._root}/{name}" for name in names],
+                [str(self.path / name) for name in names],
+            )
         here = _files(self.path)
-        self._copied = {name: here[name] for name in wanted}
+        self._copied = {name: here[name] for name in names if name in here}
 
     def push_run(self) -> None:
         """Make the copy of a run as it is here."""
         here = _files(self.path)
-        here.pop(PREVIOUS, None)
-        for name in sorted(self._copied.keys() - here.keys(), key=_rank, reverse=True):
+        for name in reversed(_in_order(self._copied.keys() - here.keys())):
             self.remove(name)
             del self._copied[name]
-        for name in sorted(here, key=_rank):
+        for name in _in_order(here):
             if here[name] != self._copied.get(name):
                 self.upload(name)
                 self._copied[name] = here[name]
@@ -138,29 +135,15 @@ class StoredFolder:
         """Do the same if there is a checkpoint that was not tried before."""
         last = self.path / LAST
         version = _version(last) if last.exists() else None
-        if version not in (None, self._pushed, self._copied.get(LAST)):
-            self._pushed = version
+        if version != self._tried:
+            self._tried = version
             self.push_run()
 
-    def fetch_study(self) -> None:
-        """Copy a study with all its runs from the storage, except weights."""
-        self.download(name for name in self.names() if not name.endswith(".pt"))
-
     def push_study(self) -> None:
-        """Copy a study to the storage; of its runs those of which the storage has nothing."""
-        stored = self.names()
-        for name in _files(self.path):
-            if not name.startswith(_RUNS) and not name.endswith(".log"):
-                self.upload(name)
-        for config in (self.path / _RUNS).rglob("config.toml"):
-            run = config.parent.relative_to(self.path).as_posix()
-            if not any(name.startswith(f"{run}/") for name in stored):
-                StoredFolder(f"{self.url}/{run}", config.parent).push_run()
-
-    def _make_folder_of(self, path: str) -> None:
-        protocol = self._files.protocol
-        if _OBJECT_STORES.isdisjoint({protocol} if isinstance(protocol, str) else protocol):
-            self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
+        """Copy a study to the storage; of its runs those that the storage does not have."""
+        here = _files(self.path)
+        for name in _in_order(here.keys() - _below(_runs(self.names()), here)):
+            self.upload(name)
 
     @contextmanager
     def _explained(self, what: str) -> Iterator[None]:
@@ -173,20 +156,32 @@ class StoredFolder:
             ) from error
 
 
-def _files(folder: Path) -> dict[str, tuple[int, int]]:
+def _files(folder: Path) -> dict[str, Version]:
     """Return the files of a folder except locks and unfinished ones, with their versions."""
-    paths = [path for path in folder.rglob("*") if path.is_file()]
     return {
         path.relative_to(folder).as_posix(): _version(path)
-        for path in paths
-        if path.name != "lock" and path.suffix not in (".lock", _UNFINISHED)
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != LOCK and path.suffix != _UNFINISHED
     }
 
 
-def _version(path: Path) -> tuple[int, int]:
+def _version(path: Path) -> Version:
     status = path.stat()
     return status.st_mtime_ns, status.st_size
 
 
-def _rank(name: str) -> tuple[int, str]:
-    return _ORDER.get(name, 0), name
+def _runs(names: Iterable[str]) -> set[PurePosixPath]:
+    """Return the folders of runs among files."""
+    return {path.parent for path in map(PurePosixPath, names) if path.name == _CONFIG}
+
+
+def _below(folders: set[PurePosixPath], names: Iterable[str]) -> set[str]:
+    """Return the files that are in some folders, or below them."""
+    return {name for name in names if not folders.isdisjoint(PurePosixPath(name).parents)}
+
+
+def _in_order(names: Iterable[str]) -> list[str]:
+    """Return the files to be copied, in the order in which a copy can always be resumed."""
+    places = {name: _FIRST_TO_LAST.get(PurePosixPath(name).name, 1) for name in names}
+    kept = [name for name in places if PurePosixPath(name).name != PREVIOUS]
+    return sorted(kept, key=lambda name: (places[name], name))
