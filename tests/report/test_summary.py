@@ -258,7 +258,7 @@ def test_a_damaged_run_fails_alone(study_folder):
     uniform, gcp = summary.arms
     assert "test.json is damaged" in uniform.failures[0]
     assert uniform.n_finished == 2
-    assert "config.toml cannot be read" in gcp.failures[2]
+    assert "config.toml is damaged" in gcp.failures[2]
     assert gcp.difference.seeds == (1,)
     [remark] = summary.remarks
     assert "no time a step of maml gcp, seed 1" in remark
