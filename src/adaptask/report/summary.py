@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 
@@ -10,7 +10,6 @@ from adaptask.report.run import Run
 from adaptask.report.statistics import (
     LEVEL,
     MeanInterval,
-    Overhead,
     PairedDifference,
     holm,
     mean_interval,
@@ -42,8 +41,8 @@ class ArmSummary:
     """Of that difference, after Holm's correction for all comparisons of the study."""
     detectable: float | None = None
     """How large a difference would have been found with 80 % probability."""
-    overhead: Overhead | None = None
-    """Time of a step over that of the baseline."""
+    overhead: float | None = None
+    """Time of a step over that of the baseline on the same machine, median over the seeds."""
     validation: float | None = None
     """Best validation accuracy of each run so far, the mean of these; None before the first."""
 
@@ -87,7 +86,7 @@ class StudySummary:
     n_tests: int
     """How many comparisons were tested, for all of which Holm's correction is made."""
     remarks: tuple[str, ...] = ()
-    """What limits the comparisons: other episodes, other machines, records that cannot be read."""
+    """What limits the comparisons: other episodes, other precisions."""
 
     def arm(self, name: str) -> ArmSummary:
         """Return the summary of an arm by its name.
@@ -105,32 +104,32 @@ def summarize(study: Study) -> StudySummary:
     compared nevertheless.
     """
     alone = {arm.name: _summarize_arm(arm) for arm in study.arms}
-    remarks = [remark for arm in study.arms for remark in _remarks_on_times(arm)]
-    precisions = {
-        str(run.settings.get("machine", {}).get("precision", "auto"))
-        for found in alone.values()
-        for run in found.tested
+    pairs = {
+        name: (found, alone[found.arm.baseline])
+        for name, found in alone.items()
+        if found.arm.baseline is not None
     }
-    if len(precisions) > 1:
-        remarks.append(
-            f"Runs were computed in different precisions, {' and '.join(sorted(precisions))}: part "
-            "of their differences may be due to that."
+    differences = {
+        name: difference
+        for name, (found, baseline) in pairs.items()
+        if (difference := paired_difference(found.accuracies, baseline.accuracies)) is not None
+    }
+    tested = {name: found.p for name, found in differences.items() if found.p is not None}
+    corrected = dict(zip(tested, holm(list(tested.values())), strict=True))
+    # The level that Holm's correction leaves the smallest p-value: what passes that is found,
+    # whatever the other comparisons say.
+    level = LEVEL / max(1, len(tested))
+    for name, difference in differences.items():
+        alone[name] = replace(
+            alone[name],
+            difference=difference,
+            p=corrected.get(name),
+            detectable=difference.detectable(level),
         )
-    arms = []
-    for found in alone.values():
-        if found.mean is not None and not found.mean.same_episodes:
-            remarks.append(
-                f"The runs of {found.arm.name} have different numbers of test episodes; their "
-                "interval is wider than it need be."
-            )
-        if found.arm.baseline is None:
-            arms.append(found)
-        else:
-            compared, further = _compare(found, alone[found.arm.baseline])
-            arms.append(compared)
-            remarks += further
-    n_tests, corrected = _correct(arms)
-    return StudySummary(study, corrected, n_tests, tuple(remarks))
+    for name, (found, baseline) in pairs.items():
+        alone[name] = replace(alone[name], overhead=_overhead(found, baseline))
+    remarks = [*_precision_remarks(alone.values()), *_episode_remarks(pairs.values())]
+    return StudySummary(study, tuple(alone.values()), len(tested), tuple(remarks))
 
 
 def _summarize_arm(arm: Arm) -> ArmSummary:
@@ -182,35 +181,41 @@ def _first_sentence(failure: str) -> str:
     return lines[-1] if lines[0].startswith("Traceback") else lines[0]
 
 
-def _remarks_on_times(arm: Arm) -> list[str]:
-    damaged = [(run, run.damage.get("metrics.jsonl")) for run in arm.runs]
-    return [f"There is no time a step of {run.name}: {why}" for run, why in damaged if why]
+def _overhead(found: ArmSummary, baseline: ArmSummary) -> float | None:
+    """Return the factor between the times of two arms, of runs on the same machine alone."""
+    machines = {run.seed: _machine(run) for run in baseline.arm.runs}
+    alike = {run.seed for run in found.arm.runs if machines.get(run.seed) == _machine(run)}
+    seconds = {seed: time for seed, time in found.seconds.items() if seed in alike}
+    return overhead(seconds, baseline.seconds)
 
 
-def _compare(found: ArmSummary, baseline: ArmSummary) -> tuple[ArmSummary, list[str]]:
-    """Return the summary with its comparison, and what limits that."""
-    names = f"{found.arm.name} and {found.arm.baseline}"
-    ours, theirs = ({run.seed: run for run in of.arm.runs} for of in (found, baseline))
+def _machine(run: Run) -> object:
+    """Return on what a run was made last, as far as it matters for its speed."""
+    names = ("device", "devices", "threads", "cpu_count", "platform")
+    return [run.environment[-1].get(name) for name in names] if run.environment else None
+
+
+def _precision_remarks(arms: Iterable[ArmSummary]) -> list[str]:
+    runs = (run for found in arms for run in found.tested)
+    precisions = {str(run.settings.get("machine", {}).get("precision", "auto")) for run in runs}
+    if len(precisions) < 2:
+        return []
+    return [
+        f"Runs were computed in different precisions, {' and '.join(sorted(precisions))}: part "
+        "of their differences may be due to that."
+    ]
+
+
+def _episode_remarks(pairs: Iterable[tuple[ArmSummary, ArmSummary]]) -> list[str]:
     remarks = []
-    tested = found.accuracies.keys() & baseline.accuracies.keys()
-    if any(_episodes(ours[seed]) != _episodes(theirs[seed]) for seed in tested):
-        remarks.append(
-            f"Some runs of {names} were tested on different episodes, which adds to the noise of "
-            "their difference."
-        )
-    timed = found.seconds.keys() & baseline.seconds.keys()
-    alike = {seed for seed in timed if _machine(ours[seed]) == _machine(theirs[seed])}
-    if alike < timed:
-        remarks.append(
-            f"Some runs of {names} were made on different machines; the factor between their "
-            "times leaves them out."
-        )
-    compared = replace(
-        found,
-        difference=paired_difference(found.accuracies, baseline.accuracies),
-        overhead=overhead({seed: found.seconds[seed] for seed in alike}, baseline.seconds),
-    )
-    return compared, remarks
+    for found, baseline in pairs:
+        ours, theirs = ({run.seed: _episodes(run) for run in of.tested} for of in (found, baseline))
+        if any(ours[seed] != theirs[seed] for seed in ours.keys() & theirs.keys()):
+            remarks.append(
+                f"Some runs of {found.arm.name} and {baseline.arm.name} were tested on different "
+                "episodes, which adds to the noise of their difference."
+            )
+    return remarks
 
 
 def _episodes(run: Run) -> object:
@@ -220,29 +225,4 @@ def _episodes(run: Run) -> object:
         run.settings.get("data", {}).get("dataset"),
         *(tested.get(name) for name in ("seed", "n_query", "n_episodes")),
         *(tested.get(name, trained.get(name)) for name in ("n_way", "n_shot")),
-    )
-
-
-def _machine(run: Run) -> object:
-    """Return on what a run was made last, as far as it matters for its speed."""
-    names = ("device", "devices", "threads", "cpu_count", "platform")
-    return [run.environment[-1].get(name) for name in names] if run.environment else None
-
-
-def _correct(arms: Sequence[ArmSummary]) -> tuple[int, tuple[ArmSummary, ...]]:
-    """Return how many differences were tested, and the arms with p-values corrected for that."""
-    plain = {a.arm.name: a.difference.p for a in arms if a.difference is not None}
-    tested = {name: p for name, p in plain.items() if p is not None}
-    corrected = dict(zip(tested, holm(list(tested.values())), strict=True))
-    return len(tested), tuple(
-        replace(
-            a,
-            p=corrected[a.arm.name],
-            # The level that Holm's correction leaves the smallest p-value: what passes that is
-            # found, whatever the other comparisons say.
-            detectable=a.difference.detectable(LEVEL / len(tested)),
-        )
-        if a.difference is not None and a.arm.name in corrected
-        else a
-        for a in arms
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from statistics import fmean
 
 from adaptask.report.statistics import MeanInterval, PairedDifference
 from adaptask.report.study import Published
@@ -36,12 +36,16 @@ class Table:
     """Sentences below it."""
     heading: str = ""
     """What it is called on a page that has the title of the study already; empty: its title."""
-    expendable: tuple[int, ...] = ()
-    """Columns that a narrow terminal may leave out, the first to go first."""
+    brief: tuple[int, ...] = ()
+    """The columns that are shown in a terminal, which has no room for all; empty: all."""
 
 
 def tables_of(summary: StudySummary) -> list[Table]:
-    """Return the tables: `results`, `paper` where the study has columns, and `seeds`."""
+    """Return the tables: `results`, `paper` where the study has columns, and `seeds`.
+
+    Args:
+        summary: Of a study with at least one arm.
+    """
     best = _best_arms(summary)
     tables = [_results(summary, best)]
     if summary.study.columns:
@@ -57,102 +61,93 @@ _VALIDATION = "validation (%)"
 class _Column:
     heading: str
     text: Callable[[ArmSummary], str]
-    expendable: int = 0
-    """When it goes if there is no room, 1 first; 0 is never."""
     meaning: str = ""
     """What a note below the table says of it."""
+    is_brief: bool = False
+    """Whether it is shown in a terminal."""
 
 
 def _results(summary: StudySummary, best: set[str]) -> Table:
-    labels = [_Column(key, partial(_label, key)) for key in _label_keys(summary)]
-    figures = [c for c in _figures(summary, best) if any(map(c.text, summary.arms))]
-    columns = [*labels, *figures]
+    keys = list(summary.arms[0].arm.labels)
+    # What is known of no arm has no column.
+    columns = [c for c in _columns(summary, best) if any(map(c.text, summary.arms))]
     judged = _VALIDATION if summary.study.by_validation else _ACCURACY
-    rows = tuple(
-        (
-            *(Cell(column.text(found)) for column in labels),
-            *(Cell(c.text(found), c.heading == judged and found.arm.name in best) for c in figures),
-        )
-        for found in summary.arms
-    )
-    expendable = [i for i, column in enumerate(columns) if column.expendable]
     return Table(
         name="results",
         title=summary.study.title,
         heading="Results",
-        headings=tuple(column.heading for column in columns),
-        rows=rows,
-        n_labels=len(labels),
+        headings=(*keys, *(column.heading for column in columns)),
+        rows=tuple(
+            (
+                *(Cell(found.arm.labels[key]) for key in keys),
+                *(
+                    Cell(column.text(found), column.heading == judged and found.arm.name in best)
+                    for column in columns
+                ),
+            )
+            for found in summary.arms
+        ),
+        n_labels=len(keys),
         notes=(
-            *(f"{column.heading}: {column.meaning}" for column in figures if column.meaning),
+            *(f"{column.heading}: {column.meaning}" for column in columns if column.meaning),
             *shortfalls(summary),
             *summary.study.notes,
         ),
-        expendable=tuple(sorted(expendable, key=lambda i: columns[i].expendable)),
+        brief=(
+            *range(len(keys)),
+            *(len(keys) + i for i, column in enumerate(columns) if column.is_brief),
+        ),
     )
 
 
-def _label(key: str, found: ArmSummary) -> str:
-    return found.arm.labels[key]
-
-
-def _label_keys(summary: StudySummary) -> list[str]:
-    return list(summary.arms[0].arm.labels) if summary.arms else []
-
-
-def _figures(summary: StudySummary, best: set[str]) -> list[_Column]:
-    by_validation, several = summary.study.by_validation, summary.n_tests > 1
-    validation = _Column(
-        _VALIDATION,
-        lambda found: "" if found.validation is None else f"{found.validation:.2f}",
-        meaning="best of each run, mean of the seeds; bold: the highest of those that have "
-        "finished.",
-    )
+def _columns(summary: StudySummary, best: set[str]) -> list[_Column]:
+    """Return all columns of figures that the table of results can have."""
+    by_validation = summary.study.by_validation
     bold = "; bold: the highest of its group, significant or not" if best else ""
     if by_validation:
         bold = "; nothing is chosen by it, and the highest of many is high by chance"
     # A corrected p-value above 0.05 may stand beside an interval without 0.
-    alone = "; each interval is for its comparison alone, p and verdict allow for all of them"
-    holm = f", after Holm's correction for {summary.n_tests} tests"
-    n_pairs = sorted({found.overhead.n_pairs for found in summary.arms if found.overhead})
-    pairs = " to ".join(str(n) for n in dict.fromkeys((*n_pairs[:1], *n_pairs[-1:])))
+    holm = f", after Holm's correction for {summary.n_tests} tests, which the interval is not"
+    validation = _Column(
+        _VALIDATION,
+        lambda found: _decimals(found.validation),
+        "best of each run, mean of the seeds; bold: the highest of those that have finished.",
+        is_brief=True,
+    )
     return [
-        _Column("runs", lambda found: f"{found.n_finished}/{found.n_planned}", 3),
+        _Column("runs", lambda found: f"{found.n_finished}/{found.n_planned}"),
         *([validation] if by_validation else []),
         _Column(
             _ACCURACY,
             lambda found: _mean_text(found.mean),
-            meaning=f"mean over the seeds; ±: 95 % interval over test tasks, not seeds{bold}.",
+            f"mean over the seeds; ±: 95 % interval over test tasks, not seeds{bold}.",
+            is_brief=True,
         ),
         _Column(
             "sd",
-            lambda found: "" if found.spread is None else f"{found.spread:.2f}",
-            2,
+            lambda found: _decimals(found.spread),
             "standard deviation over the seeds.",
         ),
         _Column(
             _difference_heading(summary),
             lambda found: _difference_text(found.difference),
-            meaning="points, paired by seed; 95 % interval by Student's t over the seeds"
-            f"{alone if several else ''}.",
+            "points, paired by seed; 95 % interval by Student's t over the seeds.",
+            is_brief=True,
         ),
         _Column(
             "p",
             lambda found: "" if found.p is None else p_value(found.p),
-            5,
-            f"paired t-test over the seeds{holm if several else ''}.",
+            f"paired t-test over the seeds{holm if summary.n_tests > 1 else ''}.",
         ),
-        _Column("verdict", short_verdict),
-        _Column("ms a step", lambda found: _milliseconds(found.seconds_per_step), 1),
+        _Column("verdict", short_verdict, is_brief=True),
+        _Column("ms per step", lambda found: _milliseconds(found.seconds_per_step)),
         _Column(
             "factor",
-            lambda found: "" if found.overhead is None else f"{found.overhead.factor:.2f}",
-            4,
-            f"time a step over that of the baseline, median of {pairs} "
-            f"{'seed' if pairs == '1' else 'seeds'}.",
+            lambda found: _decimals(found.overhead),
+            "time per step over that of the baseline on the same machine, median over the seeds.",
         ),
-        _Column("paper (%)", lambda found: _printed(found.arm.published), 7),
-        _Column("paper's gain", lambda found: _published_gain(summary, found), 6),
+        _Column("paper (%)", lambda found: _printed(found.arm.published)),
+        _Column("paper's gain", lambda found: _published_gain(summary, found)),
     ]
 
 
@@ -176,10 +171,10 @@ def _published_gain(summary: StudySummary, found: ArmSummary) -> str:
 
 
 def _seeds(summary: StudySummary) -> Table:
-    keys = _label_keys(summary)
+    keys = list(summary.arms[0].arm.labels)
     seeds = sorted({run.seed for found in summary.arms for run in found.arm.runs})
 
-    def cell(found: ArmSummary, seed: int) -> str:
+    def text(found: ArmSummary, seed: int) -> str:
         if seed in found.accuracies:
             return f"{found.accuracies[seed]:.2f}"
         if seed in found.failures:
@@ -194,7 +189,7 @@ def _seeds(summary: StudySummary) -> Table:
         rows=tuple(
             (
                 *(Cell(found.arm.labels[key]) for key in keys),
-                *(Cell(cell(found, seed)) for seed in seeds),
+                *(Cell(text(found, seed)) for seed in seeds),
             )
             for found in summary.arms
         ),
@@ -214,12 +209,12 @@ def _paper(summary: StudySummary, best: set[str]) -> Table:
     Rows that are only cited come first.
     """
     study = summary.study
-    keys = [key for key in study.arms[0].labels if key not in study.columns] if study.arms else []
+    keys = [key for key in study.arms[0].labels if key not in study.columns]
 
     def place(labels: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return in which row and column something stands."""
         row = tuple(labels.get(key, "") for key in keys)
-        return row, tuple(labels[key] for key in study.columns)
+        return row, tuple(labels.get(key, "") for key in study.columns)
 
     ours = {place(found.arm.labels): found for found in summary.arms}
     cited = {place(c.labels): c.published for c in study.citations}
@@ -258,34 +253,27 @@ def _paper_cell(found: ArmSummary | None, cited: Published | None, best: set[str
 def _best_arms(summary: StudySummary) -> set[str]:
     """Return the names of the arms with the highest mean, as printed, of each group of several.
 
-    A group is an arm and what is compared with it, or what differs by the sampler alone. As long
-    as its arms have not finished the same seeds, none is the best. Where validation is to judge,
-    the best is that of all that have finished.
+    A group is a baseline and what is compared with it. As long as its arms have not finished the
+    same seeds, none is the best. Where validation is to judge, the best is that of all that have
+    finished.
     """
     if summary.study.by_validation:
-        judged = {
-            found.arm.name: round(found.validation, 2)
-            for found in summary.arms
-            if found.validation is not None and found.n_finished == found.n_planned
-        }
-        return {name for name, value in judged.items() if value == max(judged.values())}
-    groups: dict[tuple[tuple[str, str], ...], list[ArmSummary]] = {}
+        finished = [found for found in summary.arms if found.n_finished == found.n_planned]
+        return _highest({f.arm.name: f.validation for f in finished if f.validation is not None})
+    groups: dict[str, list[ArmSummary]] = {}
     for found in summary.arms:
-        of = found.arm if found.arm.baseline is None else summary.study.arm(found.arm.baseline)
-        key = tuple(item for item in of.labels.items() if item[0] != "sampler")
-        if found.mean is not None:
-            groups.setdefault(key, []).append(found)
+        if found.accuracies:
+            groups.setdefault(found.arm.baseline or found.arm.name, []).append(found)
+    best = set()
+    for group in groups.values():
+        if len(group) > 1 and len({frozenset(found.accuracies) for found in group}) == 1:
+            best |= _highest({f.arm.name: fmean(f.accuracies.values()) for f in group})
+    return best
 
-    def shown(found: ArmSummary) -> float:
-        return round(found.mean.mean, 2) if found.mean is not None else 0.0
 
-    return {
-        found.arm.name
-        for group in groups.values()
-        if len(group) > 1 and len({frozenset(found.accuracies) for found in group}) == 1
-        for found in group
-        if shown(found) == max(map(shown, group))
-    }
+def _highest(values: Mapping[str, float]) -> set[str]:
+    printed = {name: round(value, 2) for name, value in values.items()}
+    return {name for name, value in printed.items() if value == max(printed.values())}
 
 
 def _mean_text(mean: MeanInterval | None) -> str:
@@ -306,6 +294,10 @@ def _difference_text(difference: PairedDifference | None) -> str:
     low, high = difference.low, difference.high
     interval = "" if low is None or high is None else f" [{signed(low)}, {signed(high)}]"
     return signed(difference.mean) + interval
+
+
+def _decimals(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
 
 
 def _milliseconds(seconds: float | None) -> str:
