@@ -13,7 +13,6 @@ from scipy import stats
 from adaptask.report.statistics import (
     holm,
     mean_interval,
-    overhead,
     paired_difference,
     spread_over_seeds,
 )
@@ -202,17 +201,3 @@ def test_holm_keeps_false_findings_of_a_whole_study_at_5_in_100():
     studies = rng.random((4000, 6))
     assert np.mean([min(holm(list(p))) < 0.05 for p in studies]) <= 0.06
     assert np.mean([min(p) < 0.05 for p in studies]) > 0.2
-
-
-def test_the_overhead_is_the_median_ratio_over_common_seeds():
-    found = overhead({0: 0.2, 1: 0.3, 2: 10.0, 3: 1.0}, {0: 0.1, 1: 0.1, 2: 0.1, 4: 1.0})
-    assert found == pytest.approx(3)
-    assert overhead({0: 1.0}, {1: 1.0}) is None
-
-
-@settings(deadline=None)
-@given(st.dictionaries(st.integers(0, 5), st.tuples(*[st.floats(1e-6, 1e6)] * 2), min_size=1))
-def test_exchanging_arm_and_baseline_inverts_the_overhead(times):
-    arm, baseline = ({seed: pair[i] for seed, pair in times.items()} for i in (0, 1))
-    there, back = overhead(arm, baseline), overhead(baseline, arm)
-    assert there * back == pytest.approx(1)

@@ -61,13 +61,6 @@ def test_any_text_comes_back(tmp_path_factory, title, key, name):
     assert read_study(folder) == study
 
 
-def test_an_arm_is_found_by_its_name():
-    study = Study("s", (UNIFORM, GCP))
-    assert study.arm("g") is GCP
-    with pytest.raises(ArgumentError, match="no arm 'x'; it has u, g"):
-        study.arm("x")
-
-
 @pytest.mark.parametrize(
     ("arms", "message"),
     [

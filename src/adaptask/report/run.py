@@ -1,4 +1,7 @@
-"""A run: where it is, how it is to be made, and what it has recorded so far."""
+"""A run: where it is, how it is to be made, and what it has recorded so far.
+
+The functions `read_...` raise a `StateError` where a file is missing or damaged.
+"""
 
 from __future__ import annotations
 
@@ -71,8 +74,7 @@ class Run:
     """One run, planned, under way or finished.
 
     Its files are read when they are first asked for, each once. A file that is damaged counts as
-    absent, and `damage` says why, so that everything else can be shown. The functions `read_...`
-    of this module raise an error instead.
+    absent, and `damage` says why, so that everything else can be shown.
     """
 
     path: Path
@@ -186,11 +188,7 @@ class Run:
 
 @contextmanager
 def _reading(path: Path, remedy: str = "Remove it.") -> Iterator[None]:
-    """Turn every error into one that names the file.
-
-    Raises:
-        StateError: If what is done with the file raises anything.
-    """
+    """Turn every error into a `StateError` that names the file and says what to do."""
     try:
         yield
     except Exception as error:  # whatever a file with wrong bytes in it brings about
@@ -210,11 +208,7 @@ def _read_environment(path: Path) -> list[dict[str, Any]]:
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """Return the content of the config.toml of a run, section by section.
-
-    Raises:
-        StateError: If it is damaged, or seed, steps or a section has another type.
-    """
+    """Return the content of the config.toml of a run, section by section."""
     with _reading(path, "Restore it, or remove the run."):
         settings = parse_toml(path.read_text(encoding="utf-8"))
         for name, kind in _SETTINGS.items():
@@ -224,11 +218,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Return the records of a metrics file, leaving out a last line that is not complete.
-
-    Raises:
-        StateError: If there is no such file, or another line is not a record.
-    """
+    """Return the records of a metrics file, leaving out a last line that is not complete."""
     records = []
     with _reading(path, "Remove the line."):
         for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
@@ -253,11 +243,7 @@ def _is_metrics(record: object) -> bool:
 
 
 def read_test(path: Path) -> TestResult:
-    """Return the test result in a file.
-
-    Raises:
-        StateError: If it is damaged.
-    """
+    """Return the test result in a file."""
     with _reading(path, "Remove it and resume the run, which then is tested again."):
         found = parse_json(path.read_text(encoding="utf-8"))
         accuracies = np.array(found["accuracies"], dtype=np.float64)
@@ -269,11 +255,7 @@ def read_test(path: Path) -> TestResult:
 
 
 def read_portrait(path: Path) -> Portrait:
-    """Return the portrait in a file.
-
-    Raises:
-        StateError: If it is damaged.
-    """
+    """Return the portrait in a file."""
     with _reading(path):
         found = _read_arrays(path)
         names = tuple(str(name) for name in found["class_names"])
@@ -287,20 +269,12 @@ def read_portrait(path: Path) -> Portrait:
 
 
 def read_snapshots(folder: Path) -> list[Snapshot]:
-    """Return the snapshots of a folder in order; none where there is no folder.
-
-    Raises:
-        StateError: If a file is damaged.
-    """
+    """Return the snapshots of a folder in order; none where there is no folder."""
     return [read_snapshot(step, path) for step, path in snapshot_files(folder)]
 
 
 def read_snapshot(step: int, path: Path) -> Snapshot:
-    """Return the snapshot in a file.
-
-    Raises:
-        StateError: If it is damaged.
-    """
+    """Return the snapshot in a file."""
     with _reading(path):
         parts = _read_arrays(path)
         return Snapshot(step, parts.get("distribution"), parts.get("class_counts"))

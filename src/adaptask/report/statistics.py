@@ -143,17 +143,3 @@ def holm(p_values: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[i]))
         corrected[i] = largest
     return corrected
-
-
-def overhead(arm: Mapping[int, float], baseline: Mapping[int, float]) -> float | None:
-    """Return the median over common seeds of the ratio of times; None if there are none.
-
-    The median of the logarithms: exchanging arm and baseline inverts it, and a single run that
-    was disturbed does not count.
-
-    Args:
-        arm: Seconds per step by seed, above 0.
-        baseline: Seconds per step by seed, above 0.
-    """
-    ratios = [math.log(arm[seed] / baseline[seed]) for seed in arm.keys() & baseline.keys()]
-    return math.exp(float(np.median(ratios))) if ratios else None

@@ -145,18 +145,6 @@ class Study:
                     f"{_listed(labels)}."
                 )
 
-    def arm(self, name: str) -> Arm:
-        """Return the arm of that name.
-
-        Raises:
-            ArgumentError: If there is none.
-        """
-        for arm in self.arms:
-            if arm.name == name:
-                return arm
-        names = _listed(arm.name for arm in self.arms)
-        raise ArgumentError(f"the study has no arm {name!r}; it has {names}.")
-
     def write(self, folder: Path) -> None:
         """Write it into its folder.
 
@@ -266,11 +254,7 @@ def _published(found: dict[str, Any]) -> Published:
 
 
 def _typed(value: Any, *types: type) -> Any:
-    """Return a value of one of the types.
-
-    Raises:
-        TypeError: If it has another.
-    """
+    """Return a value if it has one of the types."""
     if type(value) not in types:
         expected = " or ".join(kind.__name__ for kind in types)
         raise TypeError(f"{value!r} stands where there should be {expected}")

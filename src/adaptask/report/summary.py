@@ -13,7 +13,6 @@ from adaptask.report.statistics import (
     PairedDifference,
     holm,
     mean_interval,
-    overhead,
     paired_difference,
     spread_over_seeds,
 )
@@ -33,16 +32,14 @@ class ArmSummary:
     """Why a run failed or cannot be read, by seed."""
     unfinished: Mapping[int, str] = field(default_factory=dict)
     """How far a run is that has neither failed nor finished, by seed."""
-    seconds: Mapping[int, float] = field(default_factory=dict)
-    """Time of a training step, by seed."""
+    seconds_per_step: float | None = None
+    """Time of a training step, median over the seeds; None where no run has recorded it."""
     difference: PairedDifference | None = None
     """To the baseline; None without one, or without a seed that has finished in both."""
     p: float | None = None
     """Of that difference, after Holm's correction for all comparisons of the study."""
     detectable: float | None = None
     """How large a difference would have been found with 80 % probability."""
-    overhead: float | None = None
-    """Time of a step over that of the baseline on the same machine, median over the seeds."""
     validation: float | None = None
     """Best validation accuracy of each run so far, the mean of these; None before the first."""
 
@@ -67,11 +64,6 @@ class ArmSummary:
         return len(self.accuracies)
 
     @property
-    def seconds_per_step(self) -> float | None:
-        """Median over the seeds."""
-        return median(self.seconds.values()) if self.seconds else None
-
-    @property
     def is_significant(self) -> bool:
         """Whether the difference to the baseline is more than chance explains."""
         return self.p is not None and self.p < LEVEL
@@ -89,12 +81,8 @@ class StudySummary:
     """What limits the comparisons: other episodes, other precisions."""
 
     def arm(self, name: str) -> ArmSummary:
-        """Return the summary of an arm by its name.
-
-        Raises:
-            ArgumentError: If there is none.
-        """
-        return self.arms[self.study.arms.index(self.study.arm(name))]
+        """Return the summary of an arm by its name."""
+        return next(found for found in self.arms if found.arm.name == name)
 
 
 def summarize(study: Study) -> StudySummary:
@@ -104,37 +92,34 @@ def summarize(study: Study) -> StudySummary:
     compared nevertheless.
     """
     alone = {arm.name: _summarize_arm(arm) for arm in study.arms}
-    pairs = {
-        name: (found, alone[found.arm.baseline])
-        for name, found in alone.items()
+    differences = {
+        found.arm.name: paired_difference(found.accuracies, alone[found.arm.baseline].accuracies)
+        for found in alone.values()
         if found.arm.baseline is not None
     }
-    differences = {
-        name: difference
-        for name, (found, baseline) in pairs.items()
-        if (difference := paired_difference(found.accuracies, baseline.accuracies)) is not None
-    }
-    tested = {name: found.p for name, found in differences.items() if found.p is not None}
+    tested = {name: d.p for name, d in differences.items() if d is not None and d.p is not None}
     corrected = dict(zip(tested, holm(list(tested.values())), strict=True))
     # The level that Holm's correction leaves the smallest p-value: what passes that is found,
     # whatever the other comparisons say.
     level = LEVEL / max(1, len(tested))
-    for name, difference in differences.items():
-        alone[name] = replace(
-            alone[name],
-            difference=difference,
-            p=corrected.get(name),
-            detectable=difference.detectable(level),
-        )
-    for name, (found, baseline) in pairs.items():
-        alone[name] = replace(alone[name], overhead=_overhead(found, baseline))
-    remarks = [*_precision_remarks(alone.values()), *_episode_remarks(pairs.values())]
-    return StudySummary(study, tuple(alone.values()), len(tested), tuple(remarks))
+    arms = []
+    for name, found in alone.items():
+        difference = differences.get(name)
+        if difference is not None:
+            found = replace(
+                found,
+                difference=difference,
+                p=corrected.get(name),
+                detectable=difference.detectable(level),
+            )
+        arms.append(found)
+    remarks = [*_precision_remarks(arms), *_episode_remarks(alone)]
+    return StudySummary(study, tuple(arms), len(tested), tuple(remarks))
 
 
 def _summarize_arm(arm: Arm) -> ArmSummary:
     """Return what came out of an arm by itself."""
-    tests, seconds, best = {}, {}, []
+    tests, seconds, best = {}, [], []
     failures: dict[int, str] = {}
     unfinished: dict[int, str] = {}
     for run in arm.runs:
@@ -145,7 +130,7 @@ def _summarize_arm(arm: Arm) -> ArmSummary:
             (failures if failed else unfinished)[run.seed] = why
         pace, (_, validation) = run.seconds_per_step, run.curve("val", "accuracy")
         if pace is not None:
-            seconds[run.seed] = pace
+            seconds.append(pace)
         if len(validation):
             best.append(100 * float(validation.max()))
     return ArmSummary(
@@ -154,7 +139,7 @@ def _summarize_arm(arm: Arm) -> ArmSummary:
         mean=mean_interval(list(tests.values())) if tests else None,
         failures=failures,
         unfinished=unfinished,
-        seconds=seconds,
+        seconds_per_step=median(seconds) if seconds else None,
         validation=fmean(best) if best else None,
     )
 
@@ -181,20 +166,6 @@ def _first_sentence(failure: str) -> str:
     return lines[-1] if lines[0].startswith("Traceback") else lines[0]
 
 
-def _overhead(found: ArmSummary, baseline: ArmSummary) -> float | None:
-    """Return the factor between the times of two arms, of runs on the same machine alone."""
-    machines = {run.seed: _machine(run) for run in baseline.arm.runs}
-    alike = {run.seed for run in found.arm.runs if machines.get(run.seed) == _machine(run)}
-    seconds = {seed: time for seed, time in found.seconds.items() if seed in alike}
-    return overhead(seconds, baseline.seconds)
-
-
-def _machine(run: Run) -> object:
-    """Return on what a run was made last, as far as it matters for its speed."""
-    names = ("device", "devices", "threads", "cpu_count", "platform")
-    return [run.environment[-1].get(name) for name in names] if run.environment else None
-
-
 def _precision_remarks(arms: Iterable[ArmSummary]) -> list[str]:
     runs = (run for found in arms for run in found.tested)
     precisions = {str(run.settings.get("machine", {}).get("precision", "auto")) for run in runs}
@@ -206,9 +177,12 @@ def _precision_remarks(arms: Iterable[ArmSummary]) -> list[str]:
     ]
 
 
-def _episode_remarks(pairs: Iterable[tuple[ArmSummary, ArmSummary]]) -> list[str]:
+def _episode_remarks(arms: Mapping[str, ArmSummary]) -> list[str]:
     remarks = []
-    for found, baseline in pairs:
+    for found in arms.values():
+        if found.arm.baseline is None:
+            continue
+        baseline = arms[found.arm.baseline]
         ours, theirs = ({run.seed: _episodes(run) for run in of.tested} for of in (found, baseline))
         if any(ours[seed] != theirs[seed] for seed in ours.keys() & theirs.keys()):
             remarks.append(

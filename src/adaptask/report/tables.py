@@ -140,12 +140,7 @@ def _columns(summary: StudySummary, best: set[str]) -> list[_Column]:
             f"paired t-test over the seeds{holm if summary.n_tests > 1 else ''}.",
         ),
         _Column("verdict", short_verdict, is_brief=True),
-        _Column("ms per step", lambda found: _milliseconds(found.seconds_per_step)),
-        _Column(
-            "factor",
-            lambda found: _decimals(found.overhead),
-            "time per step over that of the baseline on the same machine, median over the seeds.",
-        ),
+        _Column("ms per step", lambda found: _decimals(found.seconds_per_step, 1000)),
         _Column("paper (%)", lambda found: _printed(found.arm.published)),
         _Column("paper's gain", lambda found: _published_gain(summary, found)),
     ]
@@ -164,7 +159,7 @@ def _difference_heading(summary: StudySummary) -> str:
 def _published_gain(summary: StudySummary, found: ArmSummary) -> str:
     if found.arm.baseline is None:
         return ""
-    ours, theirs = found.arm.published, summary.study.arm(found.arm.baseline).published
+    ours, theirs = found.arm.published, summary.arm(found.arm.baseline).arm.published
     if ours is None or theirs is None or ours.accuracy is None or theirs.accuracy is None:
         return ""
     return signed(ours.accuracy - theirs.accuracy)
@@ -296,20 +291,8 @@ def _difference_text(difference: PairedDifference | None) -> str:
     return signed(difference.mean) + interval
 
 
-def _decimals(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"
-
-
-def _milliseconds(seconds: float | None) -> str:
-    """Return a time in milliseconds, to three figures or more; empty if it is not known.
-
-    >>> _milliseconds(0.0012345), _milliseconds(0.0123), _milliseconds(1.5)
-    ('1.23', '12.3', '1500')
-    """
-    if seconds is None:
-        return ""
-    value = 1000 * seconds
-    return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
+def _decimals(value: float | None, factor: float = 1.0) -> str:
+    return "" if value is None else f"{factor * value:.2f}"
 
 
 def _printed(published: Published | None) -> str:
