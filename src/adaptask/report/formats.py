@@ -6,10 +6,10 @@ import csv
 import io
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from adaptask.report.tables import Cell, Table
+from adaptask.report.tables import Table
 
 if TYPE_CHECKING:
     from rich.console import Console, JustifyMethod
@@ -35,20 +35,21 @@ _LATEX = {
 
 def to_markdown(table: Table) -> str:
     """Return the table as Markdown with pipes, its title above and its notes below."""
+    headings, *rows = _escape(table, _markdown, bold="**{}**")
+    rules = [":---" if i < table.n_labels else "---:" for i in range(len(headings))]
+    lines = [f"| {' | '.join(row)} |" for row in (headings, rules, *rows)]
+    title = [f"**{_markdown(table.title)}**", ""] if plain(table.title).strip() else []
+    notes = ["", *(f"- {_markdown(note)}" for note in table.notes)] if table.notes else []
+    return "\n".join([*title, *lines, *notes]) + "\n"
 
-    def line(cells: Sequence[str]) -> str:
-        return f"| {' | '.join(cells)} |"
 
-    def cell(entry: Cell) -> str:
-        text = _markdown(entry.text)
-        return f"**{text}**" if entry.is_best and text else text
-
-    rules = [":---" if i < table.n_labels else "---:" for i in range(len(table.headings))]
-    lines = [f"**{_markdown(table.title)}**", ""] if plain(table.title).strip() else []
-    lines += [line([_markdown(heading) for heading in table.headings]), line(rules)]
-    lines += [line([cell(entry) for entry in row]) for row in table.rows]
-    notes = [f"- {_markdown(note)}" for note in table.notes]
-    return "\n".join([*lines, *(["", *notes] if notes else [])]) + "\n"
+def _escape(table: Table, escape: Callable[[str], str], bold: str) -> list[list[str]]:
+    """Return headings and rows for a format, with the best figures in bold."""
+    rows = [[escape(heading) for heading in table.headings]]
+    for row in table.rows:
+        texts = [(escape(cell.text), cell.is_best) for cell in row]
+        rows.append([bold.format(text) if text and is_best else text for text, is_best in texts])
+    return rows
 
 
 def _markdown(text: str) -> str:
@@ -82,15 +83,9 @@ def _not_a_formula(text: str) -> str:
 
 def to_latex(table: Table) -> str:
     """Return the table for LaTeX with the package booktabs."""
-
-    def line(cells: Sequence[str]) -> str:
-        return f"    {' & '.join(cells)} \\\\"
-
-    def cell(entry: Cell) -> str:
-        text = _latex(entry.text)
-        return rf"\textbf{{{text}}}" if entry.is_best and text else text
-
     n_figures = len(table.headings) - table.n_labels
+    rows = _escape(table, _latex, bold=r"\textbf{{{}}}")
+    headings, *body = (f"    {' & '.join(row)} \\\\" for row in rows)
     lines = [
         "% needs \\usepackage{booktabs}",
         "\\begin{table}",
@@ -98,9 +93,9 @@ def to_latex(table: Table) -> str:
         f"  \\caption{{{_latex(table.title)}}}",
         f"  \\begin{{tabular}}{{@{{}}{'l' * table.n_labels}{'r' * n_figures}@{{}}}}",
         "    \\toprule",
-        line([_latex(heading) for heading in table.headings]),
+        headings,
         "    \\midrule",
-        *(line([cell(entry) for entry in row]) for row in table.rows),
+        *body,
         "    \\bottomrule",
         "  \\end{tabular}",
         *(f"  \\par\\smallskip{{\\footnotesize {_latex(note)}\\par}}" for note in table.notes),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from statistics import fmean
 
 from adaptask.report.statistics import MeanInterval, PairedDifference
@@ -68,36 +69,33 @@ class _Column:
 
 
 def _results(summary: StudySummary, best: set[str]) -> Table:
-    keys = list(summary.arms[0].arm.labels)
     # What is known of no arm has no column.
     columns = [c for c in _columns(summary, best) if any(map(c.text, summary.arms))]
-    judged = _VALIDATION if summary.study.by_validation else _ACCURACY
-    return Table(
-        name="results",
-        title=summary.study.title,
+    table = _arm_table(summary, columns, best, name="results", title=summary.study.title)
+    meanings = (f"{column.heading}: {column.meaning}" for column in columns if column.meaning)
+    brief = (i for i, c in enumerate(columns, start=table.n_labels) if c.is_brief)
+    return replace(
+        table,
         heading="Results",
-        headings=(*keys, *(column.heading for column in columns)),
-        rows=tuple(
-            (
-                *(Cell(found.arm.labels[key]) for key in keys),
-                *(
-                    Cell(column.text(found), column.heading == judged and found.arm.name in best)
-                    for column in columns
-                ),
-            )
-            for found in summary.arms
-        ),
-        n_labels=len(keys),
-        notes=(
-            *(f"{column.heading}: {column.meaning}" for column in columns if column.meaning),
-            *shortfalls(summary),
-            *summary.study.notes,
-        ),
-        brief=(
-            *range(len(keys)),
-            *(len(keys) + i for i, column in enumerate(columns) if column.is_brief),
-        ),
+        notes=(*meanings, *shortfalls(summary), *summary.study.notes),
+        brief=(*range(table.n_labels), *brief),
     )
+
+
+def _arm_table(
+    summary: StudySummary, columns: Sequence[_Column], best: set[str], *, name: str, title: str
+) -> Table:
+    """Return a table with a row per arm: its labels, then the columns."""
+    keys = list(summary.arms[0].arm.labels)
+    judged = _VALIDATION if summary.study.by_validation else _ACCURACY
+    rows = []
+    for found in summary.arms:
+        labels = [Cell(found.arm.labels[key]) for key in keys]
+        is_best = found.arm.name in best
+        figures = [Cell(c.text(found), is_best and c.heading == judged) for c in columns]
+        rows.append((*labels, *figures))
+    headings = (*keys, *(column.heading for column in columns))
+    return Table(name, title, headings, tuple(rows), n_labels=len(keys))
 
 
 def _columns(summary: StudySummary, best: set[str]) -> list[_Column]:
@@ -166,30 +164,18 @@ def _published_gain(summary: StudySummary, found: ArmSummary) -> str:
 
 
 def _seeds(summary: StudySummary) -> Table:
-    keys = list(summary.arms[0].arm.labels)
-    seeds = sorted({run.seed for found in summary.arms for run in found.arm.runs})
-
-    def text(found: ArmSummary, seed: int) -> str:
+    def text(seed: int, found: ArmSummary) -> str:
         if seed in found.accuracies:
             return f"{found.accuracies[seed]:.2f}"
         if seed in found.failures:
             return "failed"
         return "unfinished" if seed in found.unfinished else ""
 
-    return Table(
-        name="seeds",
-        title=f"{summary.study.title}: test accuracy of each run, %",
-        heading="Test accuracy of each run, %",
-        headings=(*keys, *(f"seed {seed}" for seed in seeds)),
-        rows=tuple(
-            (
-                *(Cell(found.arm.labels[key]) for key in keys),
-                *(Cell(text(found, seed)) for seed in seeds),
-            )
-            for found in summary.arms
-        ),
-        n_labels=len(keys),
-    )
+    seeds = sorted({run.seed for found in summary.arms for run in found.arm.runs})
+    columns = [_Column(f"seed {seed}", partial(text, seed)) for seed in seeds]
+    title = f"{summary.study.title}: test accuracy of each run, %"
+    table = _arm_table(summary, columns, set(), name="seeds", title=title)
+    return replace(table, heading="Test accuracy of each run, %")
 
 
 _LEGEND = (
@@ -274,7 +260,7 @@ def _highest(values: Mapping[str, float]) -> set[str]:
 def _mean_text(mean: MeanInterval | None) -> str:
     """Return a mean with its interval; empty where there is none.
 
-    >>> _mean_text(MeanInterval(54.871, 0.72, 3, 1000, True))
+    >>> _mean_text(MeanInterval(54.871, 0.72))
     '54.87 ± 0.72'
     """
     if mean is None:
