@@ -98,7 +98,7 @@ def test_columns_and_citations_must_fit_the_labels():
     with pytest.raises(ArgumentError, match="must have labels among learner, sampler; got shots"):
         Study("s", (UNIFORM,), columns=("shots",))
     with pytest.raises(ArgumentError, match="must have labels among"):
-        Study("s", (UNIFORM,), citations=(Citation({"sampler": "x", "shots": "1"}, Published()),))
+        Study("s", (UNIFORM,), citations=(Citation({"sampler": "x", "shots": "1"}, Published(1)),))
 
 
 def written(tmp_path, change):

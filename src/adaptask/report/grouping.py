@@ -38,22 +38,15 @@ def find_study(folder: Path) -> Study:
         raise ArgumentError(
             f"{folder} holds no run: there is no config.toml in it or in a folder below."
         )
-    return study_of_runs(folder, paths)
+    return _study_of_runs(folder, paths)
 
 
-def study_of_runs(folder: Path, paths: Sequence[Path]) -> Study:
+def _study_of_runs(folder: Path, paths: Sequence[Path]) -> Study:
     """Group runs that differ by their seed alone; name the groups by what else differs.
 
     Arms with the sampler `uniform` are the baselines of those that differ from them by the sampler
     alone, and come before these. Of runs alike in everything the first counts, and runs that cannot
     be read are left out; notes say so.
-
-    Args:
-        folder: Of the study.
-        paths: Folders of the runs, below it or the folder itself.
-
-    Raises:
-        StateError: If no configuration can be read.
     """
     groups, notes = _group(folder, paths)
     labels = _labels_of(groups)

@@ -27,7 +27,7 @@ FORMAT = 1
 class Published:
     """What a paper prints, in its units."""
 
-    accuracy: float | None = None
+    accuracy: float
     """In percent."""
     interval: float | None = None
     """Half the width of its 95 % interval, in percent."""
@@ -52,12 +52,7 @@ class Arm:
     read."""
 
     def with_runs(self, folder: Path, seeds: Iterable[int]) -> Arm:
-        """Return the arm with a run of each seed.
-
-        Args:
-            folder: Of the study; the runs are below it.
-            seeds: Of the runs.
-        """
+        """Return the arm with a run of each seed, below the folder of the study."""
         place = folder / "runs" / _folder_name(self.name)
         runs = (
             Run(
@@ -250,7 +245,8 @@ def _labels(found: dict[str, Any]) -> dict[str, str]:
 def _published(found: dict[str, Any]) -> Published:
     # Earlier versions also wrote `seconds`, which was never used.
     figures = {key: value for key, value in found.items() if key != "seconds"}
-    return Published(**{k: _typed(v, int, float, NoneType) for k, v in figures.items()})
+    accuracy = _typed(figures.pop("accuracy"), int, float)
+    return Published(accuracy, **{k: _typed(v, int, float, NoneType) for k, v in figures.items()})
 
 
 def _typed(value: Any, *types: type) -> Any:

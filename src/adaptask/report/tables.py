@@ -158,9 +158,7 @@ def _published_gain(summary: StudySummary, found: ArmSummary) -> str:
     if found.arm.baseline is None:
         return ""
     ours, theirs = found.arm.published, summary.arm(found.arm.baseline).arm.published
-    if ours is None or theirs is None or ours.accuracy is None or theirs.accuracy is None:
-        return ""
-    return signed(ours.accuracy - theirs.accuracy)
+    return "" if ours is None or theirs is None else signed(ours.accuracy - theirs.accuracy)
 
 
 def _seeds(summary: StudySummary) -> Table:
@@ -176,12 +174,6 @@ def _seeds(summary: StudySummary) -> Table:
     title = f"{summary.study.title}: test accuracy of each run, %"
     table = _arm_table(summary, columns, set(), name="seeds", title=title)
     return replace(table, heading="Test accuracy of each run, %")
-
-
-_LEGEND = (
-    "ours (paper): what was measured here, and what the paper prints; rows without runs have the "
-    "paper's figures alone."
-)
 
 
 def _paper(summary: StudySummary, best: set[str]) -> Table:
@@ -204,10 +196,14 @@ def _paper(summary: StudySummary, best: set[str]) -> Table:
     columns = dict.fromkeys(column for _, column in [*ours, *cited])
     names = [named(dict(zip(study.columns, c, strict=True)), study.columns) for c in columns]
     has_paper = bool(study.citations) or any(arm.published for arm in study.arms)
+    legend = (
+        "ours (paper): what was measured here, and what the paper prints; rows without runs have "
+        "the paper's figures alone."
+    )
     return Table(
         name="paper",
-        title=f"{study.title}{', as the paper prints it' if has_paper else ''} (test accuracy, %)",
-        heading=f"{'As the paper prints it' if has_paper else 'Side by side'} (test accuracy, %)",
+        title=f"{study.title} (test accuracy, %)",
+        heading="Side by side (test accuracy, %)",
         headings=(*keys, *names),
         rows=tuple(
             (
@@ -217,7 +213,7 @@ def _paper(summary: StudySummary, best: set[str]) -> Table:
             for row in rows
         ),
         n_labels=len(keys),
-        notes=(*([_LEGEND] if has_paper else []), *shortfalls(summary), *study.notes),
+        notes=(*([legend] if has_paper else []), *shortfalls(summary), *study.notes),
     )
 
 
@@ -287,7 +283,7 @@ def _printed(published: Published | None) -> str:
     >>> _printed(Published(55.0, 1.0)), _printed(Published(68.2, 0.66)), _printed(Published(61.9))
     ('55.0 ± 1.0', '68.20 ± 0.66', '61.9')
     """
-    if published is None or published.accuracy is None:
+    if published is None:
         return ""
     parts = [value for value in (published.accuracy, published.interval) if value is not None]
     decimals = max(len(repr(float(value)).partition(".")[2]) for value in parts)

@@ -47,10 +47,7 @@ def short_verdict(found: ArmSummary) -> str:
 
 
 def shortfalls(summary: StudySummary) -> list[str]:
-    """Return sentences that say which runs failed or have not finished, and what limits the rest.
-
-    Empty where all is as planned.
-    """
+    """Return sentences on runs that failed or have not finished, and on what limits the rest."""
     sentences = []
     for found in summary.arms:
         for reason, seeds in _by_reason(found.failures).items():
