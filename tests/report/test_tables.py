@@ -106,7 +106,7 @@ def test_a_study_that_has_not_begun_has_tables_all_the_same(study_folder):
 def test_a_terminal_shows_the_important_columns(compared):
     table = compared["results"]
     assert [table.headings[i] for i in table.brief] == [
-        *("learner", "sampler", "accuracy (%)", "difference to uniform", "verdict"),
+        *("learner", "sampler", "runs", "accuracy (%)", "difference to uniform", "verdict"),
     ]
 
 

@@ -113,7 +113,7 @@ def _columns(summary: StudySummary, best: set[str]) -> list[_Column]:
         is_brief=True,
     )
     return [
-        _Column("runs", lambda found: f"{found.n_finished}/{found.n_planned}"),
+        _Column("runs", lambda found: f"{found.n_finished}/{found.n_planned}", is_brief=True),
         *([validation] if by_validation else []),
         _Column(
             _ACCURACY,
