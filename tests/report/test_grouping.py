@@ -140,7 +140,7 @@ def test_precision_is_a_difference_and_the_device_is_none(tmp_path, write_run):
 
 
 def test_configurations_of_hand_are_told_apart_too(tmp_path):
-    for name, text in {"a": "", "b": "steps = 5", "c": "[sampler]\nalpha = 1"}.items():
+    for name, text in {"a": "seed = 0", "b": "steps = 5", "c": "[sampler]\nalpha = 1"}.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.toml").write_text(text)
     arms = find_study(tmp_path).arms
@@ -154,7 +154,7 @@ def test_a_damaged_configuration_is_left_out_with_a_note(tmp_path, write_run):
     (tmp_path / "a" / "config.toml").write_text("= =")
     study = find_study(tmp_path)
     assert [[run.path for run in arm.runs] for arm in study.arms] == [[tmp_path / "b"]]
-    assert re.search(r"run in a is left out: .*config\.toml cannot be read", study.notes[0])
+    assert re.search(r"run in a is left out: .*config\.toml is damaged", study.notes[0])
     (tmp_path / "b" / "config.toml").write_text("= =")
-    with pytest.raises(StateError, match=r"config\.toml cannot be read"):
+    with pytest.raises(StateError, match=r"config\.toml is damaged"):
         find_study(tmp_path)

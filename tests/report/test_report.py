@@ -2,7 +2,6 @@
 
 import codecs
 import csv
-import multiprocessing
 
 import pytest
 
@@ -30,11 +29,3 @@ def test_a_study_without_arms_is_refused(tmp_path):
     with pytest.raises(ArgumentError, match="has no arms"):
         make_report(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["study.json"]
-
-
-def test_several_processes_may_make_the_same_report(study_folder):
-    folder = study_folder({("p", "uniform"): {0: 0.5, 1: 0.51}, ("p", "gcp"): {0: 0.5, 1: 0.52}})
-    with multiprocessing.get_context("fork").Pool(3) as pool:
-        pages = [r.page for r in pool.map(make_report, [folder] * 6, chunksize=1)]
-    assert pages == [folder / "report.html"] * 6
-    assert not list(folder.rglob("*.tmp"))

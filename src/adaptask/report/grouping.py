@@ -5,9 +5,7 @@ Runs that differ by their seed alone belong together.
 
 from __future__ import annotations
 
-import math
 import shlex
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ _Settings = tuple[tuple[str, str], ...]
 _NOT_DECISIVE = {"seed", "format", "every", "machine"}
 _ORDER = {"data": 0, "model": 1, "task": 2, "sampler": 4}
 """Of the sections among the labels; all others have 3."""
+_UNIFORM = ("sampler.name", "uniform")
 
 
 def find_study(folder: Path) -> Study:
@@ -39,57 +38,57 @@ def find_study(folder: Path) -> Study:
         raise ArgumentError(
             f"{folder} holds no run: there is no config.toml in it or in a folder below."
         )
-    return study_of_runs(folder, paths)
+    return _study_of_runs(folder, paths)
 
 
-def study_of_runs(folder: Path, paths: Sequence[Path]) -> Study:
+def _study_of_runs(folder: Path, paths: Sequence[Path]) -> Study:
     """Group runs that differ by their seed alone; name the groups by what else differs.
 
     Arms with the sampler `uniform` are the baselines of those that differ from them by the sampler
     alone, and come before these. Of runs alike in everything the first counts, and runs that cannot
     be read are left out; notes say so.
-
-    Args:
-        folder: Of the study.
-        paths: Folders of the runs, below it or the folder itself.
-
-    Raises:
-        StateError: If no configuration can be read.
     """
-    groups, notes = _grouped(folder, paths)
-    labels = _labels_of(list(groups))
-    names = dict(zip(groups, _names_of(labels), strict=True))
-    arms = [
-        Arm(
-            name=names[settings],
+    groups, notes = _group(folder, paths)
+    labels = _labels_of(groups)
+    names = _names_of(labels)
+    baselines = {
+        _without_sampler(settings): name
+        for settings, name in zip(groups, names, strict=True)
+        if _UNIFORM in settings
+    }
+    arms = {}
+    for settings, name, label in zip(groups, names, labels, strict=True):
+        members = sorted(groups[settings].items())
+        arms[name] = Arm(
+            name=name,
             labels=label,
-            runs=tuple(
-                Run(members[seed], seed, run_name(names[settings], seed))
-                for seed in sorted(members)
-            ),
-            baseline=_uniform_beside(settings, names),
+            runs=tuple(Run(path, seed, run_name(name, seed)) for seed, path in members),
+            baseline=None if _UNIFORM in settings else baselines.get(_without_sampler(settings)),
         )
-        for (settings, members), label in zip(groups.items(), labels, strict=True)
-    ]
+
+    def order(arm: Arm) -> tuple[object, ...]:
+        first = arms[arm.baseline or arm.name]
+        return _sort_key(first), first.name, arm is not first, _sort_key(arm)
+
     return Study(
         title=folder.resolve().name,
-        arms=_in_order(arms),
+        arms=tuple(sorted(arms.values(), key=order)),
         command=f"adaptask report {shlex.quote(str(folder))}",
         notes=tuple(notes),
     )
 
 
-def _grouped(
+def _group(
     folder: Path, paths: Sequence[Path]
 ) -> tuple[dict[_Settings, dict[int, Path]], list[str]]:
     """Return the folders of the runs by settings and seed, and what was left out."""
     groups: dict[_Settings, dict[int, Path]] = {}
-    notes, damage = [], []
+    notes = []
     for path in paths:
         run, place = Run(path), path.relative_to(folder).as_posix()
         if not run.is_readable:
-            damage.append(run.damage.get("config.toml", f"{path / 'config.toml'} is gone."))
-            notes.append(f"The run in {place} is left out: {damage[-1]}")
+            why = run.damage.get("config.toml", "its config.toml is empty.")
+            notes.append(f"The run in {place} is left out: {why}")
             continue
         seed = run.settings.get("seed", 0)
         members = groups.setdefault(_decisive(run.settings), {})
@@ -101,7 +100,7 @@ def _grouped(
             )
         members.setdefault(seed, path)
     if not groups:
-        raise StateError(damage[0])
+        raise StateError(notes[0])
     return groups, notes
 
 
@@ -119,7 +118,11 @@ def _decisive(config: Mapping[str, Any]) -> _Settings:
     )
 
 
-def _labels_of(groups: Sequence[_Settings]) -> list[dict[str, str]]:
+def _without_sampler(settings: _Settings) -> _Settings:
+    return tuple((key, value) for key, value in settings if not key.startswith("sampler."))
+
+
+def _labels_of(groups: Iterable[_Settings]) -> list[dict[str, str]]:
     """Return labels of each group: the settings that differ, those of the sampler last."""
     known = [dict(settings) for settings in groups]
 
@@ -131,77 +134,31 @@ def _labels_of(groups: Sequence[_Settings]) -> list[dict[str, str]]:
         return section if name == "name" and section else name
 
     keys = sorted(set().union(*known), key=order)
-    differing = [key for key in keys if len(_values(key, known)) > 1]
-    if len({tuple(map(settings.get, differing)) for settings in known}) < len(known):
-        differing = [key for key in keys if len({settings.get(key) for settings in known}) > 1]
-    differing = differing or [key for key in ("model.learner", "sampler.name") if key in keys]
-    words = Counter(map(short, differing))
-    shown = {key: short(key) if words[short(key)] == 1 else key for key in differing}
-    return [
-        {shown[key]: settings.get(key, "-") for key in differing} or {"run": "-"}
-        for settings in known
-    ]
+    # An option is absent where it plays no part, as all of a learner that was not chosen: that
+    # the choice differs says enough. Where it does not, absence is a value like any other.
+    chosen = [key for key in keys if len({s[key] for s in known if key in s}) > 1]
+    if len({tuple(map(settings.get, chosen)) for settings in known}) < len(known):
+        chosen = [key for key in keys if len({settings.get(key) for settings in known}) > 1]
+    chosen = chosen or [key for key in ("model.learner", "sampler.name") if key in keys]
+    words = [short(key) for key in chosen]
+    shown = {key: short(key) if words.count(short(key)) == 1 else key for key in chosen}
+    return [{shown[key]: settings.get(key, "-") for key in chosen} for settings in known]
 
 
-def _values(key: str, groups: Sequence[Mapping[str, str]]) -> set[str | None]:
-    """Return the values of a setting over the groups.
-
-    An option is absent where it plays no part, as all of a learner that was not chosen, and those
-    that the sampler does not take: that the choice differs says enough. Elsewhere an absent one
-    was left at None, which is a value as any.
-    """
-    section = key.partition(".")[0]
-    return {
-        settings.get(key)
-        for settings in groups
-        if key in settings
-        or (section != "sampler" and any(other.startswith(f"{section}.") for other in settings))
-    }
+def _names_of(labels: Iterable[Mapping[str, str]]) -> list[str]:
+    """Return a name of each group, made of its labels; of equal names the later have a number."""
+    words = [" ".join(v for v in label.values() if v != "-") or "run" for label in labels]
+    n_before = [words[:i].count(name) for i, name in enumerate(words)]
+    return [f"{name} ({n + 1})" if n else name for name, n in zip(words, n_before, strict=True)]
 
 
-def _names_of(labels: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return a name of each group, made of its labels, unlike all others."""
-    names: list[str] = []
-    for label in labels:
-        name = plain = " ".join(value for value in label.values() if value != "-") or "run"
-        number = 1
-        while name in names:
-            number += 1
-            name = f"{plain} ({number})"
-        names.append(name)
-    return names
+def _sort_key(arm: Arm) -> list[tuple[bool, float, str]]:
+    """Return a key that sorts arms by their labels, numbers by their size and before words."""
+    return [_value_key(value) for value in arm.labels.values()]
 
 
-def _uniform_beside(settings: _Settings, names: Mapping[_Settings, str]) -> str | None:
-    """Return the name of the group with the sampler `uniform` and otherwise the same settings."""
-
-    def without_sampler(of: _Settings) -> list[tuple[str, str]]:
-        return [(key, value) for key, value in of if not key.startswith("sampler.")]
-
-    uniform = ("sampler.name", "uniform")
-    if uniform in settings:
-        return None
-    rest = without_sampler(settings)
-    found = (n for s, n in names.items() if uniform in s and without_sampler(s) == rest)
-    return next(found, None)
-
-
-def _in_order(arms: Iterable[Arm]) -> tuple[Arm, ...]:
-    """Return the arms by their labels, each baseline followed by what is compared with it."""
-
-    def order(arm: Arm) -> list[tuple[bool, float, str]]:
-        return [_by_number(value) for value in arm.labels.values()]
-
-    listed = sorted(arms, key=order)
-    followers = {arm.name: [a for a in listed if a.baseline == arm.name] for arm in listed}
-    first = [arm for arm in listed if arm.baseline is None]
-    return tuple(a for arm in first for a in (arm, *followers[arm.name]))
-
-
-def _by_number(value: str) -> tuple[bool, float, str]:
-    """Return a key that sorts numbers by their size, and before words."""
+def _value_key(value: str) -> tuple[bool, float, str]:
     try:
-        number = float(value)
+        return False, float(value), value
     except ValueError:
         return True, 0.0, value
-    return not math.isfinite(number), number if math.isfinite(number) else 0.0, value

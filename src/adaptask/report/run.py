@@ -1,11 +1,15 @@
-"""A run: where it is, how it is to be made, and what it has recorded so far."""
+"""A run: where it is, how it is to be made, and what it has recorded so far.
+
+The functions `read_...` raise a `StateError` where a file is missing or damaged.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,7 +26,11 @@ PRUNED = "pruned.txt"
 """Why a search has given up a run, in its folder."""
 
 _T = TypeVar("_T")
-_SECTIONS = ("data", "task", "model", "sampler", "evaluation", "machine")
+_SETTINGS: dict[str, type] = {
+    **dict.fromkeys(("seed", "steps"), int),
+    **dict.fromkeys(("data", "task", "model", "sampler", "evaluation", "machine"), dict),
+}
+"""Types of the settings that are used here."""
 _LARGEST_NUMBER = 1 << 53
 _LARGEST = 1 << 30
 """Bytes that the arrays of a file may have in all; those of 10,000 classes have less than half."""
@@ -59,9 +67,6 @@ class TestResult:
 
     accuracies: NDArray[np.float64]
     """Of each episode, 0 to 1; the same episodes in all runs with the same `evaluation`."""
-    loss: float
-    steps: tuple[int, ...]
-    """After which steps the weights were taken."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +74,7 @@ class Run:
     """One run, planned, under way or finished.
 
     Its files are read when they are first asked for, each once. A file that is damaged counts as
-    absent, and `damage` says why, so that everything else can be shown. The functions `read_...`
-    of this module raise an error instead.
+    absent, and `damage` says why, so that everything else can be shown.
     """
 
     path: Path
@@ -87,29 +91,20 @@ class Run:
     damage: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
     """What is wrong with files that were read so far, by their names in the folder."""
 
-    @property
-    def has_begun(self) -> bool:
-        """Whether there is anything to read."""
-        return (self.path / "config.toml").exists()
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The content of its config.toml, section by section; empty where there is none."""
+        return self._read("config.toml", read_settings) or {}
 
     @property
     def is_readable(self) -> bool:
-        """Whether it has settings that can be read; without them nothing is known of it."""
-        return self._settings is not None
+        """Whether it has settings; without them nothing is known of it."""
+        return bool(self.settings)
 
     @property
     def is_finished(self) -> bool:
         """Whether it has been tested."""
         return (self.path / "test.json").exists()
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The content of its config.toml, section by section; empty where there is none."""
-        return self._settings or {}
-
-    @cached_property
-    def _settings(self) -> dict[str, Any] | None:
-        return self._read("config.toml", read_settings)
 
     @property
     def n_steps(self) -> int:
@@ -134,26 +129,21 @@ class Run:
     @cached_property
     def failure(self) -> str | None:
         """Why the run failed, if it did."""
-        return self._text(FAILURE)
+        return self._read(FAILURE, _read_text)
 
     @cached_property
     def pruned(self) -> str | None:
         """Why the run was given up as one of the worse in a search, if it was."""
-        return self._text(PRUNED)
+        return self._read(PRUNED, _read_text)
 
     @cached_property
     def environment(self) -> list[dict[str, Any]]:
         """In what it was made, from which step on; empty where that is not known."""
-        try:
-            found = parse_json((self.path / "environment.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return []
-        entries = found if isinstance(found, list) else []
-        return [entry for entry in entries if isinstance(entry, dict)]
+        return self._read("environment.json", _read_environment) or []
 
     def snapshot(self, step: int, path: Path) -> Snapshot | None:
         """Return the snapshot in a file of the run; None where it is damaged."""
-        return self._read(f"snapshots/{path.name}", lambda path: read_snapshot(step, path))
+        return self._read(f"snapshots/{path.name}", partial(read_snapshot, step))
 
     @cached_property
     def last_snapshot(self) -> Snapshot | None:
@@ -189,67 +179,58 @@ class Run:
 
     def _read(self, name: str, read: Callable[[Path], _T]) -> _T | None:
         path = self.path / name
-        if not path.exists():
-            return None
         try:
-            return read(path)
-        except StateError as error:
+            return read(path) if path.exists() else None
+        except (StateError, OSError, ValueError) as error:  # also of a path that there cannot be
             self.damage[name] = str(error)
             return None
 
-    def _text(self, name: str) -> str | None:
-        path = self.path / name
-        try:
-            return path.read_text(encoding="utf-8", errors="replace").strip()
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            return f"{path} cannot be read: {error.strerror}."
+
+@contextmanager
+def _reading(path: Path, remedy: str = "Remove it.") -> Iterator[None]:
+    """Turn every error into a `StateError` that names the file and says what to do."""
+    try:
+        yield
+    except Exception as error:  # whatever a file with wrong bytes in it brings about
+        raise StateError(f"{path} is damaged: {error}. {remedy}") from error
+
+
+def _read_text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace").strip()
+
+
+def _read_environment(path: Path) -> list[dict[str, Any]]:
+    with _reading(path):
+        found = parse_json(path.read_text(encoding="utf-8"))
+        if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
+            raise ValueError("it is not a list of environments")
+        return found
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """Return the content of the config.toml of a run, section by section.
-
-    Raises:
-        StateError: If it cannot be read, or sections, seed or steps are none.
-    """
-    try:
+    """Return the content of the config.toml of a run, section by section."""
+    with _reading(path, "Restore it, or remove the run."):
         settings = parse_toml(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise StateError(f"the configuration {path} cannot be read: {error}.") from error
-    if not all(isinstance(settings.get(name, {}), dict) for name in _SECTIONS):
-        raise StateError(
-            f"{path} is no configuration: each of {', '.join(_SECTIONS)} must be a section."
-        )
-    for name in ("seed", "steps"):
-        value = settings.get(name, 0)
-        if type(value) is not int or value < 0:
-            raise StateError(f"{name} in {path} must be an integer, at least 0; got {value!r}.")
-    return settings
+        for name, kind in _SETTINGS.items():
+            if type(value := settings.get(name, kind())) is not kind:
+                raise TypeError(f"{name} must be of type {kind.__name__}; got {value!r}")
+        return settings
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Return the records of a metrics file, leaving out a last line that is not complete.
-
-    Raises:
-        StateError: If there is no such file, or another line is no record.
-    """
-    try:
-        lines = path.read_bytes().split(b"\n")[:-1]
-    except OSError as error:
-        raise StateError(f"there are no metrics to read at {path}: {error.strerror}.") from error
+    """Return the records of a metrics file, leaving out a last line that is not complete."""
     records = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            record = parse_json(line)
-        except ValueError:
-            record = None
-        if not _is_metrics(record):
-            raise StateError(
-                f"line {number} of {path} is no record with a step and a split: {line[:80]!r}. "
-                "Remove the line."
-            )
-        records.append(record)
+    with _reading(path, "Remove the line."):
+        for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
+            try:
+                record = parse_json(line)
+            except ValueError:
+                record = None
+            if not _is_metrics(record):
+                raise ValueError(
+                    f"line {number} is not a record with a step and a split: {line[:80]!r}"
+                )
+            records.append(record)
     return records
 
 
@@ -262,35 +243,20 @@ def _is_metrics(record: object) -> bool:
 
 
 def read_test(path: Path) -> TestResult:
-    """Return the test result in a file.
-
-    Raises:
-        StateError: If it is damaged.
-    """
-    try:
+    """Return the test result in a file."""
+    with _reading(path, "Remove it and resume the run, which then is tested again."):
         found = parse_json(path.read_text(encoding="utf-8"))
         accuracies = np.array(found["accuracies"], dtype=np.float64)
         if accuracies.ndim != 1 or not len(accuracies):
             raise ValueError("it has no list of accuracies")
         if not ((accuracies >= 0) & (accuracies <= 1)).all():
             raise ValueError("an accuracy is not between 0 and 1")
-        steps = tuple(int(step) for step in found["steps"])
-        # A loss that is not finite, as of weights that diverged, is written as NaN.
-        return TestResult(accuracies, float(found["loss"]), steps)
-    except Exception as error:  # whatever a file with wrong bytes in it brings about
-        raise StateError(
-            f"the test result {path} is damaged: {error}. Remove it and resume the run, which "
-            "then is tested again."
-        ) from error
+        return TestResult(accuracies)
 
 
 def read_portrait(path: Path) -> Portrait:
-    """Return the portrait in a file.
-
-    Raises:
-        StateError: If it is damaged.
-    """
-    try:
+    """Return the portrait in a file."""
+    with _reading(path):
         found = _read_arrays(path)
         names = tuple(str(name) for name in found["class_names"])
         portrait = Portrait(names, found["images"], found["similarity"], found["tasks"])
@@ -300,30 +266,18 @@ def read_portrait(path: Path) -> Portrait:
         if tasks.ndim != 2 or tasks.dtype.kind != "i" or not ((tasks >= 0) & (tasks < n)).all():
             raise ValueError(f"its tasks are not of {n} classes")
         return portrait
-    except Exception as error:  # whatever a file with wrong bytes in it brings about
-        raise StateError(f"the portrait {path} is damaged: {error}. Remove it.") from error
 
 
 def read_snapshots(folder: Path) -> list[Snapshot]:
-    """Return the snapshots of a folder in order; none where there is no folder.
-
-    Raises:
-        StateError: If a file is damaged.
-    """
+    """Return the snapshots of a folder in order; none where there is no folder."""
     return [read_snapshot(step, path) for step, path in snapshot_files(folder)]
 
 
 def read_snapshot(step: int, path: Path) -> Snapshot:
-    """Return the snapshot in a file.
-
-    Raises:
-        StateError: If it is damaged.
-    """
-    try:
+    """Return the snapshot in a file."""
+    with _reading(path):
         parts = _read_arrays(path)
-    except Exception as error:  # whatever a file with wrong bytes in it brings about
-        raise StateError(f"the snapshot {path} is damaged: {error}. Remove it.") from error
-    return Snapshot(step, parts.get("distribution"), parts.get("class_counts"))
+        return Snapshot(step, parts.get("distribution"), parts.get("class_counts"))
 
 
 def snapshot_files(folder: Path) -> list[tuple[int, Path]]:

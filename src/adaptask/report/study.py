@@ -7,12 +7,11 @@ file the runs themselves tell: `grouping.py`.
 from __future__ import annotations
 
 import json
-import os
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
+from types import NoneType
 from typing import Any
 
 from adaptask.atomic_file import replace_file
@@ -28,7 +27,7 @@ FORMAT = 1
 class Published:
     """What a paper prints, in its units."""
 
-    accuracy: float | None = None
+    accuracy: float
     """In percent."""
     interval: float | None = None
     """Half the width of its 95 % interval, in percent."""
@@ -53,12 +52,7 @@ class Arm:
     read."""
 
     def with_runs(self, folder: Path, seeds: Iterable[int]) -> Arm:
-        """Return the arm with a run of each seed.
-
-        Args:
-            folder: Of the study; the runs are below it.
-            seeds: Of the runs.
-        """
+        """Return the arm with a run of each seed, below the folder of the study."""
         place = folder / "runs" / _folder_name(self.name)
         runs = (
             Run(
@@ -118,30 +112,33 @@ class Study:
     the highest test accuracy of many is high by chance."""
 
     def __post_init__(self) -> None:
-        _check_arms(self.arms)
-        keys = set(self.arms[0].labels) if self.arms else set(self.columns)
-        if strange := [column for column in self.columns if column not in keys]:
+        names = [arm.name for arm in self.arms]
+        keys = self.arms[0].labels.keys() if self.arms else set(self.columns)
+        if len(set(names)) < len(names):
             raise ArgumentError(
-                f"the column {strange[0]!r} is no label; there are {_listed(keys)}."
+                f"two arms of the study have the same name; name each once: {_listed(names)}."
             )
-        for cited in self.citations:
-            if not set(self.columns) <= cited.labels.keys() <= keys:
-                raise ArgumentError(
-                    f"a citation must have labels among {_listed(keys)}, with all columns; got "
-                    f"{dict(cited.labels)}."
-                )
-
-    def arm(self, name: str) -> Arm:
-        """Return the arm of that name.
-
-        Raises:
-            ArgumentError: If there is none.
-        """
+        if len({tuple(arm.labels.items()) for arm in self.arms}) < len(names):
+            raise ArgumentError("two arms of the study have the same labels; say how they differ.")
         for arm in self.arms:
-            if arm.name == name:
-                return arm
-        names = _listed(arm.name for arm in self.arms)
-        raise ArgumentError(f"the study has no arm {name!r}; it has {names}.")
+            if arm.labels.keys() != keys:
+                raise ArgumentError(
+                    f"all arms must have the same labels; {names[0]!r} has {_listed(keys)}, "
+                    f"{arm.name!r} has {_listed(arm.labels)}."
+                )
+            if arm.baseline is not None and arm.baseline not in set(names) - {arm.name}:
+                raise ArgumentError(
+                    f"the baseline of {arm.name!r} must be another arm of the study; got "
+                    f"{arm.baseline!r}."
+                )
+            if len({run.seed for run in arm.runs}) < len(arm.runs):
+                raise ArgumentError(f"{arm.name!r} has a seed twice; a seed counts once.")
+        for labels in (self.columns, *(cited.labels for cited in self.citations)):
+            if not set(labels) <= keys:
+                raise ArgumentError(
+                    f"columns and citations must have labels among {_listed(keys)}; got "
+                    f"{_listed(labels)}."
+                )
 
     def write(self, folder: Path) -> None:
         """Write it into its folder.
@@ -173,28 +170,8 @@ class Study:
         replace_file(folder / FILE, json.dumps(content, indent=1).encode())
 
 
-def _check_arms(arms: Sequence[Arm]) -> None:
-    names = {arm.name for arm in arms}
-    for arm in arms:
-        if arm.labels.keys() != arms[0].labels.keys():
-            raise ArgumentError(
-                f"all arms must have the same labels; {arms[0].name!r} has "
-                f"{_listed(arms[0].labels)}, {arm.name!r} has {_listed(arm.labels)}."
-            )
-        if arm.baseline is not None and (arm.baseline not in names or arm.baseline == arm.name):
-            raise ArgumentError(
-                f"the baseline of {arm.name!r} must be another arm of the study; got "
-                f"{arm.baseline!r}."
-            )
-        if len({run.seed for run in arm.runs}) < len(arm.runs):
-            raise ArgumentError(f"{arm.name!r} has a seed twice; a seed counts once.")
-    twice = [name for name, count in Counter(arm.name for arm in arms).items() if count > 1]
-    if twice:
-        raise ArgumentError(
-            f"two arms of the study have the same name, {twice[0]!r}; name each once."
-        )
-    if len({tuple(arm.labels.items()) for arm in arms}) < len(arms):
-        raise ArgumentError("two arms of the study have the same labels; say how they differ.")
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names) or "none"
 
 
 def _place(path: Path, folder: Path) -> str:
@@ -205,21 +182,9 @@ def _place(path: Path, folder: Path) -> str:
 
 def _checked_place(place: str) -> str:
     path = PurePosixPath(place)
-    if path.is_absolute() or not all(map(_is_name, path.parts)) or len(place) > 1000:
+    if path.is_absolute() or ".." in path.parts:
         raise ArgumentError(f"a run must be in a folder below that of its study; got {place!r}.")
     return place
-
-
-def _is_name(part: str) -> bool:
-    """Return whether a folder can be called so."""
-    try:
-        return part != ".." and "\0" not in part and len(os.fsencode(part)) < 256
-    except UnicodeEncodeError:
-        return False
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(names) or "none"
 
 
 def read_study(folder: Path) -> Study:
@@ -245,48 +210,48 @@ def _from_json(found: dict[str, Any], folder: Path) -> Study:
     if found["format"] > FORMAT:
         raise ValueError("it comes from a newer version; install that")
     return Study(
-        title=_text(found["title"]),
+        title=_typed(found["title"], str),
         arms=tuple(_arm(arm, folder) for arm in found["arms"]),
-        command=_text(found["command"]),
-        columns=tuple(_text(column) for column in found["columns"]),
-        notes=tuple(_text(note) for note in found["notes"]),
+        command=_typed(found["command"], str),
+        columns=tuple(_typed(column, str) for column in found["columns"]),
+        notes=tuple(_typed(note, str) for note in found["notes"]),
         citations=tuple(
             Citation(_labels(cited["labels"]), _published(cited["published"]))
             for cited in found["citations"]
         ),
-        by_validation=found.get("by_validation", False) is True,
+        by_validation=_typed(found.get("by_validation", False), bool),
     )
 
 
 def _arm(found: dict[str, Any], folder: Path) -> Arm:
-    name = _text(found["name"])
+    name = _typed(found["name"], str)
     runs = []
     for run in found["runs"]:
-        seed, place = run["seed"], _checked_place(_text(run["folder"]))
-        if type(seed) is not int:
-            raise TypeError(f"{seed!r} stands where a seed should")
+        seed, place = _typed(run["seed"], int), _checked_place(_typed(run["folder"], str))
         runs.append(Run(folder / place, seed, run_name(name, seed)))
     return Arm(
         name=name,
         labels=_labels(found["labels"]),
         runs=tuple(runs),
-        baseline=None if found["baseline"] is None else _text(found["baseline"]),
+        baseline=_typed(found["baseline"], str, NoneType),
         published=None if found["published"] is None else _published(found["published"]),
     )
 
 
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} stands where a text should")
-    return value
-
-
 def _labels(found: dict[str, Any]) -> dict[str, str]:
-    return {key: _text(value) for key, value in found.items()}
+    return {key: _typed(value, str) for key, value in found.items()}
 
 
 def _published(found: dict[str, Any]) -> Published:
-    if strange := [v for v in found.values() if not isinstance(v, int | float | None)]:
-        raise TypeError(f"{strange[0]!r} stands where a number should")
     # Earlier versions also wrote `seconds`, which was never used.
-    return Published(**{key: value for key, value in found.items() if key != "seconds"})
+    figures = {key: value for key, value in found.items() if key != "seconds"}
+    accuracy = _typed(figures.pop("accuracy"), int, float)
+    return Published(accuracy, **{k: _typed(v, int, float, NoneType) for k, v in figures.items()})
+
+
+def _typed(value: Any, *types: type) -> Any:
+    """Return a value if it has one of the types."""
+    if type(value) not in types:
+        expected = " or ".join(kind.__name__ for kind in types)
+        raise TypeError(f"{value!r} stands where there should be {expected}")
+    return value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 
@@ -10,11 +10,9 @@ from adaptask.report.run import Run
 from adaptask.report.statistics import (
     LEVEL,
     MeanInterval,
-    Overhead,
     PairedDifference,
     holm,
     mean_interval,
-    overhead,
     paired_difference,
     spread_over_seeds,
 )
@@ -34,16 +32,14 @@ class ArmSummary:
     """Why a run failed or cannot be read, by seed."""
     unfinished: Mapping[int, str] = field(default_factory=dict)
     """How far a run is that has neither failed nor finished, by seed."""
-    seconds: Mapping[int, float] = field(default_factory=dict)
-    """Time of a training step, by seed."""
+    seconds_per_step: float | None = None
+    """Time of a training step, median over the seeds; None where no run has recorded it."""
     difference: PairedDifference | None = None
     """To the baseline; None without one, or without a seed that has finished in both."""
     p: float | None = None
     """Of that difference, after Holm's correction for all comparisons of the study."""
     detectable: float | None = None
     """How large a difference would have been found with 80 % probability."""
-    overhead: Overhead | None = None
-    """Time of a step over that of the baseline."""
     validation: float | None = None
     """Best validation accuracy of each run so far, the mean of these; None before the first."""
 
@@ -68,11 +64,6 @@ class ArmSummary:
         return len(self.accuracies)
 
     @property
-    def seconds_per_step(self) -> float | None:
-        """Median over the seeds."""
-        return median(self.seconds.values()) if self.seconds else None
-
-    @property
     def is_significant(self) -> bool:
         """Whether the difference to the baseline is more than chance explains."""
         return self.p is not None and self.p < LEVEL
@@ -87,15 +78,11 @@ class StudySummary:
     n_tests: int
     """How many comparisons were tested, for all of which Holm's correction is made."""
     remarks: tuple[str, ...] = ()
-    """What limits the comparisons: other episodes, other machines, records that cannot be read."""
+    """What limits the comparisons: other episodes, other precisions."""
 
     def arm(self, name: str) -> ArmSummary:
-        """Return the summary of an arm by its name.
-
-        Raises:
-            ArgumentError: If there is none.
-        """
-        return self.arms[self.study.arms.index(self.study.arm(name))]
+        """Return the summary of an arm by its name."""
+        return next(found for found in self.arms if found.arm.name == name)
 
 
 def summarize(study: Study) -> StudySummary:
@@ -105,37 +92,34 @@ def summarize(study: Study) -> StudySummary:
     compared nevertheless.
     """
     alone = {arm.name: _summarize_arm(arm) for arm in study.arms}
-    remarks = [remark for arm in study.arms for remark in _remarks_on_times(arm)]
-    precisions = {
-        str(run.settings.get("machine", {}).get("precision", "auto"))
+    differences = {
+        found.arm.name: paired_difference(found.accuracies, alone[found.arm.baseline].accuracies)
         for found in alone.values()
-        for run in found.tested
+        if found.arm.baseline is not None
     }
-    if len(precisions) > 1:
-        remarks.append(
-            f"Runs were computed in different precisions, {' and '.join(sorted(precisions))}: part "
-            "of their differences may be due to that."
-        )
+    tested = {name: d.p for name, d in differences.items() if d is not None and d.p is not None}
+    corrected = dict(zip(tested, holm(list(tested.values())), strict=True))
+    # The level that Holm's correction leaves the smallest p-value: what passes that is found,
+    # whatever the other comparisons say.
+    level = LEVEL / max(1, len(tested))
     arms = []
-    for found in alone.values():
-        if found.mean is not None and not found.mean.same_episodes:
-            remarks.append(
-                f"The runs of {found.arm.name} have different numbers of test episodes; their "
-                "interval is wider than it need be."
+    for name, found in alone.items():
+        difference = differences.get(name)
+        if difference is not None:
+            found = replace(
+                found,
+                difference=difference,
+                p=corrected.get(name),
+                detectable=difference.detectable(level),
             )
-        if found.arm.baseline is None:
-            arms.append(found)
-        else:
-            compared, further = _compare(found, alone[found.arm.baseline])
-            arms.append(compared)
-            remarks += further
-    n_tests, corrected = _correct(arms)
-    return StudySummary(study, corrected, n_tests, tuple(remarks))
+        arms.append(found)
+    remarks = [*_precision_remarks(arms), *_episode_remarks(alone)]
+    return StudySummary(study, tuple(arms), len(tested), tuple(remarks))
 
 
 def _summarize_arm(arm: Arm) -> ArmSummary:
     """Return what came out of an arm by itself."""
-    tests, seconds, best = {}, {}, []
+    tests, seconds, best = {}, [], []
     failures: dict[int, str] = {}
     unfinished: dict[int, str] = {}
     for run in arm.runs:
@@ -146,7 +130,7 @@ def _summarize_arm(arm: Arm) -> ArmSummary:
             (failures if failed else unfinished)[run.seed] = why
         pace, (_, validation) = run.seconds_per_step, run.curve("val", "accuracy")
         if pace is not None:
-            seconds[run.seed] = pace
+            seconds.append(pace)
         if len(validation):
             best.append(100 * float(validation.max()))
     return ArmSummary(
@@ -155,7 +139,7 @@ def _summarize_arm(arm: Arm) -> ArmSummary:
         mean=mean_interval(list(tests.values())) if tests else None,
         failures=failures,
         unfinished=unfinished,
-        seconds=seconds,
+        seconds_per_step=median(seconds) if seconds else None,
         validation=fmean(best) if best else None,
     )
 
@@ -182,35 +166,30 @@ def _first_sentence(failure: str) -> str:
     return lines[-1] if lines[0].startswith("Traceback") else lines[0]
 
 
-def _remarks_on_times(arm: Arm) -> list[str]:
-    damaged = [(run, run.damage.get("metrics.jsonl")) for run in arm.runs]
-    return [f"There is no time a step of {run.name}: {why}" for run, why in damaged if why]
+def _precision_remarks(arms: Iterable[ArmSummary]) -> list[str]:
+    runs = (run for found in arms for run in found.tested)
+    precisions = {str(run.settings.get("machine", {}).get("precision", "auto")) for run in runs}
+    if len(precisions) < 2:
+        return []
+    return [
+        f"Runs were computed in different precisions, {' and '.join(sorted(precisions))}: part "
+        "of their differences may be due to that."
+    ]
 
 
-def _compare(found: ArmSummary, baseline: ArmSummary) -> tuple[ArmSummary, list[str]]:
-    """Return the summary with its comparison, and what limits that."""
-    names = f"{found.arm.name} and {found.arm.baseline}"
-    ours, theirs = ({run.seed: run for run in of.arm.runs} for of in (found, baseline))
+def _episode_remarks(arms: Mapping[str, ArmSummary]) -> list[str]:
     remarks = []
-    tested = found.accuracies.keys() & baseline.accuracies.keys()
-    if any(_episodes(ours[seed]) != _episodes(theirs[seed]) for seed in tested):
-        remarks.append(
-            f"Some runs of {names} were tested on different episodes, which adds to the noise of "
-            "their difference."
-        )
-    timed = found.seconds.keys() & baseline.seconds.keys()
-    alike = {seed for seed in timed if _machine(ours[seed]) == _machine(theirs[seed])}
-    if alike < timed:
-        remarks.append(
-            f"Some runs of {names} were made on different machines; the factor between their "
-            "times leaves them out."
-        )
-    compared = replace(
-        found,
-        difference=paired_difference(found.accuracies, baseline.accuracies),
-        overhead=overhead({seed: found.seconds[seed] for seed in alike}, baseline.seconds),
-    )
-    return compared, remarks
+    for found in arms.values():
+        if found.arm.baseline is None:
+            continue
+        baseline = arms[found.arm.baseline]
+        ours, theirs = ({run.seed: _episodes(run) for run in of.tested} for of in (found, baseline))
+        if any(ours[seed] != theirs[seed] for seed in ours.keys() & theirs.keys()):
+            remarks.append(
+                f"Some runs of {found.arm.name} and {baseline.arm.name} were tested on different "
+                "episodes, which adds to the noise of their difference."
+            )
+    return remarks
 
 
 def _episodes(run: Run) -> object:
@@ -220,29 +199,4 @@ def _episodes(run: Run) -> object:
         run.settings.get("data", {}).get("dataset"),
         *(tested.get(name) for name in ("seed", "n_query", "n_episodes")),
         *(tested.get(name, trained.get(name)) for name in ("n_way", "n_shot")),
-    )
-
-
-def _machine(run: Run) -> object:
-    """Return on what a run was made last, as far as it matters for its speed."""
-    names = ("device", "devices", "threads", "cpu_count", "platform")
-    return [run.environment[-1].get(name) for name in names] if run.environment else None
-
-
-def _correct(arms: Sequence[ArmSummary]) -> tuple[int, tuple[ArmSummary, ...]]:
-    """Return how many differences were tested, and the arms with p-values corrected for that."""
-    plain = {a.arm.name: a.difference.p for a in arms if a.difference is not None}
-    tested = {name: p for name, p in plain.items() if p is not None}
-    corrected = dict(zip(tested, holm(list(tested.values())), strict=True))
-    return len(tested), tuple(
-        replace(
-            a,
-            p=corrected[a.arm.name],
-            # The level that Holm's correction leaves the smallest p-value: what passes that is
-            # found, whatever the other comparisons say.
-            detectable=a.difference.detectable(LEVEL / len(tested)),
-        )
-        if a.difference is not None and a.arm.name in corrected
-        else a
-        for a in arms
     )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from statistics import fmean
 
 from adaptask.report.statistics import MeanInterval, PairedDifference
 from adaptask.report.study import Published
@@ -36,12 +37,16 @@ class Table:
     """Sentences below it."""
     heading: str = ""
     """What it is called on a page that has the title of the study already; empty: its title."""
-    expendable: tuple[int, ...] = ()
-    """Columns that a narrow terminal may leave out, the first to go first."""
+    brief: tuple[int, ...] = ()
+    """The columns that are shown in a terminal, which has no room for all; empty: all."""
 
 
 def tables_of(summary: StudySummary) -> list[Table]:
-    """Return the tables: `results`, `paper` where the study has columns, and `seeds`."""
+    """Return the tables: `results`, `paper` where the study has columns, and `seeds`.
+
+    Args:
+        summary: Of a study with at least one arm.
+    """
     best = _best_arms(summary)
     tables = [_results(summary, best)]
     if summary.study.columns:
@@ -57,102 +62,85 @@ _VALIDATION = "validation (%)"
 class _Column:
     heading: str
     text: Callable[[ArmSummary], str]
-    expendable: int = 0
-    """When it goes if there is no room, 1 first; 0 is never."""
     meaning: str = ""
     """What a note below the table says of it."""
+    is_brief: bool = False
+    """Whether it is shown in a terminal."""
 
 
 def _results(summary: StudySummary, best: set[str]) -> Table:
-    labels = [_Column(key, partial(_label, key)) for key in _label_keys(summary)]
-    figures = [c for c in _figures(summary, best) if any(map(c.text, summary.arms))]
-    columns = [*labels, *figures]
-    judged = _VALIDATION if summary.study.by_validation else _ACCURACY
-    rows = tuple(
-        (
-            *(Cell(column.text(found)) for column in labels),
-            *(Cell(c.text(found), c.heading == judged and found.arm.name in best) for c in figures),
-        )
-        for found in summary.arms
-    )
-    expendable = [i for i, column in enumerate(columns) if column.expendable]
-    return Table(
-        name="results",
-        title=summary.study.title,
+    # What is known of no arm has no column.
+    columns = [c for c in _columns(summary, best) if any(map(c.text, summary.arms))]
+    table = _arm_table(summary, columns, best, name="results", title=summary.study.title)
+    meanings = (f"{column.heading}: {column.meaning}" for column in columns if column.meaning)
+    brief = (i for i, c in enumerate(columns, start=table.n_labels) if c.is_brief)
+    return replace(
+        table,
         heading="Results",
-        headings=tuple(column.heading for column in columns),
-        rows=rows,
-        n_labels=len(labels),
-        notes=(
-            *(f"{column.heading}: {column.meaning}" for column in figures if column.meaning),
-            *shortfalls(summary),
-            *summary.study.notes,
-        ),
-        expendable=tuple(sorted(expendable, key=lambda i: columns[i].expendable)),
+        notes=(*meanings, *shortfalls(summary), *summary.study.notes),
+        brief=(*range(table.n_labels), *brief),
     )
 
 
-def _label(key: str, found: ArmSummary) -> str:
-    return found.arm.labels[key]
+def _arm_table(
+    summary: StudySummary, columns: Sequence[_Column], best: set[str], *, name: str, title: str
+) -> Table:
+    """Return a table with a row per arm: its labels, then the columns."""
+    keys = list(summary.arms[0].arm.labels)
+    judged = _VALIDATION if summary.study.by_validation else _ACCURACY
+    rows = []
+    for found in summary.arms:
+        labels = [Cell(found.arm.labels[key]) for key in keys]
+        is_best = found.arm.name in best
+        figures = [Cell(c.text(found), is_best and c.heading == judged) for c in columns]
+        rows.append((*labels, *figures))
+    headings = (*keys, *(column.heading for column in columns))
+    return Table(name, title, headings, tuple(rows), n_labels=len(keys))
 
 
-def _label_keys(summary: StudySummary) -> list[str]:
-    return list(summary.arms[0].arm.labels) if summary.arms else []
-
-
-def _figures(summary: StudySummary, best: set[str]) -> list[_Column]:
-    by_validation, several = summary.study.by_validation, summary.n_tests > 1
-    validation = _Column(
-        _VALIDATION,
-        lambda found: "" if found.validation is None else f"{found.validation:.2f}",
-        meaning="best of each run, mean of the seeds; bold: the highest of those that have "
-        "finished.",
-    )
+def _columns(summary: StudySummary, best: set[str]) -> list[_Column]:
+    """Return all columns of figures that the table of results can have."""
+    by_validation = summary.study.by_validation
     bold = "; bold: the highest of its group, significant or not" if best else ""
     if by_validation:
         bold = "; nothing is chosen by it, and the highest of many is high by chance"
     # A corrected p-value above 0.05 may stand beside an interval without 0.
-    alone = "; each interval is for its comparison alone, p and verdict allow for all of them"
-    holm = f", after Holm's correction for {summary.n_tests} tests"
-    n_pairs = sorted({found.overhead.n_pairs for found in summary.arms if found.overhead})
-    pairs = " to ".join(str(n) for n in dict.fromkeys((*n_pairs[:1], *n_pairs[-1:])))
+    holm = f", after Holm's correction for {summary.n_tests} tests, which the interval is not"
+    validation = _Column(
+        _VALIDATION,
+        lambda found: _decimals(found.validation),
+        "best of each run, mean of the seeds; bold: the highest of those that have finished.",
+        is_brief=True,
+    )
     return [
-        _Column("runs", lambda found: f"{found.n_finished}/{found.n_planned}", 3),
+        _Column("runs", lambda found: f"{found.n_finished}/{found.n_planned}", is_brief=True),
         *([validation] if by_validation else []),
         _Column(
             _ACCURACY,
             lambda found: _mean_text(found.mean),
-            meaning=f"mean over the seeds; ±: 95 % interval over test tasks, not seeds{bold}.",
+            f"mean over the seeds; ±: 95 % interval over test tasks, not seeds{bold}.",
+            is_brief=True,
         ),
         _Column(
             "sd",
-            lambda found: "" if found.spread is None else f"{found.spread:.2f}",
-            2,
+            lambda found: _decimals(found.spread),
             "standard deviation over the seeds.",
         ),
         _Column(
             _difference_heading(summary),
             lambda found: _difference_text(found.difference),
-            meaning="points, paired by seed; 95 % interval by Student's t over the seeds"
-            f"{alone if several else ''}.",
+            "points, paired by seed; 95 % interval by Student's t over the seeds.",
+            is_brief=True,
         ),
         _Column(
             "p",
             lambda found: "" if found.p is None else p_value(found.p),
-            5,
-            f"paired t-test over the seeds{holm if several else ''}.",
+            f"paired t-test over the seeds{holm if summary.n_tests > 1 else ''}.",
         ),
-        _Column("verdict", short_verdict),
-        _Column("ms a step", lambda found: _milliseconds(found.seconds_per_step), 1),
-        _Column(
-            "factor",
-            lambda found: "" if found.overhead is None else f"{found.overhead.factor:.2f}",
-            4,
-            f"time a step over that of the baseline, median of {pairs} "
-            f"{'seed' if pairs == '1' else 'seeds'}.",
-        ),
-        _Column("paper (%)", lambda found: _printed(found.arm.published), 7),
-        _Column("paper's gain", lambda found: _published_gain(summary, found), 6),
+        _Column("verdict", short_verdict, is_brief=True),
+        _Column("ms per step", lambda found: _decimals(found.seconds_per_step, 1000)),
+        _Column("paper (%)", lambda found: _printed(found.arm.published)),
+        _Column("paper's gain", lambda found: _published_gain(summary, found)),
     ]
 
 
@@ -169,43 +157,23 @@ def _difference_heading(summary: StudySummary) -> str:
 def _published_gain(summary: StudySummary, found: ArmSummary) -> str:
     if found.arm.baseline is None:
         return ""
-    ours, theirs = found.arm.published, summary.study.arm(found.arm.baseline).published
-    if ours is None or theirs is None or ours.accuracy is None or theirs.accuracy is None:
-        return ""
-    return signed(ours.accuracy - theirs.accuracy)
+    ours, theirs = found.arm.published, summary.arm(found.arm.baseline).arm.published
+    return "" if ours is None or theirs is None else signed(ours.accuracy - theirs.accuracy)
 
 
 def _seeds(summary: StudySummary) -> Table:
-    keys = _label_keys(summary)
-    seeds = sorted({run.seed for found in summary.arms for run in found.arm.runs})
-
-    def cell(found: ArmSummary, seed: int) -> str:
+    def text(seed: int, found: ArmSummary) -> str:
         if seed in found.accuracies:
             return f"{found.accuracies[seed]:.2f}"
         if seed in found.failures:
             return "failed"
         return "unfinished" if seed in found.unfinished else ""
 
-    return Table(
-        name="seeds",
-        title=f"{summary.study.title}: test accuracy of each run, %",
-        heading="Test accuracy of each run, %",
-        headings=(*keys, *(f"seed {seed}" for seed in seeds)),
-        rows=tuple(
-            (
-                *(Cell(found.arm.labels[key]) for key in keys),
-                *(Cell(cell(found, seed)) for seed in seeds),
-            )
-            for found in summary.arms
-        ),
-        n_labels=len(keys),
-    )
-
-
-_LEGEND = (
-    "ours (paper): what was measured here, and what the paper prints; rows without runs have the "
-    "paper's figures alone."
-)
+    seeds = sorted({run.seed for found in summary.arms for run in found.arm.runs})
+    columns = [_Column(f"seed {seed}", partial(text, seed)) for seed in seeds]
+    title = f"{summary.study.title}: test accuracy of each run, %"
+    table = _arm_table(summary, columns, set(), name="seeds", title=title)
+    return replace(table, heading="Test accuracy of each run, %")
 
 
 def _paper(summary: StudySummary, best: set[str]) -> Table:
@@ -214,12 +182,12 @@ def _paper(summary: StudySummary, best: set[str]) -> Table:
     Rows that are only cited come first.
     """
     study = summary.study
-    keys = [key for key in study.arms[0].labels if key not in study.columns] if study.arms else []
+    keys = [key for key in study.arms[0].labels if key not in study.columns]
 
     def place(labels: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return in which row and column something stands."""
         row = tuple(labels.get(key, "") for key in keys)
-        return row, tuple(labels[key] for key in study.columns)
+        return row, tuple(labels.get(key, "") for key in study.columns)
 
     ours = {place(found.arm.labels): found for found in summary.arms}
     cited = {place(c.labels): c.published for c in study.citations}
@@ -228,10 +196,14 @@ def _paper(summary: StudySummary, best: set[str]) -> Table:
     columns = dict.fromkeys(column for _, column in [*ours, *cited])
     names = [named(dict(zip(study.columns, c, strict=True)), study.columns) for c in columns]
     has_paper = bool(study.citations) or any(arm.published for arm in study.arms)
+    legend = (
+        "ours (paper): what was measured here, and what the paper prints; rows without runs have "
+        "the paper's figures alone."
+    )
     return Table(
         name="paper",
-        title=f"{study.title}{', as the paper prints it' if has_paper else ''} (test accuracy, %)",
-        heading=f"{'As the paper prints it' if has_paper else 'Side by side'} (test accuracy, %)",
+        title=f"{study.title} (test accuracy, %)",
+        heading="Side by side (test accuracy, %)",
         headings=(*keys, *names),
         rows=tuple(
             (
@@ -241,7 +213,7 @@ def _paper(summary: StudySummary, best: set[str]) -> Table:
             for row in rows
         ),
         n_labels=len(keys),
-        notes=(*([_LEGEND] if has_paper else []), *shortfalls(summary), *study.notes),
+        notes=(*([legend] if has_paper else []), *shortfalls(summary), *study.notes),
     )
 
 
@@ -258,40 +230,33 @@ def _paper_cell(found: ArmSummary | None, cited: Published | None, best: set[str
 def _best_arms(summary: StudySummary) -> set[str]:
     """Return the names of the arms with the highest mean, as printed, of each group of several.
 
-    A group is an arm and what is compared with it, or what differs by the sampler alone. As long
-    as its arms have not finished the same seeds, none is the best. Where validation is to judge,
-    the best is that of all that have finished.
+    A group is a baseline and what is compared with it. As long as its arms have not finished the
+    same seeds, none is the best. Where validation is to judge, the best is that of all that have
+    finished.
     """
     if summary.study.by_validation:
-        judged = {
-            found.arm.name: round(found.validation, 2)
-            for found in summary.arms
-            if found.validation is not None and found.n_finished == found.n_planned
-        }
-        return {name for name, value in judged.items() if value == max(judged.values())}
-    groups: dict[tuple[tuple[str, str], ...], list[ArmSummary]] = {}
+        finished = [found for found in summary.arms if found.n_finished == found.n_planned]
+        return _highest({f.arm.name: f.validation for f in finished if f.validation is not None})
+    groups: dict[str, list[ArmSummary]] = {}
     for found in summary.arms:
-        of = found.arm if found.arm.baseline is None else summary.study.arm(found.arm.baseline)
-        key = tuple(item for item in of.labels.items() if item[0] != "sampler")
-        if found.mean is not None:
-            groups.setdefault(key, []).append(found)
+        if found.accuracies:
+            groups.setdefault(found.arm.baseline or found.arm.name, []).append(found)
+    best = set()
+    for group in groups.values():
+        if len(group) > 1 and len({frozenset(found.accuracies) for found in group}) == 1:
+            best |= _highest({f.arm.name: fmean(f.accuracies.values()) for f in group})
+    return best
 
-    def shown(found: ArmSummary) -> float:
-        return round(found.mean.mean, 2) if found.mean is not None else 0.0
 
-    return {
-        found.arm.name
-        for group in groups.values()
-        if len(group) > 1 and len({frozenset(found.accuracies) for found in group}) == 1
-        for found in group
-        if shown(found) == max(map(shown, group))
-    }
+def _highest(values: Mapping[str, float]) -> set[str]:
+    printed = {name: round(value, 2) for name, value in values.items()}
+    return {name for name, value in printed.items() if value == max(printed.values())}
 
 
 def _mean_text(mean: MeanInterval | None) -> str:
     """Return a mean with its interval; empty where there is none.
 
-    >>> _mean_text(MeanInterval(54.871, 0.72, 3, 1000, True))
+    >>> _mean_text(MeanInterval(54.871, 0.72))
     '54.87 ± 0.72'
     """
     if mean is None:
@@ -308,16 +273,8 @@ def _difference_text(difference: PairedDifference | None) -> str:
     return signed(difference.mean) + interval
 
 
-def _milliseconds(seconds: float | None) -> str:
-    """Return a time in milliseconds, to three figures or more; empty if it is not known.
-
-    >>> _milliseconds(0.0012345), _milliseconds(0.0123), _milliseconds(1.5)
-    ('1.23', '12.3', '1500')
-    """
-    if seconds is None:
-        return ""
-    value = 1000 * seconds
-    return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
+def _decimals(value: float | None, factor: float = 1.0) -> str:
+    return "" if value is None else f"{factor * value:.2f}"
 
 
 def _printed(published: Published | None) -> str:
@@ -326,7 +283,7 @@ def _printed(published: Published | None) -> str:
     >>> _printed(Published(55.0, 1.0)), _printed(Published(68.2, 0.66)), _printed(Published(61.9))
     ('55.0 ± 1.0', '68.20 ± 0.66', '61.9')
     """
-    if published is None or published.accuracy is None:
+    if published is None:
         return ""
     parts = [value for value in (published.accuracy, published.interval) if value is not None]
     decimals = max(len(repr(float(value)).partition(".")[2]) for value in parts)

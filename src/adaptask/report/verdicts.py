@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from adaptask.report.statistics import PairedDifference
 from adaptask.report.study import Study
 from adaptask.report.summary import ArmSummary, StudySummary
-
-_NAMED = 4
-"""So many arms a headline names at most."""
 
 
 def verdicts(summary: StudySummary) -> list[str]:
@@ -25,14 +21,12 @@ def headline(summary: StudySummary) -> str:
     if not summary.n_tests:
         return f"None of the {len(compared)} differences could be tested."
     significant = [found for found in compared if found.is_significant]
-    words = [f"{found.arm.name} is {short_verdict(found)}" for found in significant[:_NAMED]]
-    rest = len(significant) - len(words)
-    listed = "; ".join([*words, *([f"{rest} more"] if rest else [])])
+    words = [f"{found.arm.name} is {short_verdict(found)}" for found in significant]
     tested = f"the {summary.n_tests} differences that were tested"
     if not significant:
         return f"None of {tested} is significant."
     verb = "is" if len(significant) == 1 else "are"
-    return f"Of {tested}, {len(significant)} {verb} significant: {listed}."
+    return f"Of {tested}, {len(significant)} {verb} significant: {'; '.join(words)}."
 
 
 def short_verdict(found: ArmSummary) -> str:
@@ -53,10 +47,7 @@ def short_verdict(found: ArmSummary) -> str:
 
 
 def shortfalls(summary: StudySummary) -> list[str]:
-    """Return sentences that say which runs failed or have not finished, and what limits the rest.
-
-    Empty where all is as planned.
-    """
+    """Return sentences on runs that failed or have not finished, and on what limits the rest."""
     sentences = []
     for found in summary.arms:
         for reason, seeds in _by_reason(found.failures).items():
@@ -68,43 +59,39 @@ def shortfalls(summary: StudySummary) -> list[str]:
 
 def _verdict(summary: StudySummary, found: ArmSummary) -> str:
     baseline = summary.arm(found.arm.baseline or "")
-    arm_words, baseline_words, context = _words(
-        summary.study, found.arm.labels, baseline.arm.labels
-    )
-    head = f"{arm_words} against {baseline_words}" + (f" with {context}" if context else "")
-    names = (arm_words, baseline_words)
-    if found.difference is None:
-        result = "no seed has finished in both"
-    elif len(found.difference.seeds) == 1:
-        result = (
-            f"{signed(found.difference.mean)} points; one seed says nothing about whether that "
-            "is more than chance"
-        )
-    elif found.p is None:
-        result = _without_spread(found.difference)
-    else:
-        result = _tested(summary, found, found.difference, found.p, names)
-    sentences = [f"{head}: {result}.", *_incomplete((found, baseline), names)]
+    ours, theirs, context = _words(summary.study, found.arm.labels, baseline.arm.labels)
+    sentences = [
+        f"{ours} against {theirs}{f' with {context}' if context else ''}: "
+        f"{_result(summary, found, ours, theirs)}."
+    ]
+    for of, name in ((found, ours), (baseline, theirs)):
+        if of.n_finished < of.n_planned:
+            failed = f", {len(of.failures)} failed" if of.failures else ""
+            sentences.append(
+                f"Only {of.n_finished} of {of.n_planned} runs of {name} finished{failed}."
+            )
     return " ".join(sentences)
 
 
-def _tested(
-    summary: StudySummary,
-    found: ArmSummary,
-    difference: PairedDifference,
-    p: float,
-    names: tuple[str, str],
-) -> str:
+def _result(summary: StudySummary, found: ArmSummary, ours: str, theirs: str) -> str:
+    difference, p = found.difference, found.p
+    if difference is None:
+        return "no seed has finished in both"
+    n, points = len(difference.seeds), f"{signed(difference.mean)} points"
+    if n == 1:
+        return f"{points}; one seed says nothing about whether that is more than chance"
+    if p is None and signed(difference.mean) == "+0.00":
+        return f"the same accuracy with each of {n} seeds; there is nothing to test"
+    if p is None:
+        return f"{points} with each of {n} seeds; without any spread there is no test"
     low, high = difference.low or 0.0, difference.high or 0.0
-    sign = "" if p_value(p).startswith("<") else "= "
+    equals = "" if p < 0.001 else "= "
     correction = f" (Holm, {summary.n_tests} comparisons)" if summary.n_tests > 1 else ""
     figures = (
-        f"{signed(difference.mean)} points [{signed(low)}, {signed(high)}], "
-        f"p {sign}{p_value(p)}{correction}, {len(difference.seeds)} seeds"
+        f"{points} [{signed(low)}, {signed(high)}], p {equals}{p_value(p)}{correction}, {n} seeds"
     )
     if found.is_significant:
-        word = "better" if difference.mean > 0 else "worse"
-        return f"{figures}: {names[0]} is {word} than {names[1]}"
+        return f"{figures}: {ours} is {short_verdict(found)} than {theirs}"
     alone = (
         f" (the interval, of this comparison alone, leaves out 0; among {summary.n_tests} that "
         "happens by chance too)"
@@ -117,31 +104,8 @@ def _tested(
 def _unseen(detectable: float) -> str:
     if detectable >= 100:
         return "with so few seeds none would have been seen reliably, however large"
-    digits = f"{detectable:.0f}" if detectable >= 10 else f"{detectable:.1f}"
-    least = digits if float(digits) else f"{detectable:.1g}"
+    least = f"{detectable:.0f}" if detectable >= 10 else f"{detectable:.1f}"
     return f"one below about {least} points would not have been seen reliably"
-
-
-def _without_spread(difference: PairedDifference) -> str:
-    n = len(difference.seeds)
-    if signed(difference.mean) == "+0.00":
-        return f"the same accuracy with each of {n} seeds; there is nothing to test"
-    return (
-        f"{signed(difference.mean)} points with each of {n} seeds; without any spread there is "
-        "no test"
-    )
-
-
-def _incomplete(pair: Iterable[ArmSummary], names: Iterable[str]) -> list[str]:
-    """Return a sentence for each of two arms that has not finished."""
-    sentences = []
-    for found, name in zip(pair, names, strict=True):
-        if found.n_finished < found.n_planned:
-            failed = f", {len(found.failures)} failed" if found.failures else ""
-            sentences.append(
-                f"Only {found.n_finished} of {found.n_planned} runs of {name} finished{failed}."
-            )
-    return sentences
 
 
 def _words(

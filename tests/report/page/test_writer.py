@@ -166,9 +166,9 @@ def tear(name):
 def test_what_is_damaged_is_named_and_the_rest_is_shown(tmp_path, arm):
     harms = {
         0: (tear("portrait.npz"), "portrait.npz is damaged"),
-        1: (break_toml, "config.toml cannot be read"),
-        2: (break_sections, "config.toml is no configuration"),
-        3: (tear("metrics.jsonl"), "line 1 of"),
+        1: (break_toml, "config.toml is damaged"),
+        2: (break_sections, "config.toml is damaged: sampler must be of type dict"),
+        3: (tear("metrics.jsonl"), "metrics.jsonl is damaged: line 1"),
         4: (tear("test.json"), "test.json is damaged"),
         5: (tear("snapshots/step-0000200.npz"), "step-0000200.npz is damaged"),
     }
