@@ -34,6 +34,8 @@ class ArmSummary:
     """How far a run is that has neither failed nor finished, by seed."""
     seconds_per_step: float | None = None
     """Time of a training step, median over the seeds; None where no run has recorded it."""
+    factor: float | None = None
+    """Time of a step over that of the baseline; None without one."""
     difference: PairedDifference | None = None
     """To the baseline; None without one, or without a seed that has finished in both."""
     p: float | None = None
@@ -104,6 +106,8 @@ def summarize(study: Study) -> StudySummary:
     level = LEVEL / max(1, len(tested))
     arms = []
     for name, found in alone.items():
+        if found.arm.baseline is not None:
+            found = replace(found, factor=_ratio(found, alone[found.arm.baseline]))
         difference = differences.get(name)
         if difference is not None:
             found = replace(
@@ -142,6 +146,12 @@ def _summarize_arm(arm: Arm) -> ArmSummary:
         seconds_per_step=median(seconds) if seconds else None,
         validation=fmean(best) if best else None,
     )
+
+
+def _ratio(found: ArmSummary, baseline: ArmSummary) -> float | None:
+    if found.seconds_per_step is None or not baseline.seconds_per_step:
+        return None
+    return found.seconds_per_step / baseline.seconds_per_step
 
 
 def _without_result(run: Run) -> tuple[bool, str]:

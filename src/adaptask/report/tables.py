@@ -139,6 +139,11 @@ def _columns(summary: StudySummary, best: set[str]) -> list[_Column]:
         ),
         _Column("verdict", short_verdict, is_brief=True),
         _Column("ms per step", lambda found: _decimals(found.seconds_per_step, 1000)),
+        _Column(
+            "factor",
+            lambda found: _decimals(found.factor),
+            "time of a step over that of the baseline; runs that share a machine disturb it.",
+        ),
         _Column("paper (%)", lambda found: _printed(found.arm.published)),
         _Column("paper's gain", lambda found: _published_gain(summary, found)),
     ]
