@@ -28,7 +28,7 @@ from adaptask.experiments.config import (
 )
 from adaptask.experiments.config_file import dump_config
 from adaptask.experiments.shared_config import SweptConfig
-from adaptask.experiments.sweep import open_pruner, sweep
+from adaptask.experiments.sweep import Pruner, sweep
 from adaptask.report.run import Run
 from adaptask.report.study import read_study
 
@@ -178,7 +178,7 @@ def test_a_resumed_run_is_judged_by_all_its_validations(tmp_path):
         write(f"alpha={i}", [0.5] * 4, finished=True)
     for before, is_given_up in (([0.6], False), ([0.4], True), ([], True)):
         run = write(f"before={len(before)}{before}", before, finished=False)
-        pruner = pickle.loads(pickle.dumps(partial(open_pruner, run, first_seed=0)))()
+        pruner = pickle.loads(pickle.dumps(partial(Pruner, run, first_seed=0)))()
         pruner.log(8, "train", {"accuracy": 0.1})
         if is_given_up:
             with pytest.raises(RunPruned, match="given up after step 8"):
@@ -187,11 +187,11 @@ def test_a_resumed_run_is_judged_by_all_its_validations(tmp_path):
             pruner.log(8, "val", {"accuracy": 0.3})
         # Runs of other seeds are not judged, but end with the first.
         other = run.parent / "seed-1"
-        open_pruner(other, first_seed=0).log(8, "val", {"accuracy": 0.0})
+        Pruner(other, first_seed=0).log(8, "val", {"accuracy": 0.0})
         (run / "pruned.txt").write_text("given up")
         for path in (run, other):
             with pytest.raises(RunPruned, match="given up"):
-                open_pruner(path, first_seed=0)
+                Pruner(path, first_seed=0)
 
 
 def test_a_failing_trial_is_reported_tried_again_and_does_not_stop_the_rest(

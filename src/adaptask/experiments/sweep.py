@@ -26,7 +26,7 @@ from adaptask.experiments.sweep_space import (
     short_names,
 )
 from adaptask.report.run import Run
-from adaptask.report.study import Arm, Study
+from adaptask.report.study import Study
 from adaptask.report.summary import ArmSummary, summarize
 from adaptask.training.distributed import refuse_launch
 
@@ -62,7 +62,7 @@ def sweep(
         seeds: Runs of each trial.
         search_seed: Decides what random search draws.
         prune: Whether trials that are worse than most are given up early.
-        output: The folder of the sweep; one named after it where none is given.
+        output: The folder of the sweep; by default one named after what is varied.
         workers: How many runs at once; None chooses.
         cluster: Where the runs are made, if not by this machine alone.
         command: The words that repeat it.
@@ -79,14 +79,16 @@ def sweep(
     check_integer("seeds", seeds, low=1)
     check_choice("search", search, ("grid", "random"))
     space = parse_space(base, flags, vary)
-    planned = plan_trials(base, space, search=search, n_trials=trials, seed=search_seed)
     names = list(short_names(space).values())
     model = f"{base.model.learner}-{base.model.backbone}"
     folder = output or Path("runs") / f"sweep-{base.data.dataset}-{model}-{'-'.join(names)}"
-    arms = [arm.with_runs(folder, range(base.seed, base.seed + seeds)) for arm in planned]
-    # Without a folder that all runs share they cannot be compared while they are made.
-    if prune and cluster.storage is None:
-        arms = [_with_pruners(arm, first_seed=base.seed) for arm in arms]
+    arms = []
+    for planned in plan_trials(base, space, search=search, n_trials=trials, seed=search_seed):
+        arm = planned.with_runs(folder, range(base.seed, base.seed + seeds))
+        # Without a folder that all runs share they cannot be compared while they are made.
+        if prune and cluster.storage is None:
+            arm = replace(arm, runs=tuple(_with_pruner(run, base.seed) for run in arm.runs))
+        arms.append(arm)
     study = Study(
         title=f"Sweep of {', '.join(names)}",
         arms=tuple(arms),
@@ -116,37 +118,28 @@ def _require_optuna() -> None:
 # Giving up early ----------------------------------------------------------------------------------
 
 
-def _with_pruners(arm: Arm, *, first_seed: int) -> Arm:
-    """Return an arm whose runs may be given up."""
-    runs = (
-        replace(run, open_logger=partial(open_pruner, run.path.resolve(), first_seed=first_seed))
-        for run in arm.runs
-    )
-    return replace(arm, runs=tuple(runs))
-
-
-def open_pruner(path: Path, *, first_seed: int) -> Pruner:
-    """Return the logger that decides whether the run in a folder is given up.
-
-    Raises:
-        RunPruned: If the trial of the run was given up before.
-    """
-    first = path.parent / f"seed-{first_seed}"
-    if (reason := Run(first).pruned) is not None:
-        raise RunPruned(reason)
-    return Pruner(path, is_judged=path == first)
+def _with_pruner(run: Run, first_seed: int) -> Run:
+    return replace(run, open_logger=partial(Pruner, run.path.resolve(), first_seed=first_seed))
 
 
 class Pruner:
     """Gives up a run that is worse than most: Optuna's MedianPruner, fed from the run folders.
 
+    The run of the first seed decides for its trial; those of other seeds end with it.
+
     Args:
         path: The folder of the run, `runs/TRIAL/seed-SEED`; the others lie beside it.
-        is_judged: Whether it may be given up; the run of the first seed decides for its trial.
+        first_seed: The first seed of every trial.
+
+    Raises:
+        RunPruned: If the trial of the run was given up before.
     """
 
-    def __init__(self, path: Path, *, is_judged: bool) -> None:
-        self._path, self._is_judged = path, is_judged
+    def __init__(self, path: Path, *, first_seed: int) -> None:
+        first = path.parent / f"seed-{first_seed}"
+        if (reason := Run(first).pruned) is not None:
+            raise RunPruned(reason)
+        self._path, self._is_first = path, path == first
         self._finished: dict[Path, dict[int, float]] = {}
 
     def log(self, step: int, split: str, metrics: Mapping[str, float]) -> None:
@@ -155,7 +148,7 @@ class Pruner:
         Raises:
             RunPruned: If the best so far is below the median of those that have finished.
         """
-        if split != "val" or not self._is_judged:
+        if split != "val" or not self._is_first:
             return
         from optuna.pruners import MedianPruner
         from optuna.trial import create_trial

@@ -139,7 +139,12 @@ def plan_trials(
         ArgumentError: If the search does not fit what is varied, or a combination is not a valid
             configuration, has an option that plays no part, or is measured unlike the others.
     """
-    combinations = _grid(space, n_trials) if search == "grid" else _random(space, n_trials, seed)
+    if (search == "grid") != (n_trials is None):
+        raise ArgumentError(
+            "--trials N is the number of trials of --search random, which needs it; grid search "
+            "makes every combination."
+        )
+    combinations = _grid(space) if n_trials is None else _random(space, n_trials, seed)
     configs, labels = {}, {}
     for texts in combinations:
         found = dict(zip(short_names(space).values(), texts, strict=True))
@@ -149,7 +154,12 @@ def plan_trials(
             check_config(configs[name])
         except ArgumentError as error:
             raise ArgumentError(f"the trial with {name} cannot be made: {error}") from error
-    _check_comparable(configs.values())
+    if len({(config.tested_way, config.tested_shot) for config in configs.values()}) > 1:
+        raise ArgumentError(
+            "the trials would be validated with different ways or shots, which cannot be compared. "
+            f"Set them for all: --evaluation.n-way {base.tested_way} --evaluation.n-shot "
+            f"{base.tested_shot}."
+        )
     baseline = next((name for name, config in configs.items() if config == base), None)
     return [
         Arm(name, labels[name], config=config, baseline=None if name == baseline else baseline)
@@ -177,7 +187,7 @@ def short_names(keys: Iterable[str]) -> dict[str, str]:
     return {key: key if names.count(name) > 1 else name for key, name in last.items()}
 
 
-def _grid(space: Mapping[str, BaseDistribution], n_trials: int | None) -> list[tuple[str, ...]]:
+def _grid(space: Mapping[str, BaseDistribution]) -> list[tuple[str, ...]]:
     from optuna.distributions import CategoricalDistribution
 
     columns = []
@@ -188,21 +198,14 @@ def _grid(space: Mapping[str, BaseDistribution], n_trials: int | None) -> list[t
                 "with --search random --trials N."
             )
         columns.append(values.choices)
-    if n_trials is not None:
-        raise ArgumentError(
-            f"grid search makes all {math.prod(map(len, columns))} combinations; leave out "
-            "--trials, or draw some with --search random."
-        )
     return list(itertools.product(*columns))  # type: ignore[arg-type]
 
 
 def _random(
-    space: Mapping[str, BaseDistribution], n_trials: int | None, seed: int
+    space: Mapping[str, BaseDistribution], n_trials: int, seed: int
 ) -> list[tuple[str, ...]]:
     from optuna.samplers import RandomSampler
 
-    if n_trials is None:
-        raise ArgumentError("random search needs the number of trials: --trials N.")
     check_integer("trials", n_trials, low=1)
     check_seed("search_seed", seed)
     study = new_study(sampler=RandomSampler(seed=seed))
@@ -235,15 +238,3 @@ def _rounded(value: Any, values: BaseDistribution) -> Any:
     scale = value if values.log else values.high - values.low
     rounded = round(value, 3 - math.floor(math.log10(scale)))
     return min(max(rounded, values.low), values.high)
-
-
-def _check_comparable(configs: Iterable[RunConfig]) -> None:
-    """Check that all trials are validated on the same episodes."""
-    ways_and_shots = {(config.tested_way, config.tested_shot) for config in configs}
-    for flag, found in zip(("n-way", "n-shot"), zip(*ways_and_shots, strict=True), strict=True):
-        if len(set(found)) > 1:
-            shown = ", ".join(str(n) for n in sorted(set(found)))
-            raise ArgumentError(
-                f"the trials would be validated with {flag} {shown}, which cannot be compared. Set "
-                f"one for all: --evaluation.{flag} {min(found)}."
-            )
