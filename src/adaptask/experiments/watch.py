@@ -171,6 +171,6 @@ def _age(written: float | None) -> str:
 def _modified(path: Path) -> float:
     """Return when a file was last written; 0 if there is none."""
     try:
-        return path.stat().st_mtime
+        return max(1.0, path.stat().st_mtime)  # copied files may have the time 0
     except OSError:
         return 0.0
