@@ -83,6 +83,8 @@ def test_whole_numbers_are_numbers():
         ("n_way = 4", "no n_way; did you mean task.n_way?"),
         ("[task]\nn_wya = 4", "no task.n_wya; did you mean task.n_way?"),
         ("[task]\nlr = 4", "no task.lr; did you mean optimiser.lr?"),
+        ("[evaluation]\nn_wya = 4", "no evaluation.n_wya; did you mean evaluation.n_way?"),
+        ("[optimiser]\nwd = 4", "no optimiser.wd; there are optimiser.name, optimiser.lr"),
         ("[tsk]\nn_way = 4", "no tsk.n_way; did you mean task.n_way?"),
         ("zzzzzz = 1", "no zzzzzz; there are steps, seed, data"),
         ("[task]\nzzzzzz = 1", "no task.zzzzzz; there are task.n_way, task.n_shot"),

@@ -174,10 +174,11 @@ def _unknown(key: str, value: object) -> str:
     section, _, name = key.rpartition(".")
     if any(option.startswith(f"{key}.") for option in known):
         return f"{key} must be a section; got {value!r}."
-    elsewhere = [option for option in known if option.rpartition(".")[2] == name]
-    if near := elsewhere or difflib.get_close_matches(key, known, n=1, cutoff=0.7):
-        return f"there is no {key}; did you mean {near[0]}?"
     here = [option for option in known if option.startswith(f"{section}.")]
+    # It may stand in another section; of options with the same name the one in this section counts.
+    names = {option.rpartition(".")[2]: option for option in (*reversed(known), *here)}
+    if near := difflib.get_close_matches(name, names, n=1, cutoff=0.7):
+        return f"there is no {key}; did you mean {names[near[0]]}?"
     return f"there is no {key}; there are {', '.join(here or vars(RunConfig()))}."
 
 
