@@ -28,12 +28,12 @@ app.command(data_app, name="data", help="List, prepare, check and look at datase
 
 
 def _flowing(helptext: str) -> str:
-    """Return a docstring with a line a paragraph."""
+    """Return a docstring with one line per paragraph."""
     paragraphs = inspect.cleandoc(helptext).split("\n\n")
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
-# It leaves breaks within sentences, where lines are indented or begin with no letter.
+# Tyro's own leaves breaks within sentences if lines are indented or do not begin with a letter.
 _strings.remove_single_line_breaks = _flowing
 
 _given: list[str] = []
@@ -69,13 +69,13 @@ def train(
 
     Args:
         run: Everything that decides the run.
-        output: Where the run is kept; a folder under runs/ named after it where none is given.
-        resume: Go on with the run in this folder; nothing else need be said.
+        output: Where the run is kept; a folder under runs/ named after it by default.
+        resume: Go on with the run in this folder; no other option is needed.
         preset: Start from a published recipe; `adaptask list` shows them.
         config: A TOML file that sets any of the options below, such as a run's config.toml; flags
             win over it.
-        quiet: Say only what goes wrong.
-        log: Also write to tensorboard or wandb, where they are installed.
+        quiet: Print only errors and warnings.
+        log: Also write to tensorboard or wandb, if they are installed.
     """
     from adaptask.experiments.training_commands import train as train_run
 
@@ -100,20 +100,20 @@ def evaluate(
 ) -> None:
     """Measure the accuracy of a trained run, also on another dataset or with other tasks.
 
-    What is not given is as the run was tested. Images of another dataset are brought to the size
-    and the channels that the run was trained with.
+    Options that are not given are those with which the run was tested. Images of another dataset
+    get the size and the channels that the run was trained with.
 
     Args:
         run: The folder of a run.
         dataset: Another dataset than the run's own.
         split: Whose classes.
         n_way: Classes of a task.
-        n_shot: Support images a class.
-        n_query: Query images a class.
+        n_shot: Support images per class.
+        n_query: Query images per class.
         n_episodes: Number of episodes.
         seed: Decides the episodes.
         weights: The best by validation, or the last.
-        device: cpu, cuda, or auto: a GPU where there is one.
+        device: cpu, cuda, or auto: a GPU if there is one.
     """
     from adaptask.experiments.evaluate_command import evaluate_run
 
@@ -154,11 +154,11 @@ def compare(
     Args:
         run: What all runs share.
         learners: Names of learners; by default that of the preset or file, or protonet.
-        samplers: Names of samplers, with options of their own if need be:
+        samplers: Names of samplers, with options of their own if needed:
             gcp:strategy=easy,tau=0.7.
         seeds: How many seeds each; 0, 1, ...
-        output: Where the runs and the report are kept; a folder under runs/ where none is given.
-        workers: How many runs at once; by default one a core on a CPU, on a GPU as many as pay.
+        output: Where the runs and the report are kept; a folder under runs/ by default.
+        workers: How many runs at once; by default one per core on a CPU, on a GPU as many as pay.
         cluster: Where the runs are made.
         preset: Start from a published recipe; `adaptask list` shows them.
         config: A TOML file that sets any of the options below; flags win over it.
@@ -194,7 +194,7 @@ def reproduce(
     cluster: Annotated[ClusterOptions, arg(name="")] = ClusterOptions(),  # noqa: B008, it is frozen
     device: str = "auto",
 ) -> int:
-    """Make a table or a figure of the paper anew, with the published figures beside ours.
+    """Reproduce a table or a figure of the paper, with the published figures beside ours.
 
     adaptask reproduce table-compat --dataset glyphs --scale 0.01
 
@@ -203,18 +203,18 @@ def reproduce(
 
     Args:
         target: One of those above.
-        dataset: Takes the place of all its datasets; glyphs needs no download.
+        dataset: Replaces all its datasets; glyphs needs no download.
         scale: Of steps and episodes: 0.01 makes all of it small.
         rows: Which rows of the table; all by default.
         shots: Which shots; all by default.
         learners: Other learners than the paper's, where a target has a choice.
-        seeds: Runs of each; three by default, one for figures that are looked at.
-        schedule: Of the learning rate: the paper's, or a cosine where that is constant.
+        seeds: Runs of each; three by default, one for figures without statistics.
+        schedule: Of the learning rate: the paper's, or a cosine if that is constant.
         dry_run: Print what would run, and how long it would take here, measured now.
-        output: Where the runs and the report are kept; a folder under runs/ where none is given.
-        workers: How many runs at once; by default one a core on a CPU, on a GPU as many as pay.
+        output: Where the runs and the report are kept; a folder under runs/ by default.
+        workers: How many runs at once; by default one per core on a CPU, on a GPU as many as pay.
         cluster: Where the runs are made.
-        device: cpu, cuda, or auto: a GPU where there is one.
+        device: cpu, cuda, or auto: a GPU if there is one.
     """
     from adaptask.experiments.paper.reproduction import plan
     from adaptask.experiments.paper.reproduction import reproduce as run_plan
@@ -272,7 +272,7 @@ def sweep(
         seeds: Runs of each trial; their mean counts.
         search_seed: Decides what random search draws.
         prune: Give up early what is worse than most.
-        output: Where the trials are kept; a folder under runs/ where none is given.
+        output: Where the trials are kept; a folder under runs/ by default.
         workers: How many runs at once; by default one per core on a CPU, on a GPU as many as pay.
         cluster: Where the runs are made.
         preset: Start from a published recipe; `adaptask list` shows them.
@@ -388,7 +388,7 @@ def main(args: list[str] | None = None) -> int:
         sys.stderr.write(f"adaptask: {error}\n")
         return 1
     except BrokenPipeError:
-        # Whoever read the output has seen enough; nothing is left to flush to them.
+        # The reader of the output has closed it; nothing is left to flush.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except KeyboardInterrupt:

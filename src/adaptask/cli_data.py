@@ -45,7 +45,7 @@ def data_prepare(
         fractions: For `folder`: shares of the classes for train, val and test.
         seed: For `folder`: decides which classes go where.
         split_lists: For `folder`: a folder with train.txt, val.txt and test.txt.
-        workers: Number of processes; all cores where it is not given.
+        workers: Number of processes; all cores by default.
     """
     from adaptask.experiments.data_commands import prepare_dataset
 
@@ -64,7 +64,7 @@ def data_prepare(
 
 @app.command(name="check")
 def data_check(name: Positional[Name]) -> None:
-    """Verify a prepared dataset and report images that stand in two splits.
+    """Verify a prepared dataset and report images that are in two splits.
 
     Args:
         name: A prepared dataset.
@@ -88,7 +88,7 @@ def data_sheet(
     Args:
         name: A prepared dataset.
         split: Which split to show.
-        out: Where to write; NAME-SPLIT.png where it is not given.
+        out: Where to write; NAME-SPLIT.png by default.
         n_classes: How many classes, spread over the split.
         n_images: How many images of each.
     """

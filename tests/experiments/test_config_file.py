@@ -83,8 +83,12 @@ def test_whole_numbers_are_numbers():
         ("n_way = 4", "no n_way; did you mean task.n_way?"),
         ("[task]\nn_wya = 4", "no task.n_wya; did you mean task.n_way?"),
         ("[task]\nlr = 4", "no task.lr; did you mean optimiser.lr?"),
-        ("[tsk]\nn_way = 4", "no tsk; did you mean task?"),
+        ("[evaluation]\nn_wya = 4", "no evaluation.n_wya; did you mean evaluation.n_way?"),
+        ("[optimiser]\nwd = 4", "no optimiser.wd; there are optimiser.name, optimiser.lr"),
+        ("[tsk]\nn_way = 4", "no tsk.n_way; did you mean task.n_way?"),
         ("zzzzzz = 1", "no zzzzzz; there are steps, seed, data"),
+        ("[task]\nzzzzzz = 1", "no task.zzzzzz; there are task.n_way, task.n_shot"),
+        ("[seed]\nzzzzzz = 1", "no seed.zzzzzz; there are steps, seed, data"),
         ("steps = 'many'", "steps must be an integer; got 'many'"),
         ("steps = 1.0", "steps must be an integer; got 1.0"),
         ("steps = true", "steps must be an integer; got True"),
@@ -100,7 +104,7 @@ def test_whole_numbers_are_numbers():
         ("task = 3", "task must be a section; got 3"),
         ("format = 99", "format 99; adaptask"),
         ("format = 'new'", "format new"),
-        ("steps =", "this is no TOML"),
+        ("steps =", "this is not TOML"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(tmp_path, text, message):

@@ -9,7 +9,7 @@ import pytest
 from adaptask.experiments import study_display
 from adaptask.experiments.backends.base import Event, EventDisplay
 from adaptask.experiments.config import RunConfig
-from adaptask.experiments.study_display import StudyBars, StudyLines, choose_study_display
+from adaptask.experiments.study_display import StudyDisplay
 from adaptask.report.run import Run
 
 
@@ -37,7 +37,7 @@ def clock(monkeypatch):
 
 def test_lines_tell_how_runs_end_and_how_long_the_rest_takes(jobs, clock):
     stream = io.StringIO()
-    display = StudyLines(jobs, stream)
+    display = StudyDisplay(jobs, stream)
     display(Event("begin", jobs[0].name))
     display(Event("end", jobs[0].name))  # it was there already: it says nothing of the pace
     assert stream.getvalue() == "[1/3] [run 0]: done\n"
@@ -49,6 +49,7 @@ def test_lines_tell_how_runs_end_and_how_long_the_rest_takes(jobs, clock):
     display(Event("end", jobs[1].name))
     assert stream.getvalue().endswith("[2/3] [run 1]: done  0:00:10 left\n")
     clock[0] += 50
+    display(Event("begin", jobs[2].name))
     display(Event("advance", jobs[2].name, 20, {}))
     assert "[run 2]: step 20 of 100" in stream.getvalue()
     display(Event("end", jobs[2].name, text="the disk is full"))
@@ -59,8 +60,7 @@ def test_lines_tell_how_runs_end_and_how_long_the_rest_takes(jobs, clock):
 
 def test_bars_show_all_and_each(jobs):
     stream = Terminal()
-    display = choose_study_display(jobs, stream=stream)
-    assert isinstance(display, StudyBars)
+    display = StudyDisplay(jobs, stream)
     display(Event("begin", jobs[0].name))
     display(Event("advance", jobs[0].name, 50, {"loss": 1.25, "val_accuracy": 0.612}))
     display._progress.refresh()
@@ -72,13 +72,18 @@ def test_bars_show_all_and_each(jobs):
     display(Event("end", jobs[1].name, text="no [luck]"))
     display.close()
     assert "2 of 3 runs" in shown(stream)
-    assert "[run 1] failed: no [luck]" in shown(stream)
+    assert "[run 1]: failed: no [luck]" in shown(stream)
 
 
-def test_without_a_terminal_there_are_lines(jobs, monkeypatch):
-    assert isinstance(choose_study_display(jobs, stream=io.StringIO()), StudyLines)
+def test_without_a_terminal_there_are_lines(jobs, clock, monkeypatch):
     monkeypatch.setenv("TERM", "dumb")
-    assert isinstance(choose_study_display(jobs, stream=Terminal()), StudyLines)
+    for stream in (io.StringIO(), Terminal()):
+        display = StudyDisplay(jobs, stream)
+        display(Event("begin", jobs[0].name))
+        display(Event("advance", jobs[0].name, 50, {"loss": 1.25}))
+        display(Event("end", jobs[0].name))
+        display.close()
+        assert stream.getvalue() == "[1/3] [run 0]: done  0:00:00 left\n"
 
 
 def test_a_run_hands_on_what_it_says(jobs):
@@ -99,7 +104,7 @@ def test_a_run_hands_on_what_it_says(jobs):
 
 
 def test_a_run_that_begins_again_has_one_bar(jobs):
-    display = StudyBars(jobs, Terminal())
+    display = StudyDisplay(jobs, Terminal())
     for step in (60, 40):
         display(Event("begin", jobs[0].name))
         display(Event("advance", jobs[0].name, step, {}))

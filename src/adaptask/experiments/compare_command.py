@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from adaptask.arguments import check_choice, check_integer
@@ -18,7 +18,7 @@ from adaptask.experiments.config import (
     SamplerConfig,
     section_name,
 )
-from adaptask.experiments.config_file import with_option
+from adaptask.experiments.config_file import option_types, option_value, with_option, with_value
 from adaptask.report.study import Arm, Study
 
 BASELINE = "uniform"
@@ -60,33 +60,23 @@ def compare(
     refuse_launch("compare")
     check_integer("seeds", seeds, low=1)
     arms = comparison(base, learners=learners, samplers=samplers)
-    folder = output or default_folder(base, learners)
+    dataset, n_way, n_shot = base.data.dataset, base.task.n_way, base.task.n_shot
+    name = f"compare-{dataset}-{'-'.join(learners)}-{n_way}way-{n_shot}shot"
+    folder = output or Path("runs") / name
+    notes: tuple[str, ...] = ()
+    if "reptile" in learners:
+        notes = ("Reptile is trained with plain SGD at rate 1 unless an optimizer is named.",)
     study = Study(
-        title=comparison_title(base, learners),
+        title=f"Task samplers for {', '.join(learners)} on {dataset}, {n_way}-way {n_shot}-shot",
         arms=tuple(arm.with_runs(folder, range(seeds)) for arm in arms),
         command=shlex.join(command),
-        notes=_notes(learners),
+        notes=notes,
     )
 
     def config_of(arm: Arm) -> RunConfig:
-        sampler = _sampler(arm.labels["sampler"], base.sampler)
-        return _configured(base, arm.labels["learner"], sampler)
+        return _configured(base, arm.labels["learner"], arm.labels["sampler"])
 
     return run_and_conclude(study, folder, workers=workers, cluster=cluster, config_of=config_of)
-
-
-def default_folder(base: RunConfig, learners: Sequence[str]) -> Path:
-    """Return a folder named after what is compared."""
-    task = f"{base.task.n_way}way-{base.task.n_shot}shot"
-    return Path("runs") / f"compare-{base.data.dataset}-{'-'.join(learners)}-{task}"
-
-
-def comparison_title(base: RunConfig, learners: Sequence[str]) -> str:
-    """Return what is compared, in words."""
-    return (
-        f"Task samplers for {', '.join(learners)} on {base.data.dataset}, "
-        f"{base.task.n_way}-way {base.task.n_shot}-shot"
-    )
 
 
 def comparison(base: RunConfig, *, learners: Sequence[str], samplers: Sequence[str]) -> list[Arm]:
@@ -98,31 +88,32 @@ def comparison(base: RunConfig, *, learners: Sequence[str], samplers: Sequence[s
     Raises:
         ArgumentError: If a name or an option is not known, or plays no part in any arm.
     """
-    for learner in learners:
-        check_choice("learner", learner, LEARNERS)
-    configs = {text: _sampler(text, base.sampler) for text in samplers}
-    _check_distinct(configs)
-    _check_sampler_options(base.sampler, list(configs.values()))
-    _check_learner_options(base, learners)
-    return [
+    arms = [
         Arm(
             name=f"{learner} {text}",
             labels={"learner": learner, "sampler": text},
-            config=_configured(base, learner, configs[text]),
+            config=_configured(base, learner, text),
             baseline=f"{learner} {BASELINE}" if BASELINE in samplers and text != BASELINE else None,
         )
         for learner in learners
         for text in samplers
     ]
+    _check_distinct(arms)
+    _check_options(base, arms)
+    return arms
 
 
-def _sampler(text: str, base: SamplerConfig) -> SamplerConfig:
-    """Return the sampler that a text such as `gcp:strategy=easy,tau=0.7` names."""
-    name, colon, options = text.partition(":")
+def _configured(base: RunConfig, learner: str, sampler: str) -> RunConfig:
+    """Return the configuration of an arm; its sampler is such as `gcp:strategy=easy,tau=0.7`."""
+    check_choice("learner", learner, LEARNERS)
+    name, colon, options = sampler.partition(":")
     taken = SAMPLER_OPTIONS[check_choice("sampler", name, SAMPLER_OPTIONS)]
-    options_of_base = {option: getattr(base, option) for option in taken}
-    config = RunConfig(sampler=SamplerConfig(name=name, **options_of_base))  # type: ignore[arg-type]
-    given = set()
+    default = RunConfig()
+    model = replace(base.model, learner=learner)  # type: ignore[arg-type]
+    others = {section_name(n): default.options_of(n) for n in LEARNERS if n != learner}
+    config = replace(base, model=model, sampler=SamplerConfig(name=name), **others)  # type: ignore[arg-type]
+    for option in taken:
+        config = with_value(config, f"sampler.{option}", getattr(base.sampler, option))
     for item in options.split(",") if colon else ():
         option, equals, value = item.partition("=")
         if not equals or option not in taken:
@@ -130,54 +121,30 @@ def _sampler(text: str, base: SamplerConfig) -> SamplerConfig:
                 f"the sampler {name!r} takes {', '.join(taken) or 'no options'}, written as "
                 f"{name}:OPTION=VALUE; got {item!r}."
             )
-        if option in given:
-            raise ArgumentError(f"{option} is given twice in {text!r}; give it once.")
-        given.add(option)
         config = with_option(config, f"sampler.{option}", value)
-    return config.sampler
-
-
-def _check_distinct(samplers: Mapping[str, SamplerConfig]) -> None:
-    """Check that no sampler is compared with itself, which would only weaken the tests."""
-    known: dict[SamplerConfig, str] = {}
-    for text, sampler in samplers.items():
-        if sampler in known:
-            raise ArgumentError(
-                f"the sampler {text!r} is the same as {known[sampler]!r}; name one of them."
-            )
-        known[sampler] = text
-
-
-def _check_sampler_options(base: SamplerConfig, samplers: Collection[SamplerConfig]) -> None:
-    for field in fields(base):
-        if field.name == "name" or getattr(base, field.name) == field.default:
-            continue
-        if not any(field.name in SAMPLER_OPTIONS[sampler.name] for sampler in samplers):
-            raise ArgumentError(f"none of the samplers takes {field.name}; leave it out.")
-
-
-def _check_learner_options(base: RunConfig, learners: Sequence[str]) -> None:
-    default = RunConfig()
-    for name in LEARNERS:
-        if name not in learners and base.options_of(name) != default.options_of(name):
-            raise ArgumentError(
-                f"options of {section_name(name)} were set, but {name} is not compared; leave them "
-                "out, or name it in --learners."
-            )
-
-
-def _configured(base: RunConfig, learner: str, sampler: SamplerConfig) -> RunConfig:
-    default = RunConfig()
-    others = {section_name(name): default.options_of(name) for name in LEARNERS if name != learner}
-    model = replace(base.model, learner=learner)  # type: ignore[arg-type]
-    config = replace(base, model=model, sampler=sampler, **others)
     if learner == "reptile" and base.optimiser == OptimiserConfig():
         # As published: it interpolates weights only so.
         return replace(config, optimiser=OptimiserConfig(name="sgd", lr=1.0, momentum=0.0))
     return config
 
 
-def _notes(learners: Sequence[str]) -> tuple[str, ...]:
-    if "reptile" in learners:
-        return ("Reptile is trained with plain SGD at rate 1 unless an optimiser is named.",)
-    return ()
+def _check_distinct(arms: Sequence[Arm]) -> None:
+    """Check that no sampler is compared with itself, which would only weaken the tests."""
+    known: dict[RunConfig, str] = {}
+    for arm in arms:
+        other = known.setdefault(arm.config, arm.name)
+        if other != arm.name:
+            raise ArgumentError(f"{arm.name!r} is the same as {other!r}; name one of them.")
+
+
+def _check_options(base: RunConfig, arms: Sequence[Arm]) -> None:
+    """Check that every option that was set is that of at least one arm."""
+    default = RunConfig()
+    for key in option_types():
+        value = option_value(base, key)
+        if key in ("model.learner", "sampler.name") or value == option_value(default, key):
+            continue
+        if all(option_value(arm.config, key) != value for arm in arms):
+            raise ArgumentError(
+                f"{key} was set, but plays no part in any of the runs; leave it out."
+            )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, replace
+from contextlib import suppress
+from dataclasses import is_dataclass, replace
+from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -32,27 +34,25 @@ def dump_config(config: RunConfig) -> str:
     """
     import tomlkit
 
-    document = tomlkit.document()
-    document.add(tomlkit.comment(f"Written by adaptask {__version__}."))
-    document.add("format", tomlkit.item(FORMAT))
-    for name, value in _shown(config).items():
-        if not isinstance(value, dict):
-            document.add(name, tomlkit.item(value))
-    for name, value in _shown(config).items():
-        if isinstance(value, dict):
-            table = tomlkit.table()
-            for key, item in value.items():
-                table.add(key, list(item) if isinstance(item, tuple) else item)
-            document.add(name, table)
-    return tomlkit.dumps(document)
+    names = {*LEARNERS, *BACKBONES} - {config.model.learner, config.model.backbone}
+    idle = {section_name(name) for name in names}
+    shown: dict[str, Any] = {"format": FORMAT}
+    for name, value in vars(config).items():
+        if not is_dataclass(value):
+            shown[name] = value
+        elif name not in idle:
+            shown[name] = {key: item for key, item in vars(value).items() if item is not None}
+    takes = ("name", *SAMPLER_OPTIONS[config.sampler.name])
+    shown["sampler"] = {key: item for key, item in shown["sampler"].items() if key in takes}
+    return f"# Written by adaptask {__version__}.\n{tomlkit.dumps(shown)}"
 
 
 def load_config(path: Path, base: RunConfig | None = None) -> RunConfig:
     """Return the configuration in a TOML file; what it does not name is as in `base`.
 
     Raises:
-        ArgumentError: If there is no such file, it is no TOML, comes from a newer version, or has
-            a key or a value that cannot be; the message names the key and the nearest known one.
+        ArgumentError: If there is no such file, it is not TOML, comes from a newer version, or has
+            an unknown key or a bad value; the message names the key and the nearest known one.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -79,117 +79,107 @@ def parse_config(text: str, base: RunConfig | None = None) -> RunConfig:
     try:
         values = parse_toml(text)
     except ValueError as error:
-        raise ArgumentError(f"this is no TOML: {error}.") from error
+        raise ArgumentError(f"this is not TOML: {error}.") from error
     found = values.pop("format", FORMAT)
     if not isinstance(found, int) or found > FORMAT:
         raise ArgumentError(
             f"the configuration has format {found}; adaptask {__version__} reads formats up to "
             f"{FORMAT}. Install the version that wrote it."
         )
-    return with_values(base or RunConfig(), values)
+    config = base or RunConfig()
+    for key, value in _by_key(values).items():
+        config = with_value(config, key, value)
+    return config
 
 
 def decisive_settings(text: str) -> dict[str, Any]:
-    """Return what decides the results of a run, by dotted key: all but the machine.
+    """Return what decides the results of a run, by key: all but the machine.
 
     >>> decisive_settings("steps = 9; machine.threads = 2".replace("; ", chr(10)))
     {'steps': 9}
     """
-    values: dict[str, Any] = {}
-    for key, value in parse_toml(text).items():
-        if isinstance(value, dict):
-            values |= {f"{key}.{name}": item for name, item in value.items()}
-        else:
-            values[key] = value
+    values = _by_key(parse_toml(text))
     return {k: v for k, v in values.items() if k != "format" and not k.startswith("machine.")}
 
 
-def with_values(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
-    """Return a configuration with some values set anew, section by section as in a TOML file.
+def _by_key(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a TOML file by their keys, such as `sampler.tau`."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            found |= {f"{name}.{key}": item for key, item in value.items()}
+        else:
+            found[name] = value
+    return found
+
+
+def with_value(config: RunConfig, key: str, value: object) -> RunConfig:
+    """Return a configuration with one option replaced; its key is such as `sampler.tau`.
 
     Raises:
-        ArgumentError: If there is no such key, or a value is of another type.
+        ArgumentError: If there is no such option, or the value is of another type.
     """
-    merged: RunConfig = _merged(config, values, "")
-    return merged
+    if key not in option_types():
+        raise ArgumentError(_unknown(key, value))
+    converted = _converted(key, value, option_types()[key])
+    section, _, name = key.rpartition(".")
+    if not section:
+        return replace(config, **{name: converted})
+    return replace(config, **{section: replace(getattr(config, section), **{name: converted})})
 
 
-def with_option(config: RunConfig, name: str, text: str) -> RunConfig:
-    """Return the configuration with one option set from a text, as on a command line.
+def with_option(config: RunConfig, key: str, text: str) -> RunConfig:
+    """Return a configuration with one option set from a text, as on a command line.
 
     >>> with_option(RunConfig(), "sampler.tau", "0.7").sampler.tau
     0.7
 
     Raises:
-        ArgumentError: If there is no such option, or the text is no value of it.
+        ArgumentError: If there is no such option, or the text is not a value of it.
     """
-    try:
-        value = parse_toml(f"value = {text}")["value"]
-    except ValueError:
-        value = text  # a word that needs no quotes here
-    section, _, option = name.rpartition(".")
-    changed: RunConfig = _merged(
-        config, {section: {option: value}} if section else {option: value}, ""
-    )
-    return changed
+    readings: list[Any] = [text]
+    with suppress(ValueError):
+        readings.append(parse_toml(f"value = {text}")["value"])
+    with suppress(ValueError):
+        readings.append(float(text))  # TOML has no .5
+    if text == "none":
+        readings.append(None)
+    for reading in readings:
+        with suppress(ArgumentError):
+            return with_value(config, key, reading)
+    return with_value(config, key, text)  # for its error
 
 
-def _shown(config: RunConfig) -> dict[str, Any]:
-    """Return what decides the run, as plain values."""
-    names = {*LEARNERS, *BACKBONES} - {config.model.learner, config.model.backbone}
-    idle = {section_name(name) for name in names}
-    shown: dict[str, Any] = {}
-    for field in fields(config):
-        value = getattr(config, field.name)
-        if not is_dataclass(value):
-            shown[field.name] = value
-        elif field.name not in idle:
-            shown[field.name] = {
-                f.name: getattr(value, f.name)
-                for f in fields(value)
-                if getattr(value, f.name) is not None
-            }
-    takes = ("name", *SAMPLER_OPTIONS[config.sampler.name])
-    shown["sampler"] = {name: v for name, v in shown["sampler"].items() if name in takes}
-    return shown
+def option_value(config: RunConfig, key: str) -> Any:
+    """Return the value that an option has; its key is such as `sampler.tau`."""
+    section, _, name = key.rpartition(".")
+    return getattr(getattr(config, section) if section else config, name)
 
 
-def _merged(section: Any, values: Mapping[str, Any], prefix: str) -> Any:
-    """Return a section with some of its fields set anew."""
-    hints = get_type_hints(type(section))
-    changes: dict[str, Any] = {}
-    for key, value in values.items():
-        if key not in hints:
-            raise ArgumentError(f"there is no {prefix}{key}; {_nearest(prefix + key)}")
-        current = getattr(section, key)
-        if is_dataclass(current):
-            if not isinstance(value, dict):
-                raise ArgumentError(f"{prefix}{key} must be a section; got {value!r}.")
-            changes[key] = _merged(current, value, f"{key}.")
+@cache
+def option_types() -> dict[str, Any]:
+    """Return the type of every option by its key, such as `sampler.tau`."""
+    found: dict[str, Any] = {}
+    for name, kind in get_type_hints(RunConfig).items():
+        if is_dataclass(kind):
+            found |= {f"{name}.{key}": hint for key, hint in get_type_hints(kind).items()}
         else:
-            changes[key] = _converted(f"{prefix}{key}", value, hints[key])
-    return replace(section, **changes)
+            found[name] = kind
+    return found
 
 
-def _nearest(name: str) -> str:
-    """Return a guess at what was meant, which may stand in another section."""
-    config = RunConfig()
-    known: dict[str, str] = {}
-    for field in fields(config):
-        section = getattr(config, field.name)
-        known[field.name] = field.name
-        for inner in fields(section) if is_dataclass(section) else ():
-            dotted = f"{field.name}.{inner.name}"
-            known[dotted] = dotted
-            known.setdefault(inner.name, dotted)
-    section, _, last = name.rpartition(".")
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
-    if last in known and last != section:
-        near = [last]
-    if near:
-        return f"did you mean {known[near[0]]}?"
-    here = getattr(config, section) if section else config
-    return f"there are {', '.join(vars(here))}."
+def _unknown(key: str, value: object) -> str:
+    """Return what is wrong with a key, and a guess at what was meant."""
+    known = list(option_types())
+    section, _, name = key.rpartition(".")
+    if any(option.startswith(f"{key}.") for option in known):
+        return f"{key} must be a section; got {value!r}."
+    here = [option for option in known if option.startswith(f"{section}.")]
+    # It may stand in another section; of options with the same name the one in this section counts.
+    names = {option.rpartition(".")[2]: option for option in (*reversed(known), *here)}
+    if near := difflib.get_close_matches(name, names, n=1, cutoff=0.7):
+        return f"there is no {key}; did you mean {names[near[0]]}?"
+    return f"there is no {key}; there are {', '.join(here or vars(RunConfig()))}."
 
 
 def _converted(name: str, value: object, hint: Any) -> Any:
@@ -200,7 +190,7 @@ def _converted(name: str, value: object, hint: Any) -> Any:
     """
     for kind in get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,):
         choices = get_args(kind)
-        if get_origin(kind) is Literal and value in choices and type(value) is str:
+        if get_origin(kind) is Literal and value in choices:
             return value
         if get_origin(kind) is tuple and isinstance(value, list):
             each = [choices[0]] * len(value) if choices[-1] is Ellipsis else choices

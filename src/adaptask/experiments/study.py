@@ -27,7 +27,7 @@ from adaptask.experiments.building import (
 from adaptask.experiments.config import MachineConfig, RunConfig, check_config
 from adaptask.experiments.config_file import decisive_settings, dump_config, load_config
 from adaptask.experiments.run import resolve_auto
-from adaptask.experiments.study_display import choose_study_display
+from adaptask.experiments.study_display import StudyDisplay
 from adaptask.report.report import make_report, print_report
 from adaptask.report.run import Run
 from adaptask.report.study import FILE, Arm, Study, read_study
@@ -138,7 +138,7 @@ def run_study(
             cluster.fetch()
         grown = _grown(study, folder, config_of)
         grown.write(folder)
-        display = choose_study_display(possible)
+        display = StudyDisplay(possible)
         stack.callback(display.close)
         for error in missing.values():
             display(Event("warn", "", text=f"Left out: {error}"))

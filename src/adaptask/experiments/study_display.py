@@ -1,11 +1,7 @@
-"""One display for many runs: a bar for all and one for each in progress, or plain lines.
-
-A display is called with every event of the runs, see `backends.base.Event`.
-"""
+"""What is shown while many runs are made: a line per event, and bars if there is a terminal."""
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -16,107 +12,52 @@ from adaptask.report.run import Run
 from adaptask.training.displays import duration
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import TaskID
 
 _SECONDS_BETWEEN_LINES = 30.0
 
 
-class _Pace:
-    """How far all runs are, in steps, and how long the rest will take."""
+class StudyDisplay:
+    """Is called with every event of the runs.
 
-    def __init__(self, runs: Sequence[Run]) -> None:
-        self.n_steps = {run.name: run.config.steps for run in runs}
-        self.n_ended = 0
-        self._done: dict[str, int] = {}
-        self._first: dict[str, int] = {}
-        self._start = time.monotonic()
-
-    @property
-    def total(self) -> int:
-        return sum(self.n_steps.values())
-
-    @property
-    def done(self) -> int:
-        return sum(self._done.values())
-
-    def take(self, event: Event) -> None:
-        step = event.step if event.kind == "advance" else self.n_steps[event.run]
-        self._first.setdefault(event.run, step)  # a run that took no step was there before
-        self._done[event.run] = step
-        self.n_ended += event.kind == "end"
-
-    def left(self) -> str:
-        made = self.done - sum(self._first.values())
-        if made <= 0:
-            return ""
-        seconds = (time.monotonic() - self._start) * (self.total - self.done) / made
-        return f"{duration(seconds)} left"
-
-
-class StudyLines:
-    """Writes a line when a run ends, and now and then where things stand.
+    A line tells how a run ended. A terminal also has a bar for all runs and one for each in
+    progress; other output has a line now and then instead.
 
     Args:
         runs: All of them.
-        stream: Where to.
+        stream: Where to; standard error by default.
     """
 
-    def __init__(self, runs: Sequence[Run], stream: TextIO) -> None:
-        self._stream = stream
-        self._pace = _Pace(runs)
-        self._next = time.monotonic() + _SECONDS_BETWEEN_LINES
-
-    def __call__(self, event: Event) -> None:
-        """Show an event."""
-        name, pace = event.run, self._pace
-        if event.kind == "advance":
-            pace.take(event)
-            if time.monotonic() >= self._next:
-                self._next = time.monotonic() + _SECONDS_BETWEEN_LINES
-                self._write(f"{name}: step {event.step} of {pace.n_steps[name]}", pace.left())
-        elif event.kind == "end":
-            pace.take(event)
-            result = "done" if event.text is None else f"failed: {event.text}"
-            self._write(f"[{pace.n_ended}/{len(pace.n_steps)}] {name}: {result}", pace.left())
-        elif event.kind == "warn":
-            self._write(_warning(event))
-
-    def close(self) -> None:
-        """Do nothing."""
-
-    def _write(self, *parts: str) -> None:
-        self._stream.write("  ".join(part for part in parts if part) + "\n")
-        self._stream.flush()
-
-
-class StudyBars:
-    """Draws a bar for all runs and one for each in progress.
-
-    Args:
-        runs: All of them.
-        stream: A terminal.
-    """
-
-    def __init__(self, runs: Sequence[Run], stream: TextIO) -> None:
+    def __init__(self, runs: Sequence[Run], stream: TextIO | None = None) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
 
-        self._pace = _Pace(runs)
-        self._console = Console(file=stream, highlight=False, soft_wrap=True)
-        self._progress: Progress = Progress(
+        self._console = Console(file=stream or sys.stderr, highlight=False, soft_wrap=True)
+        self._has_bars = self._console.is_terminal and not self._console.is_dumb_terminal
+        self._n_steps = {run.name: run.config.steps for run in runs}
+        self._first: dict[str, int] = {}
+        """At which step each run began here."""
+        self._done: dict[str, int] = {}
+        """Steps that each run has made, here or before."""
+        self._n_ended = 0
+        self._start = time.monotonic()
+        self._next_line = self._start + _SECONDS_BETWEEN_LINES
+        self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None),
             TextColumn("{task.fields[figures]}", markup=False),
             console=self._console,
+            disable=not self._has_bars,
             expand=True,
             refresh_per_second=4,
+            # What is printed goes above the bars, unless it was sent elsewhere.
             redirect_stdout=sys.stdout.isatty(),
             redirect_stderr=sys.stderr.isatty(),
         )
-        self._all: TaskID = self._progress.add_task("", total=self._pace.total, figures="")
+        total = sum(self._n_steps.values())
+        self._all = self._progress.add_task(f"0 of {len(runs)} runs", total=total, figures="")
         self._bars: dict[str, TaskID] = {}
         self._metrics: dict[str, dict[str, float]] = {}
-        self._show_all()
         self._progress.start()
 
     def __call__(self, event: Event) -> None:
@@ -124,16 +65,11 @@ class StudyBars:
         if event.kind == "begin":
             self._begin(event.run)
         elif event.kind == "advance":
-            self._pace.take(event)
             self._advance(event)
-        elif event.kind == "warn":
-            self._console.print(_warning(event), markup=False)
+        elif event.kind == "end":
+            self._end(event)
         else:
-            self._pace.take(event)
-            self._progress.remove_task(self._bars.pop(event.run))
-            if event.text is not None:
-                self._console.print(f"{event.run} failed: {event.text}", markup=False)
-        self._show_all()
+            self._write(f"{event.run}: {event.text}" if event.run else str(event.text))
 
     def close(self) -> None:
         """Leave the terminal as it was."""
@@ -146,40 +82,52 @@ class StudyBars:
         if run in self._bars:
             self._progress.remove_task(self._bars[run])
         self._metrics[run] = {}
-        n_steps = self._pace.n_steps[run]
+        n_steps = self._n_steps[run]
         self._bars[run] = self._progress.add_task(run, total=n_steps, figures="starting")
 
     def _advance(self, event: Event) -> None:
-        known, n_steps = self._metrics[event.run], self._pace.n_steps[event.run]
+        run, step, n_steps = event.run, event.step, self._n_steps[event.run]
+        self._count(run, step)
+        known = self._metrics[run]
         known.update(event.metrics)
-        figures = [f"{event.step}/{n_steps}"]
+        figures = [f"{step}/{n_steps}"]
         if "loss" in known:
             figures.append(f"loss {known['loss']:.2f}")
         if "val_accuracy" in known:
             figures.append(f"val {100 * known['val_accuracy']:.1f} %")
-        if event.step == n_steps:
+        if step == n_steps:
             figures.append("testing")
-        bar = self._bars[event.run]
-        self._progress.update(bar, completed=event.step, figures="  ".join(figures))
+        self._progress.update(self._bars[run], completed=step, figures="  ".join(figures))
+        if not self._has_bars and time.monotonic() >= self._next_line:
+            self._next_line = time.monotonic() + _SECONDS_BETWEEN_LINES
+            self._write(f"{run}: step {step} of {n_steps}", self._left())
 
-    def _show_all(self) -> None:
+    def _end(self, event: Event) -> None:
+        run = event.run
+        self._n_ended += 1
+        self._count(run, self._n_steps[run])
+        self._progress.remove_task(self._bars.pop(run))
+        result = "done" if event.text is None else f"failed: {event.text}"
+        self._write(f"[{self._n_ended}/{len(self._n_steps)}] {run}: {result}", self._left())
+
+    def _count(self, run: str, step: int) -> None:
+        self._first.setdefault(run, step)  # a run that took no step was there before
+        self._done[run] = step
         self._progress.update(
             self._all,
-            completed=self._pace.done,
-            description=f"{self._pace.n_ended} of {len(self._pace.n_steps)} runs",
-            figures=self._pace.left(),
+            completed=sum(self._done.values()),
+            description=f"{self._n_ended} of {len(self._n_steps)} runs",
+            figures=self._left(),
         )
 
+    def _left(self) -> str:
+        """Return how long the rest will take, at the pace of the steps that were made here."""
+        done = sum(self._done.values())
+        made = done - sum(self._first.values())
+        if made <= 0:
+            return ""
+        rest = sum(self._n_steps.values()) - done
+        return f"{duration((time.monotonic() - self._start) * rest / made)} left"
 
-def _warning(event: Event) -> str:
-    return f"{event.run}: {event.text}" if event.run else str(event.text)
-
-
-def choose_study_display(
-    runs: Sequence[Run], *, stream: TextIO | None = None
-) -> StudyBars | StudyLines:
-    """Return what suits the output: bars on a terminal, else plain lines."""
-    stream = stream or sys.stderr
-    if stream.isatty() and os.environ.get("TERM") != "dumb":
-        return StudyBars(runs, stream)
-    return StudyLines(runs, stream)
+    def _write(self, *parts: str) -> None:
+        self._console.print("  ".join(part for part in parts if part), markup=False)

@@ -11,11 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 from adaptask.arguments import check_choice, check_integer
-from adaptask.atomic_file import replace_file
 from adaptask.errors import ArgumentError
 from adaptask.experiments.backends.base import RunPruned
 from adaptask.experiments.backends.ray import ClusterOptions
@@ -24,22 +21,15 @@ from adaptask.experiments.study import run_and_conclude
 from adaptask.experiments.sweep_space import (
     labeled_config,
     new_study,
-    option_value,
     parse_space,
     plan_trials,
     short_names,
-    storable,
 )
 from adaptask.report.run import Run
-from adaptask.report.study import Arm, Study
+from adaptask.report.study import Study
 from adaptask.report.summary import ArmSummary, summarize
 from adaptask.training.distributed import refuse_launch
 
-if TYPE_CHECKING:
-    import optuna
-    from optuna.distributions import BaseDistribution
-
-JOURNAL = "journal.log"
 N_STARTUP_TRIALS = 5
 """Trials that must have finished before one is given up."""
 _WARM_UP = 0.2
@@ -72,7 +62,7 @@ def sweep(
         seeds: Runs of each trial.
         search_seed: Decides what random search draws.
         prune: Whether trials that are worse than most are given up early.
-        output: The folder of the sweep; one named after it where none is given.
+        output: The folder of the sweep; by default one named after what is varied.
         workers: How many runs at once; None chooses.
         cluster: Where the runs are made, if not by this machine alone.
         command: The words that repeat it.
@@ -89,14 +79,16 @@ def sweep(
     check_integer("seeds", seeds, low=1)
     check_choice("search", search, ("grid", "random"))
     space = parse_space(base, flags, vary)
-    planned = plan_trials(base, space, search=search, n_trials=trials, seed=search_seed)
     names = list(short_names(space).values())
     model = f"{base.model.learner}-{base.model.backbone}"
     folder = output or Path("runs") / f"sweep-{base.data.dataset}-{model}-{'-'.join(names)}"
-    arms = [arm.with_runs(folder, range(base.seed, base.seed + seeds)) for arm in planned]
-    # Without a folder that all runs share they cannot be compared while they are made.
-    if prune and cluster.storage is None:
-        arms = [_with_pruners(arm, first_seed=base.seed) for arm in arms]
+    arms = []
+    for planned in plan_trials(base, space, search=search, n_trials=trials, seed=search_seed):
+        arm = planned.with_runs(folder, range(base.seed, base.seed + seeds))
+        # Without a folder that all runs share they cannot be compared while they are made.
+        if prune and cluster.storage is None:
+            arm = replace(arm, runs=tuple(_with_pruner(run, base.seed) for run in arm.runs))
+        arms.append(arm)
     study = Study(
         title=f"Sweep of {', '.join(names)}",
         arms=tuple(arms),
@@ -109,7 +101,7 @@ def sweep(
         workers=workers,
         cluster=cluster,
         config_of=lambda arm: labeled_config(base, space, arm.labels),
-        finish=lambda made: _finish(made, folder, planned, space),
+        finish=_ranked_by_validation,
     )
 
 
@@ -126,84 +118,68 @@ def _require_optuna() -> None:
 # Giving up early ----------------------------------------------------------------------------------
 
 
-def _with_pruners(arm: Arm, *, first_seed: int) -> Arm:
-    """Return an arm whose runs may be given up."""
-    runs = (
-        replace(run, open_logger=partial(open_pruner, run.path.resolve(), first_seed=first_seed))
-        for run in arm.runs
-    )
-    return replace(arm, runs=tuple(runs))
-
-
-def open_pruner(path: Path, *, first_seed: int) -> Pruner:
-    """Return the logger that decides whether the run in a folder is given up.
-
-    Raises:
-        RunPruned: If the trial of the run was given up before.
-    """
-    first = path.parent / f"seed-{first_seed}"
-    if (reason := Run(first).pruned) is not None:
-        raise RunPruned(reason)
-    return Pruner(path, is_judged=path == first)
+def _with_pruner(run: Run, first_seed: int) -> Run:
+    return replace(run, open_logger=partial(Pruner, run.path.resolve(), first_seed=first_seed))
 
 
 class Pruner:
     """Gives up a run that is worse than most: Optuna's MedianPruner, fed from the run folders.
 
+    The run of the first seed decides for its trial; those of other seeds end with it.
+
     Args:
         path: The folder of the run, `runs/TRIAL/seed-SEED`; the others lie beside it.
-        is_judged: Whether it may be given up; the run of the first seed decides for its trial.
+        first_seed: The first seed of every trial.
+
+    Raises:
+        RunPruned: If the trial of the run was given up before.
     """
 
-    def __init__(self, path: Path, *, is_judged: bool) -> None:
-        self._path, self._is_judged = path, is_judged
-        self._known = {path}
-        self._trial: optuna.Trial | None = None
+    def __init__(self, path: Path, *, first_seed: int) -> None:
+        first = path.parent / f"seed-{first_seed}"
+        if (reason := Run(first).pruned) is not None:
+            raise RunPruned(reason)
+        self._path, self._is_first = path, path == first
+        self._finished: dict[Path, dict[int, float]] = {}
 
     def log(self, step: int, split: str, metrics: Mapping[str, float]) -> None:
-        """Report a validation.
+        """Compare a validation with those of the runs that have finished.
 
         Raises:
             RunPruned: If the best so far is below the median of those that have finished.
         """
-        if split != "val" or not self._is_judged:
+        if split != "val" or not self._is_first:
             return
-        trial = self._trial = self._trial or self._begin(step)
-        trial.report(metrics["accuracy"], step)
-        self._add_finished(trial.study)
+        from optuna.pruners import MedianPruner
+        from optuna.trial import create_trial
+
+        record = Run(self._path)
+        study = new_study(pruner=MedianPruner(N_STARTUP_TRIALS, int(_WARM_UP * record.n_steps)))
+        for curve in self._finished_curves():
+            best = max(curve.values())
+            study.add_trial(create_trial(value=best, intermediate_values=curve))
+        trial = study.ask()
+        # A resumed run had validations before.
+        earlier = {at: accuracy for at, accuracy in _validations(record).items() if at < step}
+        own = earlier | {step: metrics["accuracy"]}
+        for at, accuracy in own.items():
+            trial.report(accuracy, at)
         if trial.should_prune():
-            best = max(trial.study.trials[0].intermediate_values.values())
             raise RunPruned(
-                f"given up after step {step}: its best validation accuracy, {100 * best:.2f} %, "
-                "is below the median of the trials before it at this step"
+                f"given up after step {step}: its best validation accuracy, "
+                f"{100 * max(own.values()):.2f} %, is below the median of the trials before it at "
+                "this step"
             )
 
     def close(self) -> None:
         """Do nothing."""
 
-    def _begin(self, step: int) -> optuna.Trial:
-        """Return the trial with the validations before a step, which a resumed run has had."""
-        from optuna.pruners import MedianPruner
-
-        record = Run(self._path)
-        n_warmup_steps = int(_WARM_UP * record.n_steps)
-        trial = new_study(pruner=MedianPruner(N_STARTUP_TRIALS, n_warmup_steps)).ask()
-        for earlier, accuracy in _validations(record).items():
-            if earlier < step:
-                trial.report(accuracy, earlier)
-        return trial
-
-    def _add_finished(self, study: optuna.Study) -> None:
-        """Add the other trials that have finished since the last time."""
-        from optuna.trial import create_trial
-
-        for path in set(self._path.parents[1].glob(f"*/{self._path.name}")) - self._known:
-            record = Run(path)
-            if record.is_finished:
-                self._known.add(path)
-                if curve := _validations(record):
-                    best = max(curve.values())
-                    study.add_trial(create_trial(value=best, intermediate_values=curve))
+    def _finished_curves(self) -> list[dict[int, float]]:
+        """Return the validations of the other trials that have finished, each read once."""
+        for path in self._path.parents[1].glob(f"*/{self._path.name}"):
+            if path not in (self._path, *self._finished) and Run(path).is_finished:
+                self._finished[path] = _validations(Run(path))
+        return [curve for curve in self._finished.values() if curve]
 
 
 def _validations(run: Run) -> dict[int, float]:
@@ -215,15 +191,12 @@ def _validations(run: Run) -> dict[int, float]:
 # What came out ------------------------------------------------------------------------------------
 
 
-def _finish(
-    study: Study, folder: Path, trials: Sequence[Arm], space: Mapping[str, BaseDistribution]
-) -> Study:
-    """Order the study by validation, note which trial that chooses, and write Optuna's journal."""
-    found = summarize(study).arms
-    ranked = sorted(found, key=lambda arm: (not _is_finished(arm), -(arm.validation or 0.0)))
-    arms = tuple(summary.arm for summary in ranked)
-    _write_journal(folder, trials, space, {summary.arm.name: summary for summary in found})
-    return replace(study, arms=arms, notes=_notes(ranked))
+def _ranked_by_validation(study: Study) -> Study:
+    """Return the study with its best trials first, and with a note which one validation chooses."""
+    ranked = sorted(
+        summarize(study).arms, key=lambda arm: (not _is_finished(arm), -(arm.validation or 0.0))
+    )
+    return replace(study, arms=tuple(summary.arm for summary in ranked), notes=_notes(ranked))
 
 
 def _is_finished(summary: ArmSummary) -> bool:
@@ -244,39 +217,3 @@ def _notes(ranked: Sequence[ArmSummary]) -> tuple[str, ...]:
     if n_equal == 1:
         return (choice,)
     return choice, f"{n_equal} trials are equally good in validation; the first of them was taken."
-
-
-def _write_journal(
-    folder: Path,
-    trials: Sequence[Arm],
-    space: Mapping[str, BaseDistribution],
-    summaries: Mapping[str, ArmSummary],
-) -> None:
-    """Write down all trials for Optuna's tools; a sweep itself never reads it."""
-    from optuna.storages import JournalStorage
-    from optuna.storages.journal import JournalFileBackend
-    from optuna.trial import TrialState, create_trial
-
-    with TemporaryDirectory() as scratch:
-        path = Path(scratch) / JOURNAL
-        storage = JournalStorage(JournalFileBackend(str(path)))
-        study = new_study(storage=storage, study_name="sweep")
-        for trial in trials:
-            summary = summaries[trial.name]
-            first = summary.arm.runs[0]
-            state = TrialState.FAIL if summary.failures else TrialState.RUNNING
-            if _is_finished(summary):
-                state = TrialState.COMPLETE
-            elif first.pruned is not None:
-                state = TrialState.PRUNED
-            study.add_trial(
-                create_trial(
-                    state=state,
-                    value=(summary.validation or 0.0) / 100 if _is_finished(summary) else None,
-                    params={key: storable(option_value(trial.config, key)) for key in space},
-                    distributions=dict(space),
-                    intermediate_values=_validations(first),
-                    user_attrs={"name": trial.name},
-                )
-            )
-        replace_file(folder / JOURNAL, path.read_bytes())

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from adaptask.arguments import check_integer, check_seed
 from adaptask.errors import ArgumentError
 from adaptask.experiments.config import RunConfig, check_config
-from adaptask.experiments.config_file import with_values
-from adaptask.parsing import parse_toml
+from adaptask.experiments.config_file import option_value, with_option
 from adaptask.report.study import Arm
 
 if TYPE_CHECKING:
@@ -24,7 +21,6 @@ if TYPE_CHECKING:
 _DOTS = ".."
 _LOG_FACTOR = 10
 """A range that spans at least this factor is drawn on a log scale."""
-_LONGEST_NAME = 120
 _FIXED: dict[str, str] = {
     "seed": "every trial has the same seeds; say how many with --seeds",
     "data.dataset": "accuracies on different datasets cannot be compared; sweep each by itself",
@@ -50,6 +46,8 @@ def parse_space(
 ) -> dict[str, BaseDistribution]:
     """Return what is to be varied: the distribution of each option, by its key.
 
+    Listed values are texts, from which the values can be read again; those of a range are numbers.
+
     Args:
         base: The configuration that the values go into.
         flags: Texts of values by the key of their option; an option without values is left out.
@@ -61,8 +59,8 @@ def parse_space(
     """
     space = {key: _distribution(base, key, texts) for key, texts in flags.items() if texts}
     for text in vary:
-        name, equals, values = text.partition("=")
-        if not equals or not values.strip():
+        name, _, values = text.partition("=")
+        if not values.strip():
             raise ArgumentError(
                 "--vary takes options with their values, such as optimiser.weight_decay=0,5e-4; "
                 f"got {text!r}."
@@ -86,56 +84,19 @@ def _distribution(base: RunConfig, key: str, texts: Sequence[str]) -> BaseDistri
     for fixed, reason in _FIXED.items():
         if key == fixed or key.startswith(f"{fixed}."):
             raise ArgumentError(f"{key} cannot be varied: {reason}.")
-    if not any(_DOTS in text for text in texts):
-        values = [_parse_value(base, key, text) for text in texts]
-        for value in values:
-            if values.count(value) > 1:
-                raise ArgumentError(f"{key} has the value {value_text(value)} twice.")
-        return CategoricalDistribution([storable(value) for value in values])
-    if len(texts) > 1:
-        raise ArgumentError(f"{key} takes either values or one range; got {' '.join(texts)}.")
-    low, high = (_parse_value(base, key, end) for end in texts[0].split(_DOTS, 1))
-    for end in (low, high):
-        if isinstance(end, bool) or not isinstance(end, int | float):
-            raise ArgumentError(f"{key} has no range, as it is not a number; give values.")
-    if not low < high:
+
+    def parse(text: str) -> Any:
+        return option_value(with_option(base, key, text.strip()), key)
+
+    if len(texts) > 1 or _DOTS not in texts[0]:
+        values = (value_text(parse(text)) for text in texts)
+        return CategoricalDistribution(list(dict.fromkeys(values)))
+    low, high = map(parse, texts[0].split(_DOTS, 1))
+    are_numbers = isinstance(low, int | float) and isinstance(high, int | float)
+    if not are_numbers or not -math.inf < low < high < math.inf:
         raise ArgumentError(f"a range goes from LOW to HIGH, LOW..HIGH; {key} got {texts[0]}.")
-    is_integer = isinstance(low, int) and isinstance(high, int)
-    kind = IntDistribution if is_integer else FloatDistribution
+    kind = IntDistribution if isinstance(low, int) else FloatDistribution
     return kind(low, high, log=low > 0 and high >= _LOG_FACTOR * low)
-
-
-def _parse_value(base: RunConfig, key: str, text: str) -> Any:
-    """Return a text as a value of the type that the option has."""
-    readings: list[Any] = [None] if text.strip().lower() == "none" else []
-    with suppress(ValueError):
-        readings.append(parse_toml(f"value = {text}")["value"])
-    with suppress(ValueError):
-        readings.append(float(text))  # TOML has no .5
-    errors = []
-    for reading in (*readings, text.strip()):
-        try:
-            value = option_value(with_values(base, _nested({key: reading})), key)
-        except ArgumentError as error:
-            errors.append(error)
-            continue
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ArgumentError(f"{key} must be a finite number; got {text}.")
-        return value
-    raise errors[0]
-
-
-def option_value(config: RunConfig, key: str) -> Any:
-    """Return the value that an option has in a configuration."""
-    value: Any = config
-    for name in key.split("."):
-        value = getattr(value, name)
-    return value
-
-
-def storable(value: Any) -> Any:
-    """Return a value as Optuna can keep it: a list as its text."""
-    return value_text(value) if isinstance(value, tuple) else value
 
 
 def value_text(value: Any) -> str:
@@ -149,20 +110,6 @@ def value_text(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return str(value).lower()
     return str(value).removesuffix(".0")
-
-
-def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values by dotted key as a TOML file would have them, section by section.
-
-    >>> _nested({"steps": 10, "sampler.alpha": 1.0, "optimiser.milestones": (5, 8)})
-    {'steps': 10, 'sampler': {'alpha': 1.0}, 'optimiser': {'milestones': [5, 8]}}
-    """
-    tree: dict[str, Any] = {}
-    for key, value in values.items():
-        section, dot, name = key.rpartition(".")
-        place = tree.setdefault(section, {}) if dot else tree
-        place[name] = list(value) if isinstance(value, tuple) else value
-    return tree
 
 
 # Trials -------------------------------------------------------------------------------------------
@@ -192,18 +139,27 @@ def plan_trials(
         ArgumentError: If the search does not fit what is varied, or a combination is not a valid
             configuration, has an option that plays no part, or is measured unlike the others.
     """
-    combinations = _grid(space, n_trials) if search == "grid" else _random(space, n_trials, seed)
+    if (search == "grid") != (n_trials is None):
+        raise ArgumentError(
+            "--trials N is the number of trials of --search random, which needs it; grid search "
+            "makes every combination."
+        )
+    combinations = _grid(space) if n_trials is None else _random(space, n_trials, seed)
     configs, labels = {}, {}
-    for values in combinations:
-        found = dict(zip(short_names(space).values(), map(value_text, values), strict=True))
-        config = labeled_config(base, space, found)
+    for texts in combinations:
+        found = dict(zip(short_names(space).values(), texts, strict=True))
+        name = ",".join(f"{option}={text}" for option, text in found.items())
+        configs[name], labels[name] = labeled_config(base, space, found), found
         try:
-            check_config(config)
+            check_config(configs[name])
         except ArgumentError as error:
-            shown = ", ".join(f"{name} {text}" for name, text in found.items())
-            raise ArgumentError(f"the trial with {shown} cannot be made: {error}") from error
-        configs[_name(found)], labels[_name(found)] = config, found
-    _check_comparable(configs.values())
+            raise ArgumentError(f"the trial with {name} cannot be made: {error}") from error
+    if len({(config.tested_way, config.tested_shot) for config in configs.values()}) > 1:
+        raise ArgumentError(
+            "the trials would be validated with different ways or shots, which cannot be compared. "
+            f"Set them for all: --evaluation.n-way {base.tested_way} --evaluation.n-shot "
+            f"{base.tested_shot}."
+        )
     baseline = next((name for name, config in configs.items() if config == base), None)
     return [
         Arm(name, labels[name], config=config, baseline=None if name == baseline else baseline)
@@ -213,8 +169,10 @@ def plan_trials(
 
 def labeled_config(base: RunConfig, space: Iterable[str], labels: Mapping[str, str]) -> RunConfig:
     """Return the configuration of the trial with these labels."""
-    values = {k: _parse_value(base, k, labels[name]) for k, name in short_names(space).items()}
-    return with_values(base, _nested(values))
+    config = base
+    for key, name in short_names(space).items():
+        config = with_option(config, key, labels[name])
+    return config
 
 
 def short_names(keys: Iterable[str]) -> dict[str, str]:
@@ -229,60 +187,42 @@ def short_names(keys: Iterable[str]) -> dict[str, str]:
     return {key: key if names.count(name) > 1 else name for key, name in last.items()}
 
 
-def _grid(space: Mapping[str, BaseDistribution], n_trials: int | None) -> list[tuple[Any, ...]]:
+def _grid(space: Mapping[str, BaseDistribution]) -> list[tuple[str, ...]]:
     from optuna.distributions import CategoricalDistribution
 
     columns = []
     for key, values in space.items():
         if not isinstance(values, CategoricalDistribution):
-            low, high = value_text(values.low), value_text(values.high)  # type: ignore[attr-defined]
             raise ArgumentError(
-                f"grid search needs the values of {key}, not a range; list some between {low} and "
-                f"{high}, or draw from it with --search random --trials N."
+                f"grid search needs the values of {key}, not a range; list some, or draw from it "
+                "with --search random --trials N."
             )
         columns.append(values.choices)
-    if n_trials is not None:
-        raise ArgumentError(
-            f"grid search makes all {math.prod(map(len, columns))} combinations; leave out "
-            "--trials, or draw some with --search random."
-        )
-    return list(itertools.product(*columns))
+    return list(itertools.product(*columns))  # type: ignore[arg-type]
 
 
 def _random(
-    space: Mapping[str, BaseDistribution], n_trials: int | None, seed: int
-) -> list[tuple[Any, ...]]:
+    space: Mapping[str, BaseDistribution], n_trials: int, seed: int
+) -> list[tuple[str, ...]]:
     from optuna.samplers import RandomSampler
 
-    if n_trials is None:
-        raise ArgumentError("random search needs the number of trials: --trials N.")
     check_integer("trials", n_trials, low=1)
     check_seed("search_seed", seed)
     study = new_study(sampler=RandomSampler(seed=seed))
-    n_combinations = math.prod(map(_n_values, space.values()))
-    found: dict[tuple[Any, ...], None] = {}
+    found: dict[tuple[str, ...], None] = {}
     n_repeats = 0
     while len(found) < n_trials:
-        # How many values a range has once they are rounded is not known exactly.
-        if n_combinations < n_trials or n_repeats > 100 * n_trials:
-            n = len(found) if n_combinations == math.inf else n_combinations
-            raise ArgumentError(
-                f"there are {n} combinations only, and none is tried twice; trials must be at "
-                f"most that, got {n_trials}."
-            )
         params = study.ask(dict(space)).params
-        drawn = tuple(_rounded(params[key], values) for key, values in space.items())
+        drawn = tuple(value_text(_rounded(params[key], values)) for key, values in space.items())
         n_repeats = n_repeats + 1 if drawn in found else 0
         found[drawn] = None
+        # If any were left, one would have turned up by now.
+        if n_repeats > 100 * n_trials:
+            raise ArgumentError(
+                f"there are {len(found)} combinations only, and none is tried twice; trials must "
+                f"be at most that, got {n_trials}."
+            )
     return list(found)
-
-
-def _n_values(values: BaseDistribution) -> float:
-    from optuna.distributions import CategoricalDistribution, IntDistribution
-
-    if isinstance(values, CategoricalDistribution):
-        return len(values.choices)
-    return values.high - values.low + 1 if isinstance(values, IntDistribution) else math.inf
 
 
 def _rounded(value: Any, values: BaseDistribution) -> Any:
@@ -298,24 +238,3 @@ def _rounded(value: Any, values: BaseDistribution) -> Any:
     scale = value if values.log else values.high - values.low
     rounded = round(value, 3 - math.floor(math.log10(scale)))
     return min(max(rounded, values.low), values.high)
-
-
-def _name(labels: Mapping[str, str]) -> str:
-    """Return a name that can be that of a folder, unlike those of other values."""
-    exact = ",".join(f"{name}={text}" for name, text in labels.items())
-    name = re.sub(r"[^\w.=+,-]", "_", exact, flags=re.ASCII)
-    if name == exact and len(name) <= _LONGEST_NAME:
-        return name
-    return f"{name[:_LONGEST_NAME]}-{hashlib.sha256(exact.encode()).hexdigest()[:8]}"
-
-
-def _check_comparable(configs: Iterable[RunConfig]) -> None:
-    """Check that all trials are validated on the same episodes."""
-    ways_and_shots = {(config.tested_way, config.tested_shot) for config in configs}
-    for flag, found in zip(("n-way", "n-shot"), zip(*ways_and_shots, strict=True), strict=True):
-        if len(set(found)) > 1:
-            shown = ", ".join(str(n) for n in sorted(set(found)))
-            raise ArgumentError(
-                f"the trials would be validated with {flag} {shown}, which cannot be compared. Set "
-                f"one for all: --evaluation.{flag} {min(found)}."
-            )

@@ -220,7 +220,7 @@ SCRIPT = """
     from adaptask.experiments.config_file import load_config
     from adaptask.experiments.backends.interleaved import Interleaved
     from adaptask.experiments.backends.processes import ProcessPool
-    from adaptask.experiments.study_display import StudyLines
+    from adaptask.experiments.study_display import StudyDisplay
     from adaptask.report.run import Run
 
     # No guard: processes must not run it again.
@@ -230,7 +230,7 @@ SCRIPT = """
         Run(folder / f"run-{i}", name=str(i), config=replace(config, seed=i)) for i in range(2)
     ]
     backend = Interleaved(2) if sys.argv[2] == "interleaved" else ProcessPool(2)
-    backend.run(jobs, StudyLines(jobs, sys.stderr))
+    backend.run(jobs, StudyDisplay(jobs, sys.stderr))
 """
 
 

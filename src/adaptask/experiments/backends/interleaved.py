@@ -169,6 +169,7 @@ class _ActiveRun:
             return False  # stopped by a signal, after it saved
         except RunPruned as pruned:
             record_pruning(self.run, pruned)
+            self._tell(Event("warn", self.run.name, text=str(pruned)))
         except Exception as error:  # of one run, whatever it is; the others are not worse for it
             self.failure = record_failure(self.run, error)
         self._tell(Event("end", self.run.name, text=self.failure))
