@@ -11,7 +11,6 @@ from adaptask.report.page.potentials import (
     extreme_pairs,
     log_potentials,
     mean_within,
-    most_confused,
     quantize,
 )
 from adaptask.report.page.showcase import pair_snapshots
@@ -85,7 +84,7 @@ def test_equal_potentials_are_kept_exactly():
 
 def test_the_extremes_are_the_highest_and_the_lowest():
     matrix = symmetric(8)
-    hardest, easiest = extreme_pairs(matrix, None, 5)
+    hardest, easiest = extreme_pairs(matrix, 5)
     values = np.sort(matrix[np.triu_indices(8, 1)])
     assert [value for _, _, value in hardest] == pytest.approx(values[::-1][:5])
     assert [value for _, _, value in easiest] == pytest.approx(values[:5])
@@ -98,23 +97,21 @@ def test_a_pair_that_was_never_drawn_is_not_called_easy():
     matrix = np.zeros((5, 5), np.float32)
     matrix[0, 1] = matrix[1, 0] = 0.2
     matrix[2, 3] = matrix[3, 2] = 0.9
-    _, easiest = extreme_pairs(matrix, None, 1)
+    _, easiest = extreme_pairs(matrix, 1)
     assert easiest == [(0, 1, pytest.approx(0.2))]
 
 
 def test_no_pair_is_hard_and_easy_at_once():
     matrix = symmetric(3)
-    hardest, easiest = extreme_pairs(matrix, np.array([4, 5, 6]), 6)
+    hardest, easiest = extreme_pairs(matrix, 6)
     assert not {pair[:2] for pair in hardest} & {pair[:2] for pair in easiest}
 
 
-def test_the_most_confused_are_the_classes_of_the_highest_pairs_in_the_order():
+def test_the_first_in_rank_are_the_classes_of_the_highest_pairs():
     matrix = np.zeros((6, 6), np.float32)
     for (i, j), value in {(4, 1): 3.0, (5, 4): 2.0, (0, 2): 1.0}.items():
         matrix[i, j] = matrix[j, i] = value
     assert set(confusion_rank(matrix)[:3].tolist()) == {1, 4, 5}
-    order = np.array([5, 3, 1, 0, 2, 4])
-    assert most_confused(matrix, order, 3).tolist() == [5, 1, 4]
 
 
 def test_what_is_no_number_does_not_reach_the_page():

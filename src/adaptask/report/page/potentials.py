@@ -18,11 +18,6 @@ PairList = list[tuple[int, int, float]]
 _LEVELS = 255
 
 
-def evenly_spread(n_items: int, at_most: int) -> NDArray[np.int64]:
-    """Return places of up to `at_most` of so many items, with the first and the last."""
-    return np.unique(np.round(np.linspace(0, n_items - 1, min(n_items, at_most)))).astype(np.int64)
-
-
 def has_pairs(snapshot: Snapshot) -> bool:
     """Return whether a snapshot has potentials of pairs, rather than weights of classes or none."""
     shape = () if snapshot.distribution is None else snapshot.distribution.shape
@@ -64,40 +59,28 @@ def confusion_rank(matrix: Matrix) -> NDArray[np.int64]:
     return np.argsort(-others.max(axis=1), kind="stable")
 
 
-def most_confused(matrix: Matrix, order: NDArray[np.int64], n_classes: int) -> NDArray[np.int64]:
-    """Return the classes of the highest pairs, at most `n_classes`, in the given order."""
-    return order[np.isin(order, confusion_rank(matrix)[:n_classes])]
-
-
-def extreme_pairs(
-    matrix: Matrix, counts: NDArray[np.int64] | None, n_pairs: int
-) -> tuple[PairList, PairList]:
+def extreme_pairs(matrix: Matrix, n_pairs: int) -> tuple[PairList, PairList]:
     """Return the pairs with the highest and the lowest log potentials, the most extreme first.
 
     A pair that has never been in a task is where it started, at exactly 0; it is not called easy
-    if others have other values. Among equal lowest pairs those of classes that were drawn often
-    come first: how little they are confused is known best.
+    if others have other values.
 
     Args:
         matrix: Log potentials, `classes x classes`, symmetric.
-        counts: In how many tasks each class has been, `classes`; None if unknown.
         n_pairs: How many of each, at most; no pair is in both.
     """
     rows, columns = np.triu_indices(len(matrix), 1)
-    ranked = np.argsort(-matrix[rows, columns], kind="stable")
-    pairs = np.stack([rows[ranked], columns[ranked]], axis=1)
-    n_hardest = min(n_pairs, len(pairs) // 2)
-    hardest, rest = pairs[:n_hardest], pairs[n_hardest:]
-    values = matrix[rest[:, 0], rest[:, 1]]
-    touched = rest[values != 0] if np.any(values != 0) else rest
-    seen = np.zeros(len(matrix), np.int64) if counts is None else counts
-    rarity = -np.minimum(seen[touched[:, 0]], seen[touched[:, 1]])
-    lowest = touched[np.lexsort((rarity, matrix[touched[:, 0], touched[:, 1]]))][:n_pairs]
+    values = matrix[rows, columns]
+    ranked = np.argsort(-values, kind="stable")
+    n_hardest = min(n_pairs, len(ranked) // 2)
+    rest = ranked[n_hardest:][::-1]
+    if np.any(values[rest] != 0):
+        rest = rest[values[rest] != 0]
 
     def listed(chosen: NDArray[np.int64]) -> PairList:
-        return [(int(i), int(j), float(matrix[i, j])) for i, j in chosen]
+        return [(int(rows[k]), int(columns[k]), float(values[k])) for k in chosen]
 
-    return listed(hardest), listed(lowest)
+    return listed(ranked[:n_hardest]), listed(rest[:n_pairs])
 
 
 def quantize(matrices: Sequence[Matrix]) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -24,19 +23,16 @@ from adaptask.report.page.potentials import (
     Matrix,
     cluster_order,
     confusion_rank,
-    evenly_spread,
     has_pairs,
     log_potentials,
 )
 from adaptask.report.run import Portrait, Run, Snapshot, snapshot_files
 from adaptask.report.study import Study
 
-MAX_SHOWCASES = 6
+# These keep the page of a large dataset below 15 MB: a byte for each pair, frame and showcase.
+MAX_SHOWCASES = 4
 MAX_FRAMES = 25
 MAX_CLASSES = 400
-"""A showcase has at most this many classes, so that the page of a large dataset stays small."""
-MAX_BYTES = 3_000_000
-"""No further showcase is added once the matrices of a page have this many bytes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,8 +54,6 @@ class Showcase:
     steps: tuple[int, ...]
     frames: tuple[Matrix, ...]
     """Log potentials after these steps."""
-    counts: NDArray[np.int64] | None
-    """In how many tasks each class has been at the end."""
     order: NDArray[np.int64]
     """Of the classes, by clustering of the last potentials."""
 
@@ -73,48 +67,30 @@ class Showcase:
         """Whether a high potential means that two classes are confused."""
         return self.series.strategy == "hard"
 
-    @cached_property
-    def limits(self) -> tuple[float, float]:
-        """The range of the colors, the same at all times."""
-        values = np.stack([frame[np.triu_indices(len(frame), 1)] for frame in self.frames])
-        low, high = float(values.min()), float(values.max())
-        return low, high if high > low else low + 1.0
-
 
 def find_showcases(panels: Sequence[Panel]) -> tuple[list[Showcase], int]:
     """Return the runs to show, gcp with hard tasks first, and how many arms are left out.
 
     These are runs with potentials of class pairs, one per arm.
     """
-    candidates = [(panel, series) for panel in panels for series in panel.series]
-    candidates.sort(key=lambda found: (found[1].sampler != "gcp", found[1].strategy != "hard"))
-    chosen: list[Showcase] = []
-    left_out, room = 0, MAX_BYTES
-    for panel, series in candidates:
-        record = _choose_record(series)
-        if record is None:
-            continue
-        if len(chosen) == MAX_SHOWCASES or room <= 0:
-            left_out += 1
-            continue
-        found = _read_showcase(panel, series, record)
-        room -= len(found.frames) * len(found.order) * (len(found.order) - 1) // 2
-        chosen.append(found)
-    return chosen, left_out
+    arms = [(panel, series) for panel in panels for series in panel.series]
+    arms.sort(key=lambda arm: (arm[1].sampler != "gcp", arm[1].strategy != "hard"))
+    every = [(panel, series, _choose_record(series)) for panel, series in arms]
+    found = [(panel, series, record) for panel, series, record in every if record]
+    showcases = [_read_showcase(*one) for one in found[:MAX_SHOWCASES]]
+    return showcases, len(found) - len(showcases)
 
 
 def _choose_record(series: Series) -> Run | None:
     """Return the first run with a portrait, or else the one that has come farthest."""
-    found = []
-    for record in series.records:
+
+    def preference(record: Run) -> tuple[bool, int]:
         files = snapshot_files(record.path / "snapshots")
-        if files:
-            found.append((not (record.path / "portrait.npz").exists(), -files[-1][0], record))
-    if not found:
-        return None
-    record = min(found, key=lambda entry: entry[:2])[2]
-    last = record.last_snapshot
-    return record if last is not None and has_pairs(last) else None
+        return (record.path / "portrait.npz").exists(), files[-1][0] if files else 0
+
+    record = max(series.records, key=preference, default=None)
+    last = record.last_snapshot if record else None
+    return record if last and has_pairs(last) else None
 
 
 def pair_snapshots(record: Run, at_most: int) -> Iterator[Snapshot]:
@@ -135,16 +111,20 @@ def pair_snapshots(record: Run, at_most: int) -> Iterator[Snapshot]:
             yield snapshot
 
 
+def evenly_spread(n_items: int, at_most: int) -> NDArray[np.int64]:
+    """Return places of up to `at_most` of so many items, with the first and the last."""
+    return np.unique(np.round(np.linspace(0, n_items - 1, min(n_items, at_most)))).astype(np.int64)
+
+
 def _read_showcase(panel: Panel, series: Series, record: Run) -> Showcase:
     last = record.last_snapshot
     assert last is not None
     potentials = log_potentials(last)
     n_classes = len(potentials)
     uniform = panel.uniform_for(series)
-    found = [
-        (uniform.name, uniform.portrait(record.seed)) if uniform else ("", None),
-        (series.name, record.portrait),
-    ]
+    found = [(series.name, record.portrait)]
+    if uniform:
+        found.insert(0, (uniform.name, uniform.portrait(record.seed)))
     portraits = [(name, p) for name, p in found if p and len(p.class_names) == n_classes]
     names = class_labels(portraits[-1][1].class_names if portraits else [""] * n_classes)
     shown = _shown_classes(potentials, [portrait for _, portrait in portraits])
@@ -163,7 +143,6 @@ def _read_showcase(panel: Panel, series: Series, record: Run) -> Showcase:
         names=tuple(names[c] for c in shown),
         steps=tuple(steps),
         frames=tuple(frames),
-        counts=None if last.class_counts is None else last.class_counts[shown],
         order=cluster_order(frames[-1]),
     )
 
