@@ -5,15 +5,13 @@ import base64
 import numpy as np
 import pytest
 
-from adaptask.report.page.potentials import (
+from adaptask.report.page.showcase import (
     cluster_order,
     confusion_rank,
-    extreme_pairs,
     log_potentials,
-    mean_within,
-    quantize,
+    pair_snapshots,
 )
-from adaptask.report.page.showcase import pair_snapshots
+from adaptask.report.page.showcase_plots import extreme_pairs, quantize
 from adaptask.report.run import Run, Snapshot
 
 
@@ -119,13 +117,6 @@ def test_what_is_no_number_does_not_reach_the_page():
     cleaned = log_potentials(Snapshot(1, wild, None))
     assert np.isfinite(cleaned).all()
     assert cleaned[0, 0] == cleaned[1, 1] == 0
-
-
-def test_the_mean_within_a_task_is_over_its_pairs():
-    matrix = np.arange(16.0).reshape(4, 4)
-    means = mean_within(matrix, np.array([[0, 1, 2], [3, 0, 1]]))
-    # Pairs (0, 1), (0, 2), (1, 2); then (3, 0), (3, 1), (0, 1).
-    assert means.tolist() == [pytest.approx((1 + 2 + 6) / 3), pytest.approx((12 + 13 + 1) / 3)]
 
 
 def test_few_of_many_snapshots_are_read_with_the_first_and_the_last(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -181,56 +181,40 @@ def _settings_plot(data: StudyData, setting: str) -> Plot | None:
     names = list(dict.fromkeys(name for _, lines in found for name in lines))
     # Without dashes, which would not show between few points.
     styles = {name: Style(PALETTE[i % len(PALETTE)].color) for i, name in enumerate(names)}
-    legend = {name or "each arm": style for name, style in styles.items()}
-    panels = []
     for panel, lines in found:
-        draw = partial(_draw_readings, lines=lines, styles=styles, labels=(setting, kind))
         uniform = next((series for series in panel.series if series.is_uniform), None)
         level = uniform.reading(0.0, validation=validation) if uniform else None
         if uniform and level:
-            style = legend[uniform.name] = data.styles[uniform.name]
-            draw = partial(draw, level=level, level_style=style)
-        panels.append((panel.title, draw))
+            # It has no such setting: a level over all values.
+            values = [reading.value for line in lines.values() for reading in line]
+            lines[uniform.name] = [replace(level, value=v) for v in (min(values), max(values))]
+            styles[uniform.name] = Style(data.styles[uniform.name].color)
+
+    def draw(axes: Axes, lines: Mapping[str, Sequence[Reading]]) -> None:
+        for name, line in lines.items():
+            axes.errorbar(
+                [reading.value for reading in line],
+                [reading.mean for reading in line],
+                [reading.interval or 0.0 for reading in line],
+                color=styles[name].color,
+                marker="o",
+                capsize=3,
+                ls="-" if name else "none",
+            )
+        axes.set(xlabel=setting, ylabel=f"{kind} accuracy, %")
+
     return make_plot(
         data.plots,
-        panels,
+        [(panel.title, partial(draw, lines=lines)) for panel, lines in found],
         name=f"settings-{setting}",
         title=f"Accuracy against {setting}",
         caption=f"{kind.capitalize()} accuracy for values of {setting}, {SETTINGS[setting]}. Dots "
         "are means over seeds, bars their 95 % intervals (Student's t; none for a single seed). "
-        "The horizontal line is uniform, the band around it its interval. "
-        "These intervals are wide where seeds are few; the paired tests in the tables say whether "
-        "an arm differs from uniform, and the highest dot of many is high partly by chance.",
-        legend=tuple(legend.items()),
+        "The level line is uniform, which has no such setting. These intervals are wide where "
+        "seeds are few; the paired tests in the tables say whether an arm differs from uniform, and "
+        "the highest dot of many is high partly by chance.",
+        legend=tuple((name or "each arm", style) for name, style in styles.items()),
     )
-
-
-def _draw_readings(
-    axes: Axes,
-    lines: Mapping[str, Sequence[Reading]],
-    styles: Mapping[str, Style],
-    labels: tuple[str, str],
-    level: Reading | None = None,
-    level_style: Style = BACKGROUND,
-) -> None:
-    """Draw means with 95 % intervals; uniform is a level, since it has no such setting."""
-    if level:
-        dashes: Any = level_style.dashes or (None, None)
-        axes.axhline(level.mean, color=level_style.color, dashes=dashes)
-        half = level.interval or 0.0
-        low, high = level.mean - half, level.mean + half
-        axes.axhspan(low, high, color=level_style.color, alpha=0.1, lw=0)
-    for name, line in lines.items():
-        axes.errorbar(
-            [reading.value for reading in line],
-            [reading.mean for reading in line],
-            [reading.interval or 0.0 for reading in line],
-            color=styles[name].color,
-            marker="o",
-            capsize=3,
-            ls="-" if name else "none",
-        )
-    axes.set(xlabel=labels[0], ylabel=f"{labels[1]} accuracy, %")
 
 
 def setting_lines(

@@ -197,11 +197,7 @@ class Series:
         """Return in how many tasks each class has been, over all runs; None if unknown."""
         snapshots = (record.last_snapshot for record in self.records)
         found = [s.class_counts for s in snapshots if s and s.class_counts is not None]
-        return (
-            np.sum([counts for counts in found if len(counts) == len(found[0])], axis=0)
-            if found
-            else None
-        )
+        return np.sum(found, axis=0) if found else None
 
     def portrait(self, seed: int | None = None) -> Portrait | None:
         """Return the portrait of the run with that seed, or else the first that there is."""

@@ -19,15 +19,11 @@ from adaptask.report.page.data import (
     class_labels,
     read_panels,
 )
-from adaptask.report.page.potentials import (
-    Matrix,
-    cluster_order,
-    confusion_rank,
-    has_pairs,
-    log_potentials,
-)
 from adaptask.report.run import Portrait, Run, Snapshot, snapshot_files
 from adaptask.report.study import Study
+
+Matrix = NDArray[np.float32]
+"""Log potentials, `classes x classes`, symmetric, 0 on the diagonal."""
 
 # These keep the page of a large dataset below 15 MB: a byte for each pair, frame and showcase.
 MAX_SHOWCASES = 4
@@ -47,8 +43,6 @@ class Showcase:
     series: Series
     samplers: tuple[tuple[str, Portrait], ...]
     """Uniform and then the run itself, by name, as far as they have portraits."""
-    n_classes: int
-    """Of the dataset."""
     names: tuple[str, ...]
     """Of the classes that are shown."""
     steps: tuple[int, ...]
@@ -68,52 +62,60 @@ class Showcase:
         return self.series.strategy == "hard"
 
 
-def find_showcases(panels: Sequence[Panel]) -> tuple[list[Showcase], int]:
-    """Return the runs to show, gcp with hard tasks first, and how many arms are left out.
+@dataclass(frozen=True, eq=False)
+class StudyData:
+    """All that the sections of a page are made from."""
 
-    These are runs with potentials of class pairs, one per arm.
-    """
+    folder: Path
+    study: Study
+    panels: list[Panel]
+    styles: dict[str, Style]
+    """By the names of the series."""
+    showcases: list[Showcase]
+    """Gcp with hard tasks first; close-ups are of the first."""
+    n_hidden: int
+    """How many further arms have pair potentials that are not shown."""
+
+    @property
+    def plots(self) -> Path:
+        """Where plots are written."""
+        return self.folder / "plots"
+
+    def close_up_style(self, name: str) -> Style:
+        """Return the style of a series that is shown alone: never that of the background."""
+        return PALETTE[0] if self.styles[name] == BACKGROUND else self.styles[name]
+
+
+def read_data(folder: Path, study: Study) -> StudyData:
+    """Read what the page shows of a study from its folder."""
+    panels = read_panels(study)
     arms = [(panel, series) for panel in panels for series in panel.series]
     arms.sort(key=lambda arm: (arm[1].sampler != "gcp", arm[1].strategy != "hard"))
     every = [(panel, series, _choose_record(series)) for panel, series in arms]
     found = [(panel, series, record) for panel, series, record in every if record]
     showcases = [_read_showcase(*one) for one in found[:MAX_SHOWCASES]]
-    return showcases, len(found) - len(showcases)
+    n_hidden = len(found) - len(showcases)
+    return StudyData(folder, study, panels, choose_styles(panels), showcases, n_hidden)
 
 
 def _choose_record(series: Series) -> Run | None:
-    """Return the first run with a portrait, or else the one that has come farthest."""
+    """Return the first run with a portrait, or else the one that has come farthest.
+
+    None if it has no potentials of pairs.
+    """
 
     def preference(record: Run) -> tuple[bool, int]:
         files = snapshot_files(record.path / "snapshots")
         return (record.path / "portrait.npz").exists(), files[-1][0] if files else 0
 
     record = max(series.records, key=preference, default=None)
-    last = record.last_snapshot if record else None
-    return record if last and has_pairs(last) else None
+    return record if record and _n_classes(record.last_snapshot) else None
 
 
-def pair_snapshots(record: Run, at_most: int) -> Iterator[Snapshot]:
-    """Yield snapshots of a run that have pair potentials, evenly spread; only these are read.
-
-    Damaged ones are left out. With thousands of classes all of them would not fit into memory.
-    """
-    last = record.last_snapshot
-    if last is None or not has_pairs(last):
-        return
-    assert last.distribution is not None
-    files = [file for file in snapshot_files(record.path / "snapshots") if file[0] <= last.step]
-    for place in evenly_spread(len(files), at_most):
-        snapshot = record.snapshot(*files[place])
-        if snapshot is None or snapshot.distribution is None:
-            continue
-        if snapshot.distribution.shape == last.distribution.shape:
-            yield snapshot
-
-
-def evenly_spread(n_items: int, at_most: int) -> NDArray[np.int64]:
-    """Return places of up to `at_most` of so many items, with the first and the last."""
-    return np.unique(np.round(np.linspace(0, n_items - 1, min(n_items, at_most)))).astype(np.int64)
+def _n_classes(snapshot: Snapshot | None) -> int:
+    """Return how many classes have potentials of pairs; 0 if a snapshot has no such potentials."""
+    shape = np.shape(snapshot.distribution) if snapshot else ()
+    return shape[0] if len(shape) == 2 and shape[0] == shape[1] > 1 else 0
 
 
 def _read_showcase(panel: Panel, series: Series, record: Run) -> Showcase:
@@ -139,7 +141,6 @@ def _read_showcase(panel: Panel, series: Series, record: Run) -> Showcase:
         panel=panel,
         series=series,
         samplers=tuple((name, _only(shown, portrait)) for name, portrait in portraits),
-        n_classes=n_classes,
         names=tuple(names[c] for c in shown),
         steps=tuple(steps),
         frames=tuple(frames),
@@ -172,32 +173,54 @@ def _only(classes: NDArray[np.int64], portrait: Portrait) -> Portrait:
     )
 
 
-@dataclass(frozen=True, eq=False)
-class StudyData:
-    """All that the sections of a page are made from."""
+def pair_snapshots(record: Run, at_most: int) -> Iterator[Snapshot]:
+    """Yield snapshots of a run that have pair potentials, evenly spread; only these are read.
 
-    folder: Path
-    study: Study
-    panels: list[Panel]
-    styles: dict[str, Style]
-    """By the names of the series."""
-    showcases: list[Showcase]
-    """Close-ups are of the first."""
-    n_hidden: int
-    """How many further arms have pair potentials that are not shown."""
-
-    @property
-    def plots(self) -> Path:
-        """Where plots are written."""
-        return self.folder / "plots"
-
-    def close_up_style(self, name: str) -> Style:
-        """Return the style of a series that is shown alone: never that of the background."""
-        return PALETTE[0] if self.styles[name] == BACKGROUND else self.styles[name]
+    Damaged ones are left out. With thousands of classes all of them would not fit into memory.
+    """
+    last = record.last_snapshot
+    n_classes = _n_classes(last)
+    if last is None or not n_classes:
+        return
+    files = [file for file in snapshot_files(record.path / "snapshots") if file[0] <= last.step]
+    for place in evenly_spread(len(files), at_most):
+        snapshot = record.snapshot(*files[place])
+        if snapshot and _n_classes(snapshot) == n_classes:
+            yield snapshot
 
 
-def read_data(folder: Path, study: Study) -> StudyData:
-    """Read what the page shows of a study from its folder."""
-    panels = read_panels(study)
-    showcases, n_hidden = find_showcases(panels)
-    return StudyData(folder, study, panels, choose_styles(panels), showcases, n_hidden)
+def evenly_spread(n_items: int, at_most: int) -> NDArray[np.int64]:
+    """Return places of up to `at_most` of so many items, with the first and the last."""
+    return np.unique(np.round(np.linspace(0, n_items - 1, min(n_items, at_most)))).astype(np.int64)
+
+
+def log_potentials(snapshot: Snapshot) -> Matrix:
+    """Return the log potentials of a snapshot with 0 on the diagonal, all finite, symmetric."""
+    matrix = np.array(snapshot.distribution, dtype=np.float32)
+    np.fill_diagonal(matrix, 0.0)
+    matrix = np.nan_to_num(matrix, nan=0.0, posinf=88.0, neginf=-88.0)
+    return np.asarray((matrix + matrix.T) / 2, dtype=np.float32)
+
+
+def cluster_order(matrix: Matrix) -> NDArray[np.int64]:
+    """Return an order of the classes in which those with high potentials are together.
+
+    Hierarchical clustering with average linkage; the distance of two classes is the highest
+    potential less theirs. Of the orders that the tree allows, the one with the smallest sum of
+    distances between neighbors (optimal leaf ordering).
+    """
+    from scipy.cluster.hierarchy import leaves_list, linkage
+
+    n_classes = len(matrix)
+    if n_classes < 3:
+        return np.arange(n_classes)
+    above = np.triu_indices(n_classes, 1)
+    distances = matrix[above].max() - matrix[above].astype(np.float64)
+    tree = linkage(distances, method="average", optimal_ordering=True)
+    return np.asarray(leaves_list(tree), dtype=np.int64)
+
+
+def confusion_rank(matrix: Matrix) -> NDArray[np.int64]:
+    """Return all classes, ordered by the highest potential that each has with another one."""
+    others = np.where(np.eye(len(matrix), dtype=bool), -np.inf, matrix)
+    return np.argsort(-others.max(axis=1), kind="stable")

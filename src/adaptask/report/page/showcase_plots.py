@@ -9,22 +9,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adaptask.report.page.data import Style, class_labels, shorten
 from adaptask.report.page.figures import FAINT, Plot, Section, make_plot
-from adaptask.report.page.potentials import (
+from adaptask.report.page.showcase import (
     Matrix,
-    PairList,
+    Showcase,
+    StudyData,
     confusion_rank,
-    extreme_pairs,
-    mean_within,
-    quantize,
+    evenly_spread,
 )
-from adaptask.report.page.showcase import Showcase, StudyData, evenly_spread
 from adaptask.report.run import Portrait
 
 if TYPE_CHECKING:
@@ -34,6 +32,8 @@ SCALE = ("#f5f6fa", "#cdd6ec", "#93a8d6", "#5873b6", "#2f4088", "#131842")
 """Colors of potentials, from the lowest to the highest: darker is higher, as in the paper."""
 N_PAIRS = 6
 N_TASKS = 4
+PairList = list[tuple[int, int, float]]
+"""Two classes and their log potential, pair by pair."""
 EVOLUTION = (16, 15)
 """Classes, and panels at most, as in the paper's appendix."""
 THUMBNAIL = 40
@@ -67,7 +67,6 @@ def potentials_section(data: StudyData) -> Section:
             "heatmap": _heatmap_data(data),
             "all_hard": all(shown.seeks_hard for shown in data.showcases),
             "n_hidden": data.n_hidden,
-            "partial": any(len(shown.names) < shown.n_classes for shown in data.showcases),
         },
     )
 
@@ -107,22 +106,42 @@ def _heatmap_data(data: StudyData) -> dict[str, object]:
     return {"runs": runs, "catalogs": list(catalogs.values()), "scale": SCALE}
 
 
+def quantize(matrices: Sequence[Matrix]) -> dict[str, Any]:
+    """Return symmetric matrices of one size as bytes over their common range.
+
+    Returns:
+        `data`, in base64: the upper triangles row by row, one matrix after another; `low`, the
+        value of byte 0; `step` from one byte to the next. No entry is off by more than half a step.
+    """
+    above = np.triu_indices(len(matrices[0]), 1)
+    values = np.stack([matrix[above] for matrix in matrices]).astype(np.float64)
+    low, high = float(values.min()), float(values.max())
+    step = (high - low) / 255 or 1 / 255
+    levels = np.round((values - low) / step).astype(np.uint8)
+    return {"data": base64.b64encode(levels.tobytes()).decode("ascii"), "low": low, "step": step}
+
+
 def _evolution_plot(folder: Path, shown: Showcase) -> Plot:
-    """Draw the most confused classes over time."""
+    """Draw the most confused classes over time, on a scale of colors that stays the same."""
+    from matplotlib.colors import LinearSegmentedColormap
+
     n_classes, n_panels = EVOLUTION
     highest = confusion_rank(shown.frames[-1])[:n_classes]
     chosen = shown.order[np.isin(shown.order, highest)]
-    values = np.stack(shown.frames)
-    draw = partial(_draw_matrix, low=values.min(), high=values.max())
+    low, high = np.min(shown.frames), np.max(shown.frames)
+    colors = LinearSegmentedColormap.from_list("potentials", SCALE).with_extremes(bad="#d9d9d9")
+
+    def draw(axes: Axes, place: int) -> None:
+        matrix = shown.frames[place][np.ix_(chosen, chosen)]
+        masked = np.ma.array(matrix, mask=np.eye(len(chosen), dtype=bool))
+        axes.set(xticks=[], yticks=[])
+        # Without interpolation an SVG holds one pixel per cell, and the browser scales it sharply.
+        axes.imshow(masked, cmap=colors, vmin=low, vmax=high, interpolation="none")
+
+    places = evenly_spread(len(shown.frames), n_panels).tolist()
     return make_plot(
         folder,
-        [
-            (
-                f"step {shown.steps[place]:,}",
-                partial(draw, matrix=shown.frames[place][np.ix_(chosen, chosen)]),
-            )
-            for place in evenly_spread(len(shown.frames), n_panels)
-        ],
+        [(f"step {shown.steps[place]:,}", partial(draw, place=place)) for place in places],
         name="evolution",
         title="How they developed",
         caption=f"Potentials of the {len(chosen)} classes with the highest ones at the end "
@@ -133,18 +152,6 @@ def _evolution_plot(folder: Path, shown: Showcase) -> Plot:
         size=(1.8, 2.0),
         columns=5,
     )
-
-
-def _draw_matrix(axes: Axes, matrix: Matrix, low: float, high: float) -> None:
-    """Draw potentials on a scale of colors that is the same at all times."""
-    from matplotlib.colors import LinearSegmentedColormap
-
-    colors = LinearSegmentedColormap.from_list("potentials", SCALE).with_extremes(bad="#d9d9d9")
-    shown = np.ma.array(matrix, mask=np.eye(len(matrix), dtype=bool))
-    axes.set(xticks=[], yticks=[])
-    axes.grid(visible=False)
-    # Without interpolation an SVG holds one pixel per cell, and the browser scales it sharply.
-    axes.imshow(shown, cmap=colors, vmin=low, vmax=high, interpolation="none")
 
 
 def pairs_section(data: StudyData) -> Section:
@@ -168,41 +175,60 @@ def pairs_section(data: StudyData) -> Section:
     return Section("pairs", "Pairs", title, template="pairs.html.j2", values=values)
 
 
+def extreme_pairs(matrix: Matrix, n_pairs: int) -> tuple[PairList, PairList]:
+    """Return the pairs with the highest and the lowest log potentials, the most extreme first.
+
+    A pair that has never been in a task is where it started, at exactly 0; it is not called easy
+    if others have other values. There are at most `n_pairs` of each, and no pair is in both.
+    """
+    rows, columns = np.triu_indices(len(matrix), 1)
+    values = matrix[rows, columns]
+    ranked = np.argsort(-values, kind="stable")
+    n_hardest = min(n_pairs, len(ranked) // 2)
+    rest = ranked[n_hardest:][::-1]
+    if np.any(values[rest] != 0):
+        rest = rest[values[rest] != 0]
+
+    def listed(chosen: NDArray[np.int64]) -> PairList:
+        return [(int(rows[k]), int(columns[k]), float(values[k])) for k in chosen]
+
+    return listed(ranked[:n_hardest]), listed(rest[:n_pairs])
+
+
 def map_section(data: StudyData) -> Section | None:
     """A map of the classes with tasks of uniform and an adaptive sampler; left out without both.
 
     Tasks of one sampler alone say nothing: whether they are close takes a comparison.
     """
-    if not data.showcases or len(data.showcases[0].samplers) < 2:
-        return None
-    shown = data.showcases[0]
-    mapped_name, mapped = shown.samplers[-1]
-    places = map_classes(mapped.similarity)
+    samplers = data.showcases[0].samplers if data.showcases else ()
+    places = map_classes(samplers[-1][1].similarity) if len(samplers) > 1 else None
     if places is None:
         return None
-    draw = partial(_draw_map, places=places, names=shown.names)
-    closeness = "; ".join(
-        f"{name} {mean_within(mapped.similarity, portrait.tasks).mean():.2f}"
-        for name, portrait in shown.samplers
-        if len(portrait.tasks)
-    )
+    names = data.showcases[0].names
+
+    def draw(axes: Axes, tasks: NDArray[np.int64], style: Style) -> None:
+        axes.scatter(*places.T, s=10, color=FAINT, alpha=0.55, lw=0)
+        for task, marker in zip(tasks, "oDs", strict=False):
+            # The space: matplotlib leaves labels that begin with an underscore out of a legend.
+            text = " " + ", ".join(shorten(names[c], 14) for c in task[:5])
+            axes.scatter(*places[task].T, s=36, marker=marker, color=style.color, label=text)
+        axes.set(xticks=[], yticks=[])
+        if len(tasks):
+            axes.legend(loc="upper left", bbox_to_anchor=(-0.02, 0), fontsize=7, borderpad=0)
+
+    panels = []
+    for name, portrait in samplers:
+        tasks, style = portrait.tasks[:3], data.close_up_style(name)
+        panels.append((f"classes drawn by {name}", partial(draw, tasks=tasks, style=style)))
     plot = make_plot(
         data.plots,
-        [
-            (
-                f"classes drawn by {name}",
-                partial(draw, tasks=portrait.tasks[:3], style=data.close_up_style(name)),
-            )
-            for name, portrait in shown.samplers
-        ],
+        panels,
         name="class-map",
         title="Map of the classes",
         caption="t-SNE of the class prototypes, the mean features of the model trained with "
-        f"{mapped_name}, by their cosine: classes that are close look alike to it. Distances "
+        f"{samplers[-1][0]}, by their cosine: classes that are close look alike to it. Distances "
         "between far groups mean nothing. Both panels are the same map; each marks the classes of "
-        "the first three tasks that a sampler drew after the last step, one kind of mark per task. "
-        "Mean cosine between the classes of a task, over all recorded ones (higher "
-        f"is more alike): {closeness}.",
+        "the first three tasks that a sampler drew after the last step, one kind of mark per task.",
         size=(4.7, 4.7),
     )
     return Section("map", "Map", "Which classes look alike to the model", plots=[plot])
@@ -211,12 +237,12 @@ def map_section(data: StudyData) -> Section | None:
 def map_classes(similarity: NDArray[np.floating]) -> NDArray[np.float64] | None:
     """Return places of the classes by t-SNE, `classes x 2`, with a fixed seed.
 
-    The perplexity, about the number of neighbors of a class, is the square root of the number of
-    classes: the usual 30 is meant for thousands of points.
+    The distance of two classes is 1 less their cosine. The perplexity, about the number of
+    neighbors of a class, is the square root of the number of classes: the usual 30 is meant for
+    thousands of points.
 
     Args:
-        similarity: Cosines between the prototypes, `classes x classes`; the distance of two
-            classes is 1 less their cosine.
+        similarity: Cosines between the prototypes, `classes x classes`.
 
     Returns:
         None for fewer than five classes, or if some cosines are not finite.
@@ -232,25 +258,6 @@ def map_classes(similarity: NDArray[np.floating]) -> NDArray[np.float64] | None:
         metric="precomputed", init="random", perplexity=perplexity, random_state=0, n_jobs=1
     )
     return np.asarray(model.fit_transform(distances), dtype=np.float64)
-
-
-def _draw_map(
-    axes: Axes,
-    places: NDArray[np.float64],
-    names: Sequence[str],
-    tasks: NDArray[np.int64],
-    style: Style,
-) -> None:
-    """Draw classes as dots; those of each task have a mark, and are named below."""
-    axes.scatter(*places.T, s=10, color=FAINT, alpha=0.55, lw=0)
-    for task, marker in zip(tasks, "oDs", strict=False):
-        # The space: matplotlib leaves labels that begin with an underscore out of a legend.
-        text = " " + ", ".join(shorten(names[c], 14) for c in task[:5])
-        axes.scatter(*places[task].T, s=36, marker=marker, color=style.color, label=text)
-    axes.set(xticks=[], yticks=[])
-    axes.grid(visible=False)
-    if len(tasks):
-        axes.legend(loc="upper left", bbox_to_anchor=(-0.02, 0), fontsize=7, borderpad=0)
 
 
 def tasks_section(data: StudyData) -> Section:
