@@ -199,6 +199,7 @@ def _settings_plot(data: StudyData, setting: str) -> Plot | None:
                 color=styles[name].color,
                 marker="o",
                 capsize=3,
+                elinewidth=1,
                 ls="-" if name else "none",
             )
         axes.set(xlabel=setting, ylabel=f"{kind} accuracy, %")
@@ -210,9 +211,8 @@ def _settings_plot(data: StudyData, setting: str) -> Plot | None:
         title=f"Accuracy against {setting}",
         caption=f"{kind.capitalize()} accuracy for values of {setting}, {SETTINGS[setting]}. Dots "
         "are means over seeds, bars their 95 % intervals (Student's t; none for a single seed). "
-        "The level line is uniform, which has no such setting. These intervals are wide where "
-        "seeds are few; the paired tests in the tables say whether an arm differs from uniform, and "
-        "the highest dot of many is high partly by chance.",
+        "The level line is uniform, which has no such setting. The paired tests in the tables say "
+        "whether an arm differs from uniform; the highest dot of many is high partly by chance.",
         legend=tuple((name or "each arm", style) for name, style in styles.items()),
     )
 

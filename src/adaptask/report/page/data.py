@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -235,12 +235,7 @@ def read_panels(study: Study) -> list[Panel]:
     for key, series in groups.items():
         # What is the same everywhere is said at the top of the page.
         title = ", ".join(describe(k, v) for k, v in key if k in varying and v != NO_VALUE)
-        names = [one.name for one in series]
-        unlike = (
-            one if names.count(one.name) == 1 else replace(one, name=clean(one.arm.name))
-            for one in series
-        )
-        panels.append(Panel(title, dict(key), tuple(unlike)))
+        panels.append(Panel(title, dict(key), tuple(series)))
     return panels
 
 

@@ -26,9 +26,9 @@ Matrix = NDArray[np.float32]
 """Log potentials, `classes x classes`, symmetric, 0 on the diagonal."""
 
 # These keep the page of a large dataset below 15 MB: a byte for each pair, frame and showcase.
-MAX_SHOWCASES = 4
+MAX_SHOWCASES = 6
 MAX_FRAMES = 25
-MAX_CLASSES = 400
+MAX_CLASSES = 250
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +114,9 @@ def _choose_record(series: Series) -> Run | None:
 
 def _n_classes(snapshot: Snapshot | None) -> int:
     """Return how many classes have potentials of pairs; 0 if a snapshot has no such potentials."""
-    shape = np.shape(snapshot.distribution) if snapshot else ()
+    if snapshot is None or snapshot.distribution is None:
+        return 0
+    shape = snapshot.distribution.shape
     return shape[0] if len(shape) == 2 and shape[0] == shape[1] > 1 else 0
 
 

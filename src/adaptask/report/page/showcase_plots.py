@@ -16,13 +16,7 @@ from numpy.typing import NDArray
 
 from adaptask.report.page.data import Style, class_labels, shorten
 from adaptask.report.page.figures import FAINT, Plot, Section, make_plot
-from adaptask.report.page.showcase import (
-    Matrix,
-    Showcase,
-    StudyData,
-    confusion_rank,
-    evenly_spread,
-)
+from adaptask.report.page.showcase import Matrix, Showcase, StudyData, confusion_rank, evenly_spread
 from adaptask.report.run import Portrait
 
 if TYPE_CHECKING:
@@ -32,12 +26,13 @@ SCALE = ("#f5f6fa", "#cdd6ec", "#93a8d6", "#5873b6", "#2f4088", "#131842")
 """Colors of potentials, from the lowest to the highest: darker is higher, as in the paper."""
 N_PAIRS = 6
 N_TASKS = 4
-PairList = list[tuple[int, int, float]]
-"""Two classes and their log potential, pair by pair."""
 EVOLUTION = (16, 15)
 """Classes, and panels at most, as in the paper's appendix."""
 THUMBNAIL = 40
 """Height and width of an image in a page at most, in its own pixels."""
+
+PairList = list[tuple[int, int, float]]
+"""Two classes and their log potential, pair by pair."""
 
 
 @dataclass(frozen=True)
@@ -51,16 +46,15 @@ class Picture:
 
 def potentials_section(data: StudyData) -> Section:
     """The heatmap of the potentials, and how the highest of them developed."""
-    section = partial(
-        Section,
-        *("potentials", "Potentials", "What the sampler has learned: potentials of class pairs"),
-    )
+    title = "What the sampler has learned: potentials of class pairs"
     if not data.showcases:
-        return section(
-            absent="No potentials to show: none of these runs has a sampler that learns potentials "
-            "of class pairs (gcp or cp) and has recorded a snapshot of them.",
+        absent = (
+            "No potentials to show: none of these runs has a sampler that learns potentials of "
+            "class pairs (gcp or cp) and has recorded a snapshot of them."
         )
-    return section(
+        return Section("potentials", "Potentials", title, absent)
+    return Section(
+        *("potentials", "Potentials", title),
         plots=[_evolution_plot(data.plots, data.showcases[0])],
         template="heatmap.html.j2",
         values={
@@ -128,7 +122,7 @@ def _evolution_plot(folder: Path, shown: Showcase) -> Plot:
     n_classes, n_panels = EVOLUTION
     highest = confusion_rank(shown.frames[-1])[:n_classes]
     chosen = shown.order[np.isin(shown.order, highest)]
-    low, high = np.min(shown.frames), np.max(shown.frames)
+    low, high = float(np.min(shown.frames)), float(np.max(shown.frames))
     colors = LinearSegmentedColormap.from_list("potentials", SCALE).with_extremes(bad="#d9d9d9")
 
     def draw(axes: Axes, place: int) -> None:
@@ -163,15 +157,14 @@ def pairs_section(data: StudyData) -> Section:
     shown = data.showcases[0]
     if not shown.seeks_hard:
         title, kinds = "The pairs with the highest and the lowest potentials", ("Highest", "Lowest")
-
-    def pictured(found: PairList) -> list[tuple[float, list[Picture]]]:
-        return [
+    lists = []
+    for kind, pairs in zip(kinds, extreme_pairs(shown.frames[-1], N_PAIRS), strict=True):
+        pictures = [
             (value, [_picture(shown.portrait, shown.names, c, 4) for c in pair])
-            for *pair, value in found
+            for *pair, value in pairs
         ]
-
-    lists = zip(kinds, map(pictured, extreme_pairs(shown.frames[-1], N_PAIRS)), strict=True)
-    values = {"shown": shown, "lists": list(lists)}
+        lists.append((kind, pictures))
+    values = {"shown": shown, "lists": lists}
     return Section("pairs", "Pairs", title, template="pairs.html.j2", values=values)
 
 
@@ -207,11 +200,11 @@ def map_section(data: StudyData) -> Section | None:
     names = data.showcases[0].names
 
     def draw(axes: Axes, tasks: NDArray[np.int64], style: Style) -> None:
-        axes.scatter(*places.T, s=10, color=FAINT, alpha=0.55, lw=0)
+        axes.plot(*places.T, ".", color=FAINT, alpha=0.7)
         for task, marker in zip(tasks, "oDs", strict=False):
             # The space: matplotlib leaves labels that begin with an underscore out of a legend.
             text = " " + ", ".join(shorten(names[c], 14) for c in task[:5])
-            axes.scatter(*places[task].T, s=36, marker=marker, color=style.color, label=text)
+            axes.plot(*places[task].T, marker, color=style.color, label=text)
         axes.set(xticks=[], yticks=[])
         if len(tasks):
             axes.legend(loc="upper left", bbox_to_anchor=(-0.02, 0), fontsize=7, borderpad=0)
