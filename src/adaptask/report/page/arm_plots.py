@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from adaptask.report.page.data import (
     BACKGROUND,
@@ -18,11 +17,13 @@ from adaptask.report.page.data import (
     Curve,
     Panel,
     Reading,
+    Series,
     Style,
+    aggregate,
     class_labels,
     describe,
 )
-from adaptask.report.page.figures import FAINT, Legend, Plot, Section, make_plot
+from adaptask.report.page.figures import Legend, Plot, Section, make_plot
 from adaptask.report.page.showcase import StudyData
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class Metric:
     title: str
     label: str
     caption: str
+    x_label: str = "step"
 
 
 TRAINING = (
@@ -92,6 +94,15 @@ DISTRIBUTION = (
         "It is estimated from drawn tasks where it cannot be summed, and so may scatter a little.",
     ),
 )
+COUNTS = Metric(
+    *("class-counts", "", "", 1.0),
+    "How often each class was drawn",
+    "times drawn / mean",
+    "In how many tasks a class was, divided by the mean over classes, all seeds together; classes "
+    "are sorted separately for each sampler. Chance alone makes some come more often than others, "
+    "as the line of uniform shows.",
+    x_label="class, from most to least often drawn",
+)
 
 
 def curves_section(data: StudyData) -> Section:
@@ -108,12 +119,21 @@ def _curve_plot(data: StudyData, metric: Metric) -> Plot | None:
     """Draw a metric over time, one panel for each setting; None if nobody recorded it."""
     # Training metrics are noisy: fewer points, each the mean of more records.
     points = 40 if metric.split == "train" else 60
+
+    def over_time(series: Series) -> Curve:
+        runs = [record.curve(metric.split, metric.key) for record in series.records]
+        return aggregate(runs, max_points=points)
+
+    return _lines_plot(data, data.panels, metric, over_time)
+
+
+def _lines_plot(
+    data: StudyData, panels: Sequence[Panel], metric: Metric, curve_of: Callable[[Series], Curve]
+) -> Plot | None:
+    """Draw a curve of each series; None if all are empty."""
     drawn: list[tuple[Panel, Lines]] = []
-    for panel in data.panels:
-        found = [
-            (data.styles[series.name], series.curve(metric.split, metric.key, max_points=points))
-            for series in panel.series
-        ]
+    for panel in panels:
+        found = [(data.styles[series.name], curve_of(series)) for series in panel.series]
         if lines := [(style, curve) for style, curve in found if not curve.is_empty]:
             drawn.append((panel, lines))
     if not drawn:
@@ -149,7 +169,7 @@ def draw_curves(axes: Axes, lines: Lines, metric: Metric) -> None:
             lw=1.9 if is_named else 0.7,
             marker="o" if len(curve.steps) < 3 else None,
         )
-    axes.set(xlabel="step", ylabel=metric.label)
+    axes.set(xlabel=metric.x_label, ylabel=metric.label)
     axes.set_xlim(left=0)
     axes.locator_params(axis="x", nbins=5)
 
@@ -262,44 +282,23 @@ def distribution_section(data: StudyData) -> Section:
 
 
 def _counts_plot(data: StudyData) -> Plot | None:
-    """Draw how often classes were drawn in one panel; None if nobody counted."""
+    """Draw how often classes were drawn in one setting, and name the extremes of one sampler."""
     shown = data.showcases[0] if data.showcases else None
     panel = shown.panel if shown else data.panels[0]
-    shares: dict[str, NDArray[np.float64]] = {}
-    for series in panel.series:
+    subject = shown.series if shown else panel.series[-1]
+
+    def sorted_counts(series: Series) -> Curve:
         counts = series.class_counts()
-        # Of many series only those with colors, and the one that is shown closely.
-        is_drawn = data.styles[series.name] != BACKGROUND or (shown and series is shown.series)
-        if is_drawn and counts is not None and counts.any():
-            shares[series.name] = counts / counts.mean()
-    if not shares:
-        return None
-    subject = shown.series.name if shown and shown.series.name in shares else list(shares)[-1]
-    order = np.argsort(-shares[subject], kind="stable")
-    portraits = (series.portrait() for series in panel.series)
-    found = (p.class_names for p in portraits if p and len(p.class_names) == len(order))
-    names = class_labels(next(found, [""] * len(order)))
-    styles = {name: data.close_up_style(name) for name in shares}
+        if counts is None or not counts.any():
+            return aggregate([])
+        shares = np.sort(counts / counts.mean())[::-1]
+        return Curve(np.arange(1, len(shares) + 1), shares, shares, shares)
 
-    def draw(axes: Axes) -> None:
-        axes.axhline(1, color=FAINT, lw=0.8)
-        for name, share in shares.items():
-            dashes: Any = styles[name].dashes or (None, None)
-            ranks = np.arange(1, len(share) + 1)
-            axes.plot(ranks, np.sort(share)[::-1], color=styles[name].color, dashes=dashes)
-        axes.set_ylim(bottom=0)
-        axes.set(xlabel="class, from most to least often drawn", ylabel="times drawn / mean")
-
-    most, least = order[:_N_MOST_DRAWN], order[_N_MOST_DRAWN:][-_N_MOST_DRAWN:]
-    return make_plot(
-        data.plots,
-        [(panel.title, draw)],
-        name="class-counts",
-        title="How often each class was drawn",
-        caption="In how many tasks a class was, divided by the mean over classes, all seeds "
-        "together; classes are sorted separately for each sampler. Chance alone makes some come "
-        "more often than others, as the line of uniform shows. "
-        f"{subject} drew most often: {', '.join(names[c] for c in most)}; "
-        f"least often: {', '.join(names[c] for c in least)}.",
-        legend=tuple(styles.items()),
-    )
+    metric = COUNTS
+    counts, portrait = subject.class_counts(), subject.portrait()
+    if counts is not None and portrait and len(portrait.class_names) == len(counts):
+        names = [class_labels(portrait.class_names)[c] for c in np.argsort(-counts, kind="stable")]
+        most, least = names[:_N_MOST_DRAWN], names[_N_MOST_DRAWN:][-_N_MOST_DRAWN:]
+        named = f"{subject.name} drew most often: {', '.join(most)}; least often: "
+        metric = replace(COUNTS, caption=f"{COUNTS.caption} {named}{', '.join(least)}.")
+    return _lines_plot(data, [panel], metric, sorted_counts)

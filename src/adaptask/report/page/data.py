@@ -164,11 +164,6 @@ class Series:
         settings = self.records[0].settings if self.records else {}
         return str(settings.get("sampler", {}).get("strategy", "hard"))
 
-    def curve(self, split: str, metric: str, *, max_points: int) -> Curve:
-        """Return a metric over time."""
-        runs = [record.curve(split, metric) for record in self.records]
-        return aggregate(runs, max_points=max_points)
-
     def reading(self, value: float, *, validation: bool = False) -> Reading | None:
         """Return the accuracy over seeds; None if no run has ended.
 
