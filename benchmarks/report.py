@@ -3,17 +3,17 @@
     python benchmarks/report.py
 
 The runs are made up, in a temporary folder that is removed again: records every 50 steps,
-validation and snapshots every 500, 64 classes in 16 groups, portraits with 4 images a class of
+validation and snapshots every 500, 64 classes in 16 groups, portraits with 4 images per class of
 32 x 32 x 3. To reach: under 60 s, under 15 MB.
 
 Measured on two cores (AMD EPYC), matplotlib 3.11, statistics and tables included; plots are beside
 the page, and the pixels of the images are noise, which no PNG file makes smaller. Nearly all of
-the time is matplotlib's: every panel is drawn for a PNG, an SVG and the page. On a busier machine
-the second took 37 s.
+the time is matplotlib's: every panel is drawn for a PNG, an SVG and the page. The
+machine was shared; "busy" is the time of the processor.
 
-      20 arms x  10 seeds   15.9 s,  16.1 s busy, page  2.4 MB, plots  9.1 MB, memory  235 MB
-     100 arms x   2 seeds   24.2 s,  24.4 s busy, page  3.5 MB, plots 11.1 MB, memory  275 MB
-       2 arms x 100 seeds    7.2 s,   7.3 s busy, page  1.4 MB, plots  7.7 MB, memory  276 MB
+      20 arms x  10 seeds   18.5 s,  11.6 s busy, page  1.9 MB, plots  2.0 MB, memory  250 MB
+     100 arms x   2 seeds   19.5 s,  19.3 s busy, page  2.7 MB, plots  4.5 MB, memory  278 MB
+       2 arms x 100 seeds    3.6 s,   2.7 s busy, page  1.3 MB, plots  0.4 MB, memory  278 MB
 """
 
 from __future__ import annotations

@@ -16,14 +16,11 @@ def test_mean_and_range_are_those_worked_by_hand():
     assert curve.mean.tolist() == [2.0, 5.0]
     assert curve.low.tolist() == [1.0, 2.0]
     assert curve.high.tolist() == [3.0, 8.0]
-    assert curve.n_runs.tolist() == [2, 2]
 
 
 def test_an_unfinished_run_counts_as_far_as_it_goes():
     curve = aggregate([points([10, 20, 30], [1.0, 2.0, 6.0]), points([10], [5.0])])
     assert curve.mean.tolist() == [3.0, 2.0, 6.0]
-    assert curve.n_runs.tolist() == [2, 1, 1]
-    assert curve.is_whole.tolist() == [True, False, False]
 
 
 def test_many_records_become_the_means_of_stretches():
@@ -50,7 +47,6 @@ def test_a_run_without_records_changes_nothing():
     some = points([1, 2], [4.0, 5.0])
     curve = aggregate([some, points([], [])])
     assert curve.mean.tolist() == [4.0, 5.0]
-    assert curve.n_runs.tolist() == [1, 1]
 
 
 def test_a_curve_lies_within_its_range_and_within_the_number_of_points():
@@ -61,4 +57,3 @@ def test_a_curve_lies_within_its_range_and_within_the_number_of_points():
     assert len(curve.steps) <= 37
     assert np.all(np.diff(curve.steps) > 0)
     assert np.all((curve.low <= curve.mean) & (curve.mean <= curve.high))
-    assert np.all((curve.n_runs >= 1) & (curve.n_runs <= 6))

@@ -5,16 +5,13 @@ import base64
 import numpy as np
 import pytest
 
-from adaptask.report.page.potentials import (
+from adaptask.report.page.showcase import (
     cluster_order,
     confusion_rank,
-    extreme_pairs,
     log_potentials,
-    mean_within,
-    most_confused,
-    quantize,
+    pair_snapshots,
 )
-from adaptask.report.page.showcase import pair_snapshots
+from adaptask.report.page.showcase_plots import extreme_pairs, quantize
 from adaptask.report.run import Run, Snapshot
 
 
@@ -85,7 +82,7 @@ def test_equal_potentials_are_kept_exactly():
 
 def test_the_extremes_are_the_highest_and_the_lowest():
     matrix = symmetric(8)
-    hardest, easiest = extreme_pairs(matrix, None, 5)
+    hardest, easiest = extreme_pairs(matrix, 5)
     values = np.sort(matrix[np.triu_indices(8, 1)])
     assert [value for _, _, value in hardest] == pytest.approx(values[::-1][:5])
     assert [value for _, _, value in easiest] == pytest.approx(values[:5])
@@ -98,23 +95,21 @@ def test_a_pair_that_was_never_drawn_is_not_called_easy():
     matrix = np.zeros((5, 5), np.float32)
     matrix[0, 1] = matrix[1, 0] = 0.2
     matrix[2, 3] = matrix[3, 2] = 0.9
-    _, easiest = extreme_pairs(matrix, None, 1)
+    _, easiest = extreme_pairs(matrix, 1)
     assert easiest == [(0, 1, pytest.approx(0.2))]
 
 
 def test_no_pair_is_hard_and_easy_at_once():
     matrix = symmetric(3)
-    hardest, easiest = extreme_pairs(matrix, np.array([4, 5, 6]), 6)
+    hardest, easiest = extreme_pairs(matrix, 6)
     assert not {pair[:2] for pair in hardest} & {pair[:2] for pair in easiest}
 
 
-def test_the_most_confused_are_the_classes_of_the_highest_pairs_in_the_order():
+def test_the_first_in_rank_are_the_classes_of_the_highest_pairs():
     matrix = np.zeros((6, 6), np.float32)
     for (i, j), value in {(4, 1): 3.0, (5, 4): 2.0, (0, 2): 1.0}.items():
         matrix[i, j] = matrix[j, i] = value
     assert set(confusion_rank(matrix)[:3].tolist()) == {1, 4, 5}
-    order = np.array([5, 3, 1, 0, 2, 4])
-    assert most_confused(matrix, order, 3).tolist() == [5, 1, 4]
 
 
 def test_what_is_no_number_does_not_reach_the_page():
@@ -122,13 +117,6 @@ def test_what_is_no_number_does_not_reach_the_page():
     cleaned = log_potentials(Snapshot(1, wild, None))
     assert np.isfinite(cleaned).all()
     assert cleaned[0, 0] == cleaned[1, 1] == 0
-
-
-def test_the_mean_within_a_task_is_over_its_pairs():
-    matrix = np.arange(16.0).reshape(4, 4)
-    means = mean_within(matrix, np.array([[0, 1, 2], [3, 0, 1]]))
-    # Pairs (0, 1), (0, 2), (1, 2); then (3, 0), (3, 1), (0, 1).
-    assert means.tolist() == [pytest.approx((1 + 2 + 6) / 3), pytest.approx((12 + 13 + 1) / 3)]
 
 
 def test_few_of_many_snapshots_are_read_with_the_first_and_the_last(tmp_path):

@@ -100,7 +100,7 @@ def test_all_parts_are_there_and_every_plot_has_words(elements, page, table):
     tags = [tag for tag, _ in elements.found]
     assert tags.count("figure") == tags.count("figcaption")
     plots = ("validation", "training-loss", "difficulty", "kl", "class-counts")
-    for name in (*plots, "class-map", "potentials", "evolution", "pairs", "tasks"):
+    for name in (*plots, "class-map", "evolution"):
         for kind in ("png", "svg"):
             assert (page.parent / "plots" / f"{name}.{kind}").stat().st_size > 500
     assert (page.parent / "tables" / "results.txt").read_text() == table.title
@@ -125,7 +125,7 @@ def test_a_lone_uniform_run_says_what_there_is_not(tmp_path, arm):
     assert not any(attributes.get("id") == "heatmap" for _, attributes in found.found)
     # Tasks on a map say something only beside those of another sampler.
     assert not any(attributes.get("id") == "map" for _, attributes in found.found)
-    assert not (tmp_path / "plots" / "potentials.png").exists()
+    assert not (tmp_path / "plots" / "evolution.png").exists()
 
 
 def test_a_study_that_has_not_begun_has_a_page(tmp_path):
@@ -218,7 +218,7 @@ def test_of_many_classes_those_of_tasks_and_high_potentials_are_shown(tmp_path, 
     shown = [int(name.removeprefix("class-")) for name in names]
     first = record.portrait.tasks[0].tolist()
     assert [shown[c] for c in run["tasks"][1]["tasks"][0]] == first
-    last = record.snapshots[-1].distribution
+    last = record.last_snapshot.distribution
     assert set(np.unravel_index(last.argmax(), last.shape)) <= set(shown)
     # The first byte of the last matrix is the pair of the first two classes that are shown.
     byte = base64.b64decode(run["data"])[3 * 66]
@@ -231,13 +231,13 @@ def test_what_an_earlier_report_left_is_removed_and_the_users_files_stay(tmp_pat
     formats = {"md": lambda table: table.title.encode()}
     both = [table, replace(table, name="paper")]
     write_report(tmp_path, Study("Both", arms), both, [], formats=formats)
-    assert (tmp_path / "plots/potentials.svg").exists()
+    assert (tmp_path / "plots/evolution.svg").exists()
     assert (tmp_path / "tables/paper.md").exists()
     (tmp_path / "plots/mine.png").write_bytes(b"")
     write_report(tmp_path, Study("One", arms[:1]), [table], [], formats=formats)
     left = {path.name for path in (tmp_path / "plots").iterdir()}
     assert {"mine.png", "validation.png", "validation.svg"} <= left
-    assert not left & {"potentials.png", "potentials.svg", "pairs.png", "evolution.svg"}
+    assert not left & {"evolution.png", "evolution.svg", "class-map.png", "class-map.svg"}
     assert [path.name for path in (tmp_path / "tables").iterdir()] == ["results.md"]
 
 

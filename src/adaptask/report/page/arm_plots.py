@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from adaptask.report.page.data import (
     BACKGROUND,
@@ -18,11 +17,13 @@ from adaptask.report.page.data import (
     Curve,
     Panel,
     Reading,
+    Series,
     Style,
+    aggregate,
     class_labels,
-    shorten,
+    describe,
 )
-from adaptask.report.page.figures import FAINT, PANEL, Legend, Plot, Section, make_plot
+from adaptask.report.page.figures import Legend, Plot, Section, make_plot
 from adaptask.report.page.showcase import StudyData
 
 if TYPE_CHECKING:
@@ -34,15 +35,13 @@ SETTINGS = {
     "alpha": "how strongly a confusion raises a potential",
     "tau": "how much of a potential is kept at each update",
 }
-_MAX_WITH_SEEDS = 4
-"""With more lines than this, marks of single seeds would hide them."""
 _N_MOST_DRAWN = 8
 
 Lines = Sequence[tuple[Style, Curve]]
 
 BANDS = (
-    "Lines are means over seeds; bands go from the lowest seed to the highest. Where a line is "
-    "thin, not all of its runs have come that far."
+    "Lines are means over seeds, as far as each has come; bands go from the lowest seed to the "
+    "highest."
 )
 
 
@@ -57,6 +56,7 @@ class Metric:
     title: str
     label: str
     caption: str
+    x_label: str = "step"
 
 
 TRAINING = (
@@ -94,6 +94,15 @@ DISTRIBUTION = (
         "It is estimated from drawn tasks where it cannot be summed, and so may scatter a little.",
     ),
 )
+COUNTS = Metric(
+    *("class-counts", "", "", 1.0),
+    "How often each class was drawn",
+    "times drawn / mean",
+    "In how many tasks a class was, divided by the mean over classes, all seeds together; classes "
+    "are sorted separately for each sampler. Chance alone makes some come more often than others, "
+    "as the line of uniform shows.",
+    x_label="class, from most to least often drawn",
+)
 
 
 def curves_section(data: StudyData) -> Section:
@@ -110,52 +119,57 @@ def _curve_plot(data: StudyData, metric: Metric) -> Plot | None:
     """Draw a metric over time, one panel for each setting; None if nobody recorded it."""
     # Training metrics are noisy: fewer points, each the mean of more records.
     points = 40 if metric.split == "train" else 60
+
+    def over_time(series: Series) -> Curve:
+        runs = [record.curve(metric.split, metric.key) for record in series.records]
+        return aggregate(runs, max_points=points)
+
+    return _lines_plot(data, data.panels, metric, over_time)
+
+
+def _lines_plot(
+    data: StudyData, panels: Sequence[Panel], metric: Metric, curve_of: Callable[[Series], Curve]
+) -> Plot | None:
+    """Draw a curve of each series; None if all are empty."""
     drawn: list[tuple[Panel, Lines]] = []
-    for panel in data.panels:
-        found = [
-            (data.styles[series.name], series.curve(metric.split, metric.key, max_points=points))
-            for series in panel.series
-        ]
+    for panel in panels:
+        found = [(data.styles[series.name], curve_of(series)) for series in panel.series]
         if lines := [(style, curve) for style, curve in found if not curve.is_empty]:
             drawn.append((panel, lines))
     if not drawn:
         return None
-    legend = _legend([panel for panel, _ in drawn[:MAX_PANELS]], data)
     caption = metric.caption
-    if BACKGROUND in (style for _, style in legend):
-        caption += " Arms that are too many to have colors are gray and without bands."
     if len(drawn) > MAX_PANELS:
         rest = len(drawn) - MAX_PANELS
         caption += f" {rest} further settings are left out here; the tables have them."
+    shown = drawn[:MAX_PANELS]
     return make_plot(
         data.plots,
-        [
-            (panel.title, partial(draw_curves, lines=lines, metric=metric))
-            for panel, lines in drawn[:MAX_PANELS]
-        ],
+        [(panel.title, partial(draw_curves, lines=lines, metric=metric)) for panel, lines in shown],
         name=metric.name,
         title=metric.title,
         caption=caption,
-        legend=legend,
+        legend=_legend([panel for panel, _ in shown], data),
     )
 
 
 def draw_curves(axes: Axes, lines: Lines, metric: Metric) -> None:
-    """Draw means over seeds, thin where some are missing, and from the lowest to the highest."""
+    """Draw means over seeds, and bands from the lowest seed to the highest."""
+    # Lines in the background are drawn first, and without bands.
     for style, curve in sorted(lines, key=lambda line: line[0] != BACKGROUND):
-        steps, mean = curve.steps, curve.mean * metric.scale
-        if style == BACKGROUND:
-            axes.plot(steps, mean, lw=0.7, alpha=0.6, color=style.color)
-            continue
-        if curve.n_runs.max() > 1:
-            low, high = curve.low * metric.scale, curve.high * metric.scale
-            axes.fill_between(steps, low, high, color=style.color, alpha=0.16, lw=0)
-        common: Any = {"color": style.color, "dashes": style.dashes or (None, None)}
-        axes.plot(steps, mean, lw=0.9, alpha=0.8, **common)
-        whole = np.where(curve.is_whole, mean, np.nan)
-        axes.plot(steps, whole, lw=1.9, marker="o" if len(steps) < 3 else None, ms=4, **common)
-    axes.set(xlabel="step", ylabel=metric.label)
-    axes.margins(x=0.02)
+        is_named = style != BACKGROUND
+        low, high = curve.low * metric.scale, curve.high * metric.scale
+        if is_named:
+            axes.fill_between(curve.steps, low, high, color=style.color, alpha=0.16, lw=0)
+        axes.plot(
+            curve.steps,
+            curve.mean * metric.scale,
+            color=style.color,
+            dashes=style.dashes or (None, None),
+            lw=1.9 if is_named else 0.7,
+            marker="o" if len(curve.steps) < 3 else None,
+        )
+    axes.set(xlabel=metric.x_label, ylabel=metric.label)
     axes.set_xlim(left=0)
     axes.locator_params(axis="x", nbins=5)
 
@@ -164,9 +178,8 @@ def _legend(panels: Sequence[Panel], data: StudyData) -> Legend:
     """Return names and styles of the lines in some panels; those in the background as one."""
     names = list(dict.fromkeys(series.name for panel in panels for series in panel.series))
     legend = [(name, data.styles[name]) for name in names if data.styles[name] != BACKGROUND]
-    n_others = len(names) - len(legend)
-    if n_others:
-        legend.append((f"{n_others} others" if legend else f"all {n_others}", BACKGROUND))
+    if len(legend) < len(names):
+        legend.append((f"{len(names) - len(legend)} others", BACKGROUND))
     return tuple(legend)
 
 
@@ -188,61 +201,40 @@ def _settings_plot(data: StudyData, setting: str) -> Plot | None:
     names = list(dict.fromkeys(name for _, lines in found for name in lines))
     # Without dashes, which would not show between few points.
     styles = {name: Style(PALETTE[i % len(PALETTE)].color) for i, name in enumerate(names)}
-    legend = {name or "each arm": style for name, style in styles.items()}
-
-    def draw(axes: Axes, panel: Panel, lines: dict[str, list[Reading]]) -> None:
+    for panel, lines in found:
         uniform = next((series for series in panel.series if series.is_uniform), None)
         level = uniform.reading(0.0, validation=validation) if uniform else None
         if uniform and level:
-            _draw_level(axes, data.styles[uniform.name], level)
-        values = [reading.value for line in lines.values() for reading in line]
-        # A little apart, so that bars at one value do not cover each other.
-        apart = 0.012 * (max(values) - min(values))
-        for number, (name, line) in enumerate(lines.items()):
-            shift = (number - (len(lines) - 1) / 2) * apart
-            seeds = len(lines) <= _MAX_WITH_SEEDS
-            _draw_readings(axes, styles[name], line, shift, joined=bool(name), seeds=seeds)
-        axes.set(xlabel=setting, ylabel=f"{kind} accuracy, %")
-        axes.margins(x=0.08)
+            # It has no such setting: a level over all values.
+            values = [reading.value for line in lines.values() for reading in line]
+            lines[uniform.name] = [replace(level, value=v) for v in (min(values), max(values))]
+            styles[uniform.name] = Style(data.styles[uniform.name].color)
 
-    for panel, _ in found:
-        for series in panel.series:
-            if series.is_uniform and series.reading(0.0, validation=validation):
-                legend[series.name] = data.styles[series.name]
+    def draw(axes: Axes, lines: Mapping[str, Sequence[Reading]]) -> None:
+        for name, line in lines.items():
+            axes.errorbar(
+                [reading.value for reading in line],
+                [reading.mean for reading in line],
+                [reading.interval or 0.0 for reading in line],
+                color=styles[name].color,
+                marker="o",
+                capsize=3,
+                elinewidth=1,
+                ls="-" if name else "none",
+            )
+        axes.set(xlabel=setting, ylabel=f"{kind} accuracy, %")
+
     return make_plot(
         data.plots,
-        [(panel.title, partial(draw, panel=panel, lines=lines)) for panel, lines in found],
+        [(panel.title, partial(draw, lines=lines)) for panel, lines in found],
         name=f"settings-{setting}",
         title=f"Accuracy against {setting}",
         caption=f"{kind.capitalize()} accuracy for values of {setting}, {SETTINGS[setting]}. Dots "
-        "are means over seeds, bars their 95 % intervals (Student's t; none for a single seed), "
-        "short lines the seeds. The horizontal line is uniform, the band around it its interval. "
-        "These intervals are wide where seeds are few; the paired tests in the tables say whether "
-        "an arm differs from uniform, and the highest dot of many is high partly by chance.",
-        legend=tuple(legend.items()),
+        "are means over seeds, bars their 95 % intervals (Student's t; none for a single seed). "
+        "The level line is uniform, which has no such setting. The paired tests in the tables say "
+        "whether an arm differs from uniform; the highest dot of many is high partly by chance.",
+        legend=tuple((name or "each arm", style) for name, style in styles.items()),
     )
-
-
-def _draw_level(axes: Axes, style: Style, level: Reading) -> None:
-    """Draw an accuracy that does not depend on the setting."""
-    dashes: Any = style.dashes or (None, None)
-    axes.axhline(level.mean, color=style.color, dashes=dashes, lw=1.4)
-    half = level.interval or 0.0
-    axes.axhspan(level.mean - half, level.mean + half, color=style.color, alpha=0.1, lw=0)
-
-
-def _draw_readings(
-    axes: Axes, style: Style, line: Sequence[Reading], shift: float, *, joined: bool, seeds: bool
-) -> None:
-    """Draw means with 95 % intervals, and each seed if there is room."""
-    values = [reading.value + shift for reading in line]
-    means = [reading.mean for reading in line]
-    bars = [reading.interval or 0.0 for reading in line]
-    axes.errorbar(values, means, bars, color=style.color, marker="o", ms=4.5, capsize=3,
-                  ls="-" if joined else "none", lw=1.4, elinewidth=1)  # fmt: skip
-    for value, reading in zip(values, line, strict=True) if seeds else ():
-        at = np.full(len(reading.seeds), value)
-        axes.plot(at, reading.seeds, "_", color=style.color, ms=6, alpha=0.5)
 
 
 def setting_lines(
@@ -255,12 +247,15 @@ def setting_lines(
     groups: dict[str, list[Reading]] = {}
     for series in panel.series:
         labels = series.arm.labels
-        value = _number(labels.get(setting, NO_VALUE))
-        reading = None if value is None else series.reading(value, validation=validation)
-        if reading is None:
+        try:
+            value = float(labels.get(setting, NO_VALUE))
+        except ValueError:
+            continue  # it has no such setting, or no number
+        reading = series.reading(value, validation=validation)
+        if reading is None or not math.isfinite(value):
             continue
         rest = [
-            f"{key} {item}" if key in SETTINGS else item
+            describe(key, item)
             for key, item in labels.items()
             if key not in (setting, *panel.labels) and item != NO_VALUE
         ]
@@ -276,14 +271,6 @@ def setting_lines(
     return lines
 
 
-def _number(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
-
-
 def distribution_section(data: StudyData) -> Section:
     """How hard the drawn tasks are, how far from uniform, and how often classes were drawn."""
     plots = [*(_curve_plot(data, metric) for metric in DISTRIBUTION), _counts_plot(data)]
@@ -295,104 +282,23 @@ def distribution_section(data: StudyData) -> Section:
 
 
 def _counts_plot(data: StudyData) -> Plot | None:
-    """Draw how often classes were drawn in one panel; None if nobody counted."""
-    panel, counts = _find_counts(data)
-    if not counts:
-        return None
-    styles = {name: data.close_up_style(name) for name in counts}
-    shares = {name: count / count.mean() for name, count in counts.items()}
-    shown = data.showcases[0].series.name if data.showcases else ""
-    subject = shown if shown in shares else list(shares)[-1]
-    n_classes = len(shares[subject])
-    order = np.argsort(-shares[subject], kind="stable")
-    named = np.concatenate([order[:_N_MOST_DRAWN], order[_N_MOST_DRAWN:][-_N_MOST_DRAWN:]])
-    names = _class_names(panel, n_classes)
-    band = _band(panel, list(counts.values()))
-
-    def draw_ranks(axes: Axes) -> None:
-        if band is not None:
-            axes.axhspan(1 - band, 1 + band, color=FAINT, alpha=0.18, lw=0)
-        axes.axhline(1, color=FAINT, lw=0.8)
-        for name, share in shares.items():
-            dashes: Any = styles[name].dashes or (None, None)
-            ranks = np.arange(1, n_classes + 1)
-            axes.plot(ranks, np.sort(share)[::-1], color=styles[name].color, dashes=dashes)
-        axes.set_xlim(1, n_classes)
-        axes.set_ylim(bottom=0)
-        axes.set(xlabel="class, from most to least often drawn", ylabel="times drawn / mean")
-
-    def draw_names(axes: Axes) -> None:
-        places = np.arange(len(named))[::-1]
-        axes.axvline(1, color=FAINT, lw=0.8)
-        for name, share in shares.items():
-            marker, color = styles[name].marker, styles[name].color
-            axes.plot(share[named], places, marker, color=color, ms=5, ls="none", alpha=0.9)
-        axes.set_yticks(places, [shorten(names[c], 24) for c in named])
-        axes.set_xlim(left=0)
-        axes.set_xlabel("times drawn / mean")
-
-    chance = (
-        "; the gray band holds 95 % of classes under uniform draws, as many as those of the "
-        "sampler that made the fewest"
-    )
-    where = f" ({panel.title})" if panel.title else ""
-    return make_plot(
-        data.plots,
-        [
-            ("How unequally classes were drawn", draw_ranks),
-            ("The most and the least drawn", draw_names),
-        ],
-        name="class-counts",
-        title=f"How often each class was drawn{where}",
-        caption="In how many tasks a class was, divided by the mean over classes, all seeds "
-        "together. First: classes sorted separately for each sampler. Chance alone makes some come "
-        f"more often than others{'' if band is None else chance}. Second: the classes that "
-        f"{subject} drew most and least often.",
-        legend=tuple(styles.items()),
-        size=(PANEL[0], 3.6),
-        fit=True,
-        marked=True,
-    )
-
-
-def _find_counts(data: StudyData) -> tuple[Panel, dict[str, NDArray[np.float64]]]:
-    """Return the first panel with counts of classes, and these by the names of the series.
-
-    The panel of the showcase comes first. Of many series only those with colors are taken, and
-    that of the showcase.
-    """
+    """Draw how often classes were drawn in one setting, and name the extremes of one sampler."""
     shown = data.showcases[0] if data.showcases else None
-    for panel in [*([shown.panel] if shown else []), *data.panels]:
-        counts: dict[str, NDArray[np.float64]] = {}
-        for series in panel.series:
-            if data.styles[series.name] == BACKGROUND and not (shown and series is shown.series):
-                continue
-            found = series.class_counts()
-            alike = found is not None and all(len(found) == len(c) for c in counts.values())
-            if found is not None and alike and found.sum():
-                counts[series.name] = found
-        if counts:
-            return panel, counts
-    return data.panels[0], {}
+    panel = shown.panel if shown else data.panels[0]
+    subject = shown.series if shown else panel.series[-1]
 
+    def sorted_counts(series: Series) -> Curve:
+        counts = series.class_counts()
+        if counts is None or not counts.any():
+            return aggregate([])
+        shares = np.sort(counts / counts.mean())[::-1]
+        return Curve(np.arange(1, len(shares) + 1), shares, shares, shares)
 
-def _class_names(panel: Panel, n_classes: int) -> tuple[str, ...]:
-    for series in panel.series:
-        portrait = series.portrait()
-        if portrait and len(portrait.class_names) == n_classes:
-            return class_labels(portrait.class_names)
-    return class_labels([""] * n_classes)
-
-
-def _band(panel: Panel, counts: Sequence[NDArray[np.float64]]) -> float | None:
-    """Return two standard deviations of the counts that uniform draws give, relative to the mean.
-
-    A class is in a uniform task with probability K / n. The fewest draws have the widest band.
-    None if tasks have different numbers of classes.
-    """
-    ways = {r.settings.get("task", {}).get("n_way") for s in panel.series for r in s.records}
-    n_way = ways.pop() if len(ways) == 1 else None
-    if not isinstance(n_way, int):
-        return None
-    n_classes, fewest = len(counts[0]), min(count.sum() for count in counts)
-    return 2 * math.sqrt((1 - n_way / n_classes) * n_classes / fewest)
+    metric = COUNTS
+    counts, portrait = subject.class_counts(), subject.portrait()
+    if counts is not None and portrait and len(portrait.class_names) == len(counts):
+        names = [class_labels(portrait.class_names)[c] for c in np.argsort(-counts, kind="stable")]
+        most, least = names[:_N_MOST_DRAWN], names[_N_MOST_DRAWN:][-_N_MOST_DRAWN:]
+        named = f"{subject.name} drew most often: {', '.join(most)}; least often: "
+        metric = replace(COUNTS, caption=f"{COUNTS.caption} {named}{', '.join(least)}.")
+    return _lines_plot(data, [panel], metric, sorted_counts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,27 +67,25 @@ class Style:
 
     color: str
     dashes: tuple[float, ...] = ()
-    marker: str = "o"
-    """One of matplotlib's o, s, D, ^, v, P, X, d."""
 
 
 # The palette of Okabe and Ito (2008), which people with any color vision can tell apart. Green and
 # red are the colors of random and adaptive sampling in the paper's Figure 5.
 _KNOWN = {
-    "uniform": Style("#009e73", (4, 1.6), "o"),
-    "random": Style("#009e73", (4, 1.6), "o"),
-    "gcp": Style("#d55e00", (), "D"),
-    "c": Style("#0072b2", (1.2, 1.4), "s"),
-    "cp": Style("#cc79a7", (6, 1.4, 1.2, 1.4), "^"),
+    "uniform": Style("#009e73", (4, 1.6)),
+    "random": Style("#009e73", (4, 1.6)),
+    "gcp": Style("#d55e00"),
+    "c": Style("#0072b2", (1.2, 1.4)),
+    "cp": Style("#cc79a7", (6, 1.4, 1.2, 1.4)),
 }
 PALETTE = (
-    Style("#d55e00", (), "D"),
-    Style("#0072b2", (6, 1.4), "s"),
-    Style("#e69f00", (1.2, 1.4), "v"),
-    Style("#56b4e9", (6, 1.4, 1.2, 1.4), "P"),
-    Style("#cc79a7", (3, 1.2), "^"),
-    Style("#7f6a00", (8, 2), "X"),
-    Style("#666666", (2, 2), "d"),
+    Style("#d55e00"),
+    Style("#0072b2", (6, 1.4)),
+    Style("#e69f00", (1.2, 1.4)),
+    Style("#56b4e9", (6, 1.4, 1.2, 1.4)),
+    Style("#cc79a7", (3, 1.2)),
+    Style("#7f6a00", (8, 2)),
+    Style("#666666", (2, 2)),
 )
 BACKGROUND = Style("#9aa0a6")
 """Of lines that are too many to have a color of their own."""
@@ -103,18 +101,11 @@ class Curve:
     low: NDArray[np.float64]
     """Of the lowest run."""
     high: NDArray[np.float64]
-    n_runs: NDArray[np.int64]
-    """How many runs have come this far."""
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to draw."""
         return len(self.steps) == 0
-
-    @property
-    def is_whole(self) -> NDArray[np.bool_]:
-        """Which points include all runs that have begun."""
-        return np.asarray(self.n_runs == self.n_runs.max(initial=0))
 
 
 def aggregate(
@@ -126,28 +117,21 @@ def aggregate(
     equal length, and the value of a run is the mean of its records in an interval. A point is at
     the last step of its interval.
     """
-    steps = np.unique(np.concatenate([np.empty(0, np.int64), *(steps for steps, _ in runs)]))
-    ends = steps
-    if len(steps) > max_points:
+    ends = np.unique(np.concatenate([np.empty(0, np.int64), *(steps for steps, _ in runs)]))
+    if len(ends) > max_points:
         # From the whole span, so that runs of one length are cut alike whatever they record.
-        ends = np.unique(np.ceil(np.linspace(0, steps[-1], max_points + 1)[1:])).astype(np.int64)
+        ends = np.unique(np.ceil(np.linspace(0, ends[-1], max_points + 1)[1:])).astype(np.int64)
     values = np.full((len(runs), len(ends)), np.nan)
     for row, (run_steps, run_values) in zip(values, runs, strict=True):
         place = np.searchsorted(ends, run_steps)
         counts = np.bincount(place, minlength=len(ends))
         sums = np.bincount(place, weights=run_values, minlength=len(ends))
         row[counts > 0] = sums[counts > 0] / counts[counts > 0]
-    seen = ~np.isnan(values)
-    kept = seen.any(axis=0)
-    values, seen, ends = values[:, kept], seen[:, kept], ends[kept]
-    n_runs = seen.sum(axis=0)
-    return Curve(
-        steps=ends,
-        mean=np.where(seen, values, 0.0).sum(axis=0) / np.maximum(n_runs, 1),
-        low=np.where(seen, values, np.inf).min(axis=0, initial=np.inf),
-        high=np.where(seen, values, -np.inf).max(axis=0, initial=-np.inf),
-        n_runs=n_runs,
-    )
+    kept = ~np.isnan(values).all(axis=0)
+    values = values[:, kept]
+    low = np.fmin.reduce(values, axis=0, initial=np.inf)
+    high = np.fmax.reduce(values, axis=0, initial=-np.inf)
+    return Curve(ends[kept], np.nanmean(values, axis=0), low, high)
 
 
 @dataclass(frozen=True)
@@ -158,7 +142,6 @@ class Reading:
     mean: float
     interval: float | None
     """Half the width of the 95 % interval over seeds; None for a single seed."""
-    seeds: tuple[float, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,13 +161,8 @@ class Series:
     @property
     def strategy(self) -> str:
         """Which tasks its sampler prefers: `hard` unless the configuration says otherwise."""
-        configs = (record.settings.get("sampler", {}) for record in self.records)
-        return next((str(found.get("strategy", "hard")) for found in configs), "hard")
-
-    def curve(self, split: str, metric: str, *, max_points: int) -> Curve:
-        """Return a metric over time."""
-        runs = [record.curve(split, metric) for record in self.records]
-        return aggregate(runs, max_points=max_points)
+        settings = self.records[0].settings if self.records else {}
+        return str(settings.get("sampler", {}).get("strategy", "hard"))
 
     def reading(self, value: float, *, validation: bool = False) -> Reading | None:
         """Return the accuracy over seeds; None if no run has ended.
@@ -193,12 +171,13 @@ class Series:
             value: Value of the setting that it is drawn at.
             validation: Use the best validation accuracy of each run, not its test accuracy.
         """
-        ended = [(record, test) for record in self.records if (test := record.test) is not None]
-        if validation:
-            curves = [record.curve("val", "accuracy")[1] for record, _ in ended]
-            seeds = tuple(100 * float(curve.max()) for curve in curves if len(curve))
-        else:
-            seeds = tuple(100 * float(test.accuracies.mean()) for _, test in ended)
+        seeds = []
+        for record in self.records:
+            found = record.test.accuracies.mean() if record.test else math.nan
+            if record.test and validation:
+                found = record.curve("val", "accuracy")[1].max(initial=-math.inf)
+            if math.isfinite(found):
+                seeds.append(100 * float(found))
         if not seeds:
             return None
         interval = None
@@ -207,16 +186,12 @@ class Series:
 
             error = np.std(seeds, ddof=1) / math.sqrt(len(seeds))
             interval = float(t.ppf(0.975, len(seeds) - 1) * error)
-        return Reading(value, float(np.mean(seeds)), interval, seeds)
+        return Reading(value, float(np.mean(seeds)), interval)
 
-    def class_counts(self) -> NDArray[np.float64] | None:
+    def class_counts(self) -> NDArray[np.int64] | None:
         """Return in how many tasks each class has been, over all runs; None if unknown."""
-        found: list[NDArray[np.float64]] = []
-        for record in self.records:
-            last = record.last_snapshot
-            counts = None if last is None else last.class_counts
-            if counts is not None and (not found or len(counts) == len(found[0])):
-                found.append(counts.astype(np.float64))
+        snapshots = (record.last_snapshot for record in self.records)
+        found = [s.class_counts for s in snapshots if s and s.class_counts is not None]
         return np.sum(found, axis=0) if found else None
 
     def portrait(self, seed: int | None = None) -> Portrait | None:
@@ -236,8 +211,8 @@ class Panel:
     def uniform_for(self, series: Series) -> Series | None:
         """Return the arm with uniform tasks that another one is compared with."""
         others = [other for other in self.series if other.is_uniform]
-        named = [other for other in others if other.arm.name == series.arm.baseline]
-        return next(iter([*named, *others]), None)
+        others.sort(key=lambda other: other.arm.name != series.arm.baseline)
+        return others[0] if others else None
 
 
 def read_panels(study: Study) -> list[Panel]:
@@ -255,12 +230,7 @@ def read_panels(study: Study) -> list[Panel]:
     for key, series in groups.items():
         # What is the same everywhere is said at the top of the page.
         title = ", ".join(describe(k, v) for k, v in key if k in varying and v != NO_VALUE)
-        names = [one.name for one in series]
-        unlike = (
-            one if names.count(one.name) == 1 else replace(one, name=clean(one.arm.name))
-            for one in series
-        )
-        panels.append(Panel(title, dict(key), tuple(unlike)))
+        panels.append(Panel(title, dict(key), tuple(series)))
     return panels
 
 
@@ -273,7 +243,7 @@ def _read_series(arm: Arm, varying: set[str]) -> Series:
     for key in SAMPLER_KEYS[1:]:
         value = arm.labels.get(key, NO_VALUE)
         if key in varying and value != NO_VALUE:
-            parts.append(value if key == "strategy" else f"{key} {value}")
+            parts.append(describe(key, value))
     return Series(clean(", ".join(parts)) or clean(arm.name), clean(sampler), arm, begun)
 
 
@@ -283,12 +253,12 @@ def describe(key: str, value: str) -> str:
     >>> describe("shots", "1"), describe("learner", "protonet"), describe("filters", "64")
     ('1-shot', 'protonet', 'filters 64')
     """
-    if key in ("shots", "n_shot", "shot"):
+    if key in ("shots", "n_shot"):
         return clean(f"{value}-shot")
-    if key in ("ways", "n_way", "way"):
+    if key in ("ways", "n_way"):
         return clean(f"{value}-way")
-    named = key in ("learner", "dataset", "backbone", "sampler", "strategy", "method", "name")
-    return clean(value if named else f"{key} {value}")
+    is_name = key in ("learner", "dataset", "backbone", "sampler", "strategy", "name")
+    return clean(value if is_name else f"{key} {value}")
 
 
 def choose_styles(panels: Iterable[Panel]) -> dict[str, Style]:

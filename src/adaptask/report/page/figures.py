@@ -35,8 +35,6 @@ INK = "#20242b"
 FAINT = "#8a929e"
 """Of grid and frames there, on light and dark backgrounds."""
 
-_TITLE_LENGTH = 46
-_SVG = "http://www.w3.org/2000/svg"
 _XLINK = "{http://www.w3.org/1999/xlink}href"
 _NO_METADATA: Any = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
 
@@ -51,8 +49,6 @@ class Plot:
     panels: tuple[str, ...]
     """SVG elements."""
     legend: Legend = ()
-    marked: bool = False
-    """Whether marks tell series apart, and belong in the legend."""
     small: bool = False
     """Whether many panels fit into a row."""
 
@@ -95,8 +91,6 @@ def make_plot(
     legend: Legend = (),
     size: tuple[float, float] = PANEL,
     columns: int = 3,
-    fit: bool = False,
-    marked: bool = False,
 ) -> Plot:
     """Write the files of a plot, and return what the page shows of it.
 
@@ -109,78 +103,42 @@ def make_plot(
         legend: Names and styles of the lines.
         size: Of a panel, in inches.
         columns: Panels per row in the files.
-        fit: Whether room must be made for long names beside the axes: doubles the time.
-        marked: Whether marks tell series apart, and belong in the legend.
     """
     with look():
-        whole = grid(panels, size, columns, fit=fit, legend=legend, marked=marked)
-        write_figure(folder, name, whole)
+        write_figure(folder, name, grid(panels, size, columns, legend))
         elements = tuple(
             inline_svg(
-                grid([panel], size, fit=fit),
+                grid([panel], size),
                 f"{name}-{number}",
                 f"{title}: {panel[0]}".removesuffix(": "),
             )
             for number, panel in enumerate(panels, start=1)
         )
-    return Plot(name, title, caption, elements, legend, marked, small=columns > 3)
+    return Plot(name, title, caption, elements, legend, small=columns > 3)
 
 
 def grid(
-    panels: Panels,
-    size: tuple[float, float] = PANEL,
-    columns: int = 3,
-    *,
-    fit: bool = False,
-    legend: Legend = (),
-    marked: bool = False,
+    panels: Panels, size: tuple[float, float] = PANEL, columns: int = 3, legend: Legend = ()
 ) -> Figure:
     """Return a figure with panels and one legend above them; see `make_plot`."""
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
     columns = min(columns, len(panels))
     rows = math.ceil(len(panels) / columns)
-    above = 0.4 if legend else 0.0
-    width, height = size[0] * columns, size[1] * rows + above
-    figure = new_figure(width, height, fit=fit)
+    figure = Figure(figsize=(size[0] * columns, size[1] * rows), layout="constrained")
     for number, (title, draw) in enumerate(panels, start=1):
         axes = figure.add_subplot(rows, columns, number)
-        axes.set_title(shorten(title, _TITLE_LENGTH))
+        axes.set_title(shorten(title, 46))
         draw(axes)
-    if not fit:
-        above += 0.35 if any(title for title, _ in panels) else 0.1
-        beside, between = 0.92, 0.85
-        figure.subplots_adjust(
-            left=0.8 / width,
-            right=1 - 0.12 / width,
-            bottom=0.5 / height,
-            top=1 - above / height,
-            wspace=beside / (size[0] - beside),
-            hspace=between / (size[1] - between),
-        )
     if legend:
-        from matplotlib.lines import Line2D
-
-        handles = [
-            Line2D(
-                *([], []),
-                color=style.color,
-                dashes=style.dashes or (None, None),
-                marker=style.marker if marked else None,
-                label=shorten(name, 40),
-            )
-            for name, style in legend
+        lines = [
+            Line2D([], [], color=style.color, dashes=style.dashes or (None, None))
+            for _, style in legend
         ]
-        place: Any = "outside upper left" if fit else "upper left"
-        figure.legend(handles=handles, loc=place, ncols=min(2 * columns, len(handles)))
-    return figure
-
-
-def new_figure(width: float, height: float, *, fit: bool = True) -> Figure:
-    """Return an empty figure of a size in inches; `fit` makes room for what is beside axes."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained" if fit else None)
-    FigureCanvasAgg(figure)
+        names = [shorten(name, 40) for name, _ in legend]
+        place: Any = "outside upper left"
+        figure.legend(lines, names, loc=place, ncols=2 * columns)
     return figure
 
 
@@ -222,9 +180,6 @@ def inline_svg(figure: Figure, name: str, description: str) -> str:
             element.set("href", element.attrib.pop(_XLINK))
         if "style" in element.attrib:
             element.set("style", element.attrib["style"].replace(INK, "currentColor"))
-    for size in ("width", "height", "version"):
-        root.attrib.pop(size, None)
-    root.set("role", "img")
-    root.set("aria-label", description)
-    ElementTree.register_namespace("", _SVG)
+    root.attrib = {"viewBox": root.attrib["viewBox"], "role": "img", "aria-label": description}
+    ElementTree.register_namespace("", "http://www.w3.org/2000/svg")
     return ElementTree.tostring(root, encoding="unicode")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -20,23 +19,16 @@ from adaptask.report.page.data import (
     class_labels,
     read_panels,
 )
-from adaptask.report.page.potentials import (
-    Matrix,
-    cluster_order,
-    confusion_rank,
-    evenly_spread,
-    has_pairs,
-    log_potentials,
-)
 from adaptask.report.run import Portrait, Run, Snapshot, snapshot_files
 from adaptask.report.study import Study
 
+Matrix = NDArray[np.float32]
+"""Log potentials, `classes x classes`, symmetric, 0 on the diagonal."""
+
+# These keep the page of a large dataset below 15 MB: a byte for each pair, frame and showcase.
 MAX_SHOWCASES = 6
 MAX_FRAMES = 25
-MAX_CLASSES = 400
-"""A showcase has at most this many classes, so that the page of a large dataset stays small."""
-MAX_BYTES = 3_000_000
-"""No further showcase is added once the matrices of a page have this many bytes."""
+MAX_CLASSES = 250
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,15 +43,11 @@ class Showcase:
     series: Series
     samplers: tuple[tuple[str, Portrait], ...]
     """Uniform and then the run itself, by name, as far as they have portraits."""
-    n_classes: int
-    """Of the dataset."""
     names: tuple[str, ...]
     """Of the classes that are shown."""
     steps: tuple[int, ...]
     frames: tuple[Matrix, ...]
     """Log potentials after these steps."""
-    counts: NDArray[np.int64] | None
-    """In how many tasks each class has been at the end."""
     order: NDArray[np.int64]
     """Of the classes, by clustering of the last potentials."""
 
@@ -73,66 +61,63 @@ class Showcase:
         """Whether a high potential means that two classes are confused."""
         return self.series.strategy == "hard"
 
-    @cached_property
-    def limits(self) -> tuple[float, float]:
-        """The range of the colors, the same at all times."""
-        values = np.stack([frame[np.triu_indices(len(frame), 1)] for frame in self.frames])
-        low, high = float(values.min()), float(values.max())
-        return low, high if high > low else low + 1.0
+
+@dataclass(frozen=True, eq=False)
+class StudyData:
+    """All that the sections of a page are made from."""
+
+    folder: Path
+    study: Study
+    panels: list[Panel]
+    styles: dict[str, Style]
+    """By the names of the series."""
+    showcases: list[Showcase]
+    """Gcp with hard tasks first; close-ups are of the first."""
+    n_hidden: int
+    """How many further arms have pair potentials that are not shown."""
+
+    @property
+    def plots(self) -> Path:
+        """Where plots are written."""
+        return self.folder / "plots"
+
+    def close_up_style(self, name: str) -> Style:
+        """Return the style of a series that is shown alone: never that of the background."""
+        return PALETTE[0] if self.styles[name] == BACKGROUND else self.styles[name]
 
 
-def find_showcases(panels: Sequence[Panel]) -> tuple[list[Showcase], int]:
-    """Return the runs to show, gcp with hard tasks first, and how many arms are left out.
-
-    These are runs with potentials of class pairs, one per arm.
-    """
-    candidates = [(panel, series) for panel in panels for series in panel.series]
-    candidates.sort(key=lambda found: (found[1].sampler != "gcp", found[1].strategy != "hard"))
-    chosen: list[Showcase] = []
-    left_out, room = 0, MAX_BYTES
-    for panel, series in candidates:
-        record = _choose_record(series)
-        if record is None:
-            continue
-        if len(chosen) == MAX_SHOWCASES or room <= 0:
-            left_out += 1
-            continue
-        found = _read_showcase(panel, series, record)
-        room -= len(found.frames) * len(found.order) * (len(found.order) - 1) // 2
-        chosen.append(found)
-    return chosen, left_out
+def read_data(folder: Path, study: Study) -> StudyData:
+    """Read what the page shows of a study from its folder."""
+    panels = read_panels(study)
+    arms = [(panel, series) for panel in panels for series in panel.series]
+    arms.sort(key=lambda arm: (arm[1].sampler != "gcp", arm[1].strategy != "hard"))
+    every = [(panel, series, _choose_record(series)) for panel, series in arms]
+    found = [(panel, series, record) for panel, series, record in every if record]
+    showcases = [_read_showcase(*one) for one in found[:MAX_SHOWCASES]]
+    n_hidden = len(found) - len(showcases)
+    return StudyData(folder, study, panels, choose_styles(panels), showcases, n_hidden)
 
 
 def _choose_record(series: Series) -> Run | None:
-    """Return the first run with a portrait, or else the one that has come farthest."""
-    found = []
-    for record in series.records:
-        files = snapshot_files(record.path / "snapshots")
-        if files:
-            found.append((not (record.path / "portrait.npz").exists(), -files[-1][0], record))
-    if not found:
-        return None
-    record = min(found, key=lambda entry: entry[:2])[2]
-    last = record.last_snapshot
-    return record if last is not None and has_pairs(last) else None
+    """Return the first run with a portrait, or else the one that has come farthest.
 
-
-def pair_snapshots(record: Run, at_most: int) -> Iterator[Snapshot]:
-    """Yield snapshots of a run that have pair potentials, evenly spread; only these are read.
-
-    Damaged ones are left out. With thousands of classes all of them would not fit into memory.
+    None if it has no potentials of pairs.
     """
-    last = record.last_snapshot
-    if last is None or not has_pairs(last):
-        return
-    assert last.distribution is not None
-    files = [file for file in snapshot_files(record.path / "snapshots") if file[0] <= last.step]
-    for place in evenly_spread(len(files), at_most):
-        snapshot = record.snapshot(*files[place])
-        if snapshot is None or snapshot.distribution is None:
-            continue
-        if snapshot.distribution.shape == last.distribution.shape:
-            yield snapshot
+
+    def preference(record: Run) -> tuple[bool, int]:
+        files = snapshot_files(record.path / "snapshots")
+        return (record.path / "portrait.npz").exists(), files[-1][0] if files else 0
+
+    record = max(series.records, key=preference, default=None)
+    return record if record and _n_classes(record.last_snapshot) else None
+
+
+def _n_classes(snapshot: Snapshot | None) -> int:
+    """Return how many classes have potentials of pairs; 0 if a snapshot has no such potentials."""
+    if snapshot is None or snapshot.distribution is None:
+        return 0
+    shape = snapshot.distribution.shape
+    return shape[0] if len(shape) == 2 and shape[0] == shape[1] > 1 else 0
 
 
 def _read_showcase(panel: Panel, series: Series, record: Run) -> Showcase:
@@ -141,10 +126,9 @@ def _read_showcase(panel: Panel, series: Series, record: Run) -> Showcase:
     potentials = log_potentials(last)
     n_classes = len(potentials)
     uniform = panel.uniform_for(series)
-    found = [
-        (uniform.name, uniform.portrait(record.seed)) if uniform else ("", None),
-        (series.name, record.portrait),
-    ]
+    found = [(series.name, record.portrait)]
+    if uniform:
+        found.insert(0, (uniform.name, uniform.portrait(record.seed)))
     portraits = [(name, p) for name, p in found if p and len(p.class_names) == n_classes]
     names = class_labels(portraits[-1][1].class_names if portraits else [""] * n_classes)
     shown = _shown_classes(potentials, [portrait for _, portrait in portraits])
@@ -159,11 +143,9 @@ def _read_showcase(panel: Panel, series: Series, record: Run) -> Showcase:
         panel=panel,
         series=series,
         samplers=tuple((name, _only(shown, portrait)) for name, portrait in portraits),
-        n_classes=n_classes,
         names=tuple(names[c] for c in shown),
         steps=tuple(steps),
         frames=tuple(frames),
-        counts=None if last.class_counts is None else last.class_counts[shown],
         order=cluster_order(frames[-1]),
     )
 
@@ -193,32 +175,54 @@ def _only(classes: NDArray[np.int64], portrait: Portrait) -> Portrait:
     )
 
 
-@dataclass(frozen=True, eq=False)
-class StudyData:
-    """All that the sections of a page are made from."""
+def pair_snapshots(record: Run, at_most: int) -> Iterator[Snapshot]:
+    """Yield snapshots of a run that have pair potentials, evenly spread; only these are read.
 
-    folder: Path
-    study: Study
-    panels: list[Panel]
-    styles: dict[str, Style]
-    """By the names of the series."""
-    showcases: list[Showcase]
-    """Close-ups are of the first."""
-    n_hidden: int
-    """How many further arms have pair potentials that are not shown."""
-
-    @property
-    def plots(self) -> Path:
-        """Where plots are written."""
-        return self.folder / "plots"
-
-    def close_up_style(self, name: str) -> Style:
-        """Return the style of a series that is shown alone: never that of the background."""
-        return PALETTE[0] if self.styles[name] == BACKGROUND else self.styles[name]
+    Damaged ones are left out. With thousands of classes all of them would not fit into memory.
+    """
+    last = record.last_snapshot
+    n_classes = _n_classes(last)
+    if last is None or not n_classes:
+        return
+    files = [file for file in snapshot_files(record.path / "snapshots") if file[0] <= last.step]
+    for place in evenly_spread(len(files), at_most):
+        snapshot = record.snapshot(*files[place])
+        if snapshot and _n_classes(snapshot) == n_classes:
+            yield snapshot
 
 
-def read_data(folder: Path, study: Study) -> StudyData:
-    """Read what the page shows of a study from its folder."""
-    panels = read_panels(study)
-    showcases, n_hidden = find_showcases(panels)
-    return StudyData(folder, study, panels, choose_styles(panels), showcases, n_hidden)
+def evenly_spread(n_items: int, at_most: int) -> NDArray[np.int64]:
+    """Return places of up to `at_most` of so many items, with the first and the last."""
+    return np.unique(np.round(np.linspace(0, n_items - 1, min(n_items, at_most)))).astype(np.int64)
+
+
+def log_potentials(snapshot: Snapshot) -> Matrix:
+    """Return the log potentials of a snapshot with 0 on the diagonal, all finite, symmetric."""
+    matrix = np.array(snapshot.distribution, dtype=np.float32)
+    np.fill_diagonal(matrix, 0.0)
+    matrix = np.nan_to_num(matrix, nan=0.0, posinf=88.0, neginf=-88.0)
+    return np.asarray((matrix + matrix.T) / 2, dtype=np.float32)
+
+
+def cluster_order(matrix: Matrix) -> NDArray[np.int64]:
+    """Return an order of the classes in which those with high potentials are together.
+
+    Hierarchical clustering with average linkage; the distance of two classes is the highest
+    potential less theirs. Of the orders that the tree allows, the one with the smallest sum of
+    distances between neighbors (optimal leaf ordering).
+    """
+    from scipy.cluster.hierarchy import leaves_list, linkage
+
+    n_classes = len(matrix)
+    if n_classes < 3:
+        return np.arange(n_classes)
+    above = np.triu_indices(n_classes, 1)
+    distances = matrix[above].max() - matrix[above].astype(np.float64)
+    tree = linkage(distances, method="average", optimal_ordering=True)
+    return np.asarray(leaves_list(tree), dtype=np.int64)
+
+
+def confusion_rank(matrix: Matrix) -> NDArray[np.int64]:
+    """Return all classes, ordered by the highest potential that each has with another one."""
+    others = np.where(np.eye(len(matrix), dtype=bool), -np.inf, matrix)
+    return np.argsort(-others.max(axis=1), kind="stable")

@@ -57,8 +57,8 @@ def write_report(
     """Write `report.html` into the folder of a study, and `plots` and `tables` beside it.
 
     Every file is replaced whole. What there are no records for is left out, and the page says why;
-    so is what cannot be read. Plots and tables that the page before this one had, and this one
-    has not, are removed.
+    so is what cannot be read. Plots and tables of the page before this one that are not in this
+    one are removed.
 
     Args:
         folder: Of the study; the runs are below it.
@@ -68,16 +68,13 @@ def write_report(
         headline: A sentence over all verdicts, where they are several.
         formats: How tables are written beside the page, by file ending; none where it is None.
 
-    Returns:
-        The path of the page.
-
     Raises:
         TrainingError: If something cannot be written.
     """
     formats = formats or {}
     path = folder / FILE
     old_files = _files_of(path)
-    for name in ("plots", *(["tables"] if formats else [])):
+    for name in ("plots", "tables") if formats else ("plots",):
         try:
             (folder / name).mkdir(parents=True, exist_ok=True)
         except OSError as error:
