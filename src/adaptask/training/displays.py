@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 SECONDS_BETWEEN_UPDATES = 0.2
 _RECENT = 50
+_NARROWEST_BAR = 6
 
 
 class Display(Protocol):
@@ -153,15 +154,12 @@ class ProgressBar(PlainLines):
     def begin(self, step: int, n_steps: int) -> None:
         """Start the clock and draw the bar."""
         from rich.progress import BarColumn, Progress, TextColumn
-        from rich.table import Column
 
         self._start_clock(step, n_steps)
-        # On a narrow terminal the last figures are cut.
-        on_one_line = Column(no_wrap=True)
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),
-            TextColumn("{task.fields[figures]}", table_column=on_one_line),
+            TextColumn("{task.fields[figures]}"),
             console=self._console,
             auto_refresh=False,  # no thread beside the training
             expand=True,
@@ -194,11 +192,16 @@ class ProgressBar(PlainLines):
 
     def _draw(self, step: int) -> None:
         if self._bar is not None:
+            position, figures = self._position(step), self._figures(step)
+            # On a narrow terminal the last figures are left out rather than cut.
+            room = self._console.width - _NARROWEST_BAR
+            while figures and len("  ".join((position, *figures))) > room:
+                figures.pop()
             self._bar.update(
                 self._bar.task_ids[0],
                 completed=step,
-                description=self._position(step),
-                figures="  ".join(self._figures(step)),
+                description=position,
+                figures="  ".join(figures),
             )
             self._bar.refresh()
         self._next_update = time.perf_counter() + SECONDS_BETWEEN_UPDATES
