@@ -31,11 +31,10 @@ from adaptask.training.graph import GraphEngine, plain_state, set_learning_rate
 from adaptask.training.group import ALONE, Group, TaskSource
 from adaptask.training.interruption import StopSignals, obey
 from adaptask.training.loggers import Logger
-from adaptask.training.optimisation import (
+from adaptask.training.optimizer import (
     Schedule,
     build_optimizer,
     constant,
-    lay_out_as_parameters,
     load_optimizer,
 )
 from adaptask.training.random_state import random_state, set_random_state_of
@@ -314,7 +313,6 @@ class Trainer:
     def _load(self, state: Mapping[str, Any]) -> None:
         self.learner.load_state_dict(state["learner"])
         load_optimizer(self.optimizer, state["optimizer"])
-        lay_out_as_parameters(self.optimizer)
         self._engine.reset()
         self.sampler.load_state_dict(state["sampler"])
         if hasattr(self.source, "load_state_dict"):
