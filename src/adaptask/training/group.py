@@ -196,7 +196,7 @@ class Group:
         self.average([p.grad for p in parameters if p.grad is not None], dtype=None)
 
     @torch.no_grad()
-    def average(self, tensors: Sequence[Tensor], dtype: torch.dtype | None = torch.float64) -> None:
+    def average(self, tensors: list[Tensor], dtype: torch.dtype | None = torch.float64) -> None:
         """Replace tensors by their means; in float64 those of equal float32 are exact."""
         if not self.is_connected or not tensors:
             return

@@ -47,7 +47,7 @@ class SharedBatchNorm(_BatchNorm):
         scale = torch.rsqrt(variance + self.eps).to(wide.dtype)
         if self.affine:
             scale = scale * self.weight.view_as(scale)
-        normalized = (wide - mean.to(wide.dtype)) * scale
+        normalized: Tensor = (wide - mean.to(wide.dtype)) * scale
         if self.affine:
             normalized = normalized + self.bias.view_as(scale)
         return normalized.to(maps.dtype)
