@@ -194,7 +194,7 @@ class RunFolder:
             (self.path / BEST).unlink(missing_ok=True)
 
     def load_best(self) -> list[Checkpoint]:
-        """Return the best weights, best first; empty where none were written.
+        """Return the best weights, best first; empty if none were written.
 
         Raises:
             StateError: If the file is damaged.
