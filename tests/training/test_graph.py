@@ -264,7 +264,7 @@ def test_what_cannot_be_captured_is_run_eagerly_and_says_so(tiny):
 def test_a_loss_that_is_no_number_is_found_with_its_step(tiny):
     every = Every(log=4, validate=0, checkpoint=0, snapshot=0)
     trainer = build(tiny, learner=Untold(nan_at=10), sampler="uniform", every=every, engine="graph")
-    with pytest.raises(TrainingError, match=r"loss of step 10 is no finite number"):
+    with pytest.raises(TrainingError, match=r"loss of step 10 is not finite"):
         trainer.fit(20)
     assert trainer.step == 12
 

@@ -1,10 +1,8 @@
 import random
 
 import numpy as np
-import pytest
 import torch
 
-from adaptask.errors import StateError
 from adaptask.training.checkpoints import load_checkpoint, save_checkpoint
 from adaptask.training.random_state import random_state, seed_process, set_random_state
 
@@ -30,19 +28,3 @@ def test_the_seed_decides():
     assert draw() == first
     seed_process(4)
     assert all(a != b for a, b in zip(draw(), first, strict=True))
-
-
-@pytest.mark.parametrize("part", ["python", "numpy", "torch"])
-@pytest.mark.parametrize("damage", [None, 3, "missing"])
-def test_a_damaged_state_is_refused_and_changes_nothing(part, damage):
-    state = random_state()
-    if damage == "missing":
-        del state[part]
-    else:
-        state[part] = damage
-    seed_process(5)
-    expected = draw()
-    seed_process(5)
-    with pytest.raises(StateError, match="random state is damaged"):
-        set_random_state(state)
-    assert draw() == expected

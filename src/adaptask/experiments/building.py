@@ -20,7 +20,7 @@ from adaptask.samplers import Sampler, build_sampler
 from adaptask.training.displays import Display
 from adaptask.training.evaluation import Evaluator
 from adaptask.training.group import ALONE, Group
-from adaptask.training.optimisation import Schedule, StepSchedule, build_optimizer, constant, cosine
+from adaptask.training.optimizer import Schedule, StepSchedule, build_optimizer, constant, cosine
 from adaptask.training.run_folder import RunFolder
 from adaptask.training.trainer import Every, Trainer
 

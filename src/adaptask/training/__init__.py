@@ -11,7 +11,7 @@ from adaptask.training.checkpoints import Checkpoint
 from adaptask.training.displays import choose_display
 from adaptask.training.distributed import joined
 from adaptask.training.evaluation import Evaluation, Evaluator
-from adaptask.training.optimisation import StepSchedule, build_optimizer, constant, cosine
+from adaptask.training.optimizer import StepSchedule, build_optimizer, constant, cosine
 from adaptask.training.trainer import Every, Trainer
 
 __all__ = [

@@ -1,8 +1,8 @@
 """Checkpoints: written whole or not at all, verified when read, and never executed.
 
 A checkpoint is what `torch.save` writes, so that `torch.load` opens it, with a checksum of every
-byte in the comment that a zip archive may end with. `torch.load` alone would not do: of the single
-flipped bits of a small checkpoint it took one in seven for other numbers.
+byte in the comment that a zip archive may end with. `torch.load` alone is not enough: it did not
+notice one in seven of the single flipped bits of a small checkpoint.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import hashlib
 import io
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ def save_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
         StateError: If the state holds anything else; nothing is written.
         TrainingError: If it cannot be written; the file that was there is untouched.
     """
-    replace_file(path, _serialise(state))
+    replace_file(path, _serialize(state))
 
 
 def save_latest(folder: Path, state: Mapping[str, Any]) -> Path:
@@ -58,19 +58,12 @@ def save_latest(folder: Path, state: Mapping[str, Any]) -> Path:
     At every moment one of the two is whole. Raises what `save_checkpoint` does.
     """
     path = folder / LAST
-    replace_file(path, _serialise(state), keep_as=folder / PREVIOUS)
+    replace_file(path, _serialize(state), keep_as=folder / PREVIOUS)
     return path
 
 
-def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Return the state of a checkpoint, its tensors on the CPU.
-
-    Every byte is verified first, and nothing in the file is executed.
-
-    Raises:
-        StateError: If there is no such file, it is damaged, or of a newer version of adaptask.
-    """
-    return _open(path, _read(path))
+class DamagedError(StateError):
+    """A checkpoint is missing or damaged, so that an earlier one may be used."""
 
 
 def load_latest(folder: Path, on_damage: Callable[[str], None]) -> tuple[dict[str, Any], Path]:
@@ -87,27 +80,69 @@ def load_latest(folder: Path, on_damage: Callable[[str], None]) -> tuple[dict[st
     if not last.exists() and not previous.exists():
         raise StateError(
             f"there is no checkpoint in {folder}: neither {LAST} nor {PREVIOUS}. Name the folder "
-            "of a run that has saved one, or start the run anew."
+            "of a run that has saved one, or start the run again."
         )
     try:
-        content = _read(last)
-    except StateError as damage:
+        return load_checkpoint(last), last
+    except DamagedError as damage:
         try:
-            content = _read(previous)
-        except StateError as second:
+            state = load_checkpoint(previous)
+        except DamagedError as second:
             raise StateError(
-                f"{damage} The one before does not help: {second} Start the run anew."
+                f"{damage} The one before does not help: {second} Start the run again."
             ) from damage
-        state = _open(previous, content)
         on_damage(f"{damage} Going on from {previous}.")
         return state, previous
-    return _open(last, content), last
 
 
-def _serialise(state: Mapping[str, Any]) -> memoryview:
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """Return the state of a checkpoint, its tensors on the CPU.
+
+    Every byte is verified first, and nothing in the file is executed.
+
+    Raises:
+        StateError: If there is no such file, it is damaged, or of a newer version of adaptask.
+    """
+    try:
+        content = bytearray(path.read_bytes())
+    except FileNotFoundError:
+        raise DamagedError(f"there is no checkpoint {path}.") from None
+    except OSError as error:
+        raise DamagedError(f"the checkpoint {path} cannot be read: {error.strerror}.") from error
+    seal = bytes(content[-_SEAL_LENGTH:])
+    del content[-_SEAL_LENGTH:]
+    if content[-2:] != _SEAL_LENGTH.to_bytes(2, "little"):
+        raise _damaged(path, "it does not end as a checkpoint does")
+    content[-2:] = bytes(2)
+    if seal != _SEAL + hashlib.sha256(content).hexdigest().encode():
+        raise _damaged(path, "its content does not match its checksum")
+    try:
+        saved = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except Exception as error:  # whatever a file made by somebody else brings about
+        reason = str(error).partition("\n")[0]
+        raise _damaged(path, f"it cannot be loaded without executing it ({reason})") from error
+    if not isinstance(saved, dict) or not isinstance(saved.get("format"), int):
+        raise _damaged(path, "it has no format number")
+    if saved["format"] > FORMAT:
+        raise StateError(
+            f"the checkpoint {path} has format {saved['format']}, written by adaptask "
+            f"{saved.get('adaptask')}; this is adaptask {__version__}, which reads formats up to "
+            f"{FORMAT}. Install the newer version."
+        )
+    if not isinstance(saved.get("state"), dict):
+        raise _damaged(path, "it holds no state")
+    state: dict[str, Any] = saved["state"]
+    return state
+
+
+def _damaged(path: Path, what: str) -> DamagedError:
+    return DamagedError(f"the checkpoint {path} is damaged: {what}.")
+
+
+def _serialize(state: Mapping[str, Any]) -> memoryview:
     check_savable("state", state)
     buffer = io.BytesIO()
-    # Tensors would be copied by `save` too, but meanwhile no other thread could do anything.
+    # Saved where they are, tensors of a GPU could be loaded only where there is one.
     on_host = {key: _on_host(value) for key, value in state.items()}
     torch.save({"format": FORMAT, "adaptask": __version__, "state": on_host}, buffer)
     seal = _SEAL + hashlib.sha256(buffer.getbuffer()).hexdigest().encode()
@@ -158,49 +193,6 @@ def check_savable(name: str, value: object) -> None:
         )
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """Return what was saved in a file, once its checksum has been verified."""
-    try:
-        content = bytearray(path.read_bytes())
-    except FileNotFoundError:
-        raise StateError(f"there is no checkpoint {path}.") from None
-    except OSError as error:
-        raise StateError(f"the checkpoint {path} cannot be read: {error.strerror}.") from error
-    seal = bytes(content[-_SEAL_LENGTH:])
-    del content[-_SEAL_LENGTH:]
-    if content[-2:] != _SEAL_LENGTH.to_bytes(2, "little"):
-        raise _damaged(path, "it does not end as a checkpoint does")
-    content[-2:] = bytes(2)
-    if seal != _SEAL + hashlib.sha256(content).hexdigest().encode():
-        raise _damaged(path, "its content does not match its checksum")
-    try:
-        saved = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except Exception as error:  # whatever a file made by somebody else brings about
-        reason = str(error).partition("\n")[0]
-        raise _damaged(path, f"it cannot be loaded without executing it ({reason})") from error
-    if not isinstance(saved, dict) or not isinstance(saved.get("format"), int):
-        raise _damaged(path, "it has no format number")
-    return saved
-
-
-def _open(path: Path, saved: dict[str, Any]) -> dict[str, Any]:
-    """Return the state in what was saved, if this version can read it."""
-    if saved["format"] > FORMAT:
-        raise StateError(
-            f"the checkpoint {path} has format {saved['format']}, written by adaptask "
-            f"{saved.get('adaptask')}; this is adaptask {__version__}, which reads formats up to "
-            f"{FORMAT}. Install the newer version."
-        )
-    state = saved.get("state")
-    if not isinstance(state, dict):
-        raise _damaged(path, "it holds no state")
-    return state
-
-
-def _damaged(path: Path, what: str) -> StateError:
-    return StateError(f"the checkpoint {path} is damaged: {what}.")
-
-
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
     """The weights of a learner after a step, and how well they did in validation."""
@@ -224,18 +216,18 @@ def checkpoint_of(state: Mapping[str, Any]) -> Checkpoint:
         or not isinstance(checkpoint.learner, Mapping)
         or not math.isfinite(checkpoint.accuracy + checkpoint.interval)
     ):
-        raise TypeError("this is no checkpoint")
+        raise TypeError("this is not a checkpoint")
     return checkpoint
 
 
 class BestCheckpoints:
-    """Keeps the few best of many, best first; of equals the earliest.
+    """Keeps the best of many, best first; of equals the earliest.
 
     Args:
-        n_kept: How many, at least 1.
+        n_kept: How many to keep, at least 1.
 
     Raises:
-        ArgumentError: If `n_kept` is no positive integer.
+        ArgumentError: If `n_kept` is not a positive integer.
     """
 
     def __init__(self, n_kept: int) -> None:
@@ -248,24 +240,15 @@ class BestCheckpoints:
         return self.checkpoints[0] if self.checkpoints else None
 
     def offer(self, step: int, evaluation: Evaluation, learner: nn.Module) -> bool:
-        """Take in a learner if it is among the best; return whether it is."""
-        full = len(self.checkpoints) == self.n_kept
-        if full and evaluation.accuracy <= self.checkpoints[-1].accuracy:
+        """Keep a copy of a learner if it is among the best; return whether it is."""
+        n_better = sum(kept.accuracy >= evaluation.accuracy for kept in self.checkpoints)
+        if n_better >= self.n_kept:
             return False
-        found = Checkpoint(step, evaluation.accuracy, evaluation.interval, _on_cpu(learner))
-        return self.merge((found,))
-
-    def merge(self, checkpoints: Iterable[Checkpoint]) -> bool:
-        """Take in those that are among the best; return whether any is."""
-        before = self.checkpoints
-        by_step = {kept.step: kept for kept in (*before, *checkpoints)}
-        ranked = sorted(by_step.values(), key=lambda kept: (-kept.accuracy, kept.step))
-        self.checkpoints = tuple(ranked[: self.n_kept])
-        return self.checkpoints != before
-
-
-def _on_cpu(learner: nn.Module) -> dict[str, Any]:
-    return {
-        name: value.detach().to("cpu", copy=True) if isinstance(value, Tensor) else value
-        for name, value in learner.state_dict().items()
-    }
+        weights = {
+            name: value.detach().to("cpu", copy=True) if isinstance(value, Tensor) else value
+            for name, value in learner.state_dict().items()
+        }
+        found = Checkpoint(step, evaluation.accuracy, evaluation.interval, weights)
+        ranked = (*self.checkpoints[:n_better], found, *self.checkpoints[n_better:])
+        self.checkpoints = ranked[: self.n_kept]
+        return True

@@ -1,4 +1,4 @@
-"""How a run shows where it stands: a progress bar, plain lines, or nothing."""
+"""How a run shows its progress: a progress bar, plain lines, or nothing."""
 
 from __future__ import annotations
 
@@ -21,116 +21,123 @@ _NARROWEST_BAR = 6
 
 
 class Display(Protocol):
-    """What the trainer tells whoever is watching.
+    """What the trainer tells whoever is watching; a display that inherits it shows nothing.
 
-    Steps are counted as done: a run that begins anew begins at 0 and ends at `n_steps`. Metrics
+    `step` is the number of steps made so far: a new run begins at 0 and ends at `n_steps`. Metrics
     are plain numbers; those called `loss`, `accuracy` and `val_accuracy` are shown, and one that
     is not given keeps its last value.
     """
 
     def begin(self, step: int, n_steps: int) -> None:
-        """Take in that a run goes on from `step` to `n_steps`."""
-        ...
+        """Start to show a run that goes from `step` to `n_steps`."""
+        return
 
     def advance(self, step: int, metrics: Mapping[str, float] | None = None) -> None:
-        """Take in that `step` steps are done; called after every one, with metrics or without."""
-        ...
+        """Show that `step` steps are done; called after every step, with metrics or without."""
+        return
 
     def message(self, text: str) -> None:
         """Show a line that stays."""
-        ...
+        return
 
     def warn(self, text: str) -> None:
         """Show what has gone wrong, though the run goes on."""
-        ...
+        return
 
     def end(self, step: int) -> None:
-        """Take in that the run has ended, or was stopped, after `step` steps."""
-        ...
+        """Show that the run has ended, or was stopped, after `step` steps."""
+        return
 
 
-class Silent:
+class Unseen(Display):
+    """Shows nothing at all, for those of several processes that are not the first."""
+
+
+class Silent(Display):
     """Shows nothing; what goes wrong becomes a Python warning."""
-
-    def begin(self, step: int, n_steps: int) -> None:
-        """Do nothing."""
-
-    def advance(self, step: int, metrics: Mapping[str, float] | None = None) -> None:
-        """Do nothing."""
-
-    def message(self, text: str) -> None:
-        """Do nothing."""
 
     def warn(self, text: str) -> None:
         """Give a warning."""
         warnings.warn(text, stacklevel=3)
 
-    def end(self, step: int) -> None:
-        """Do nothing."""
-
-
-class Unseen(Silent):
-    """Shows nothing at all: of several processes, another one speaks."""
-
-    def warn(self, text: str) -> None:
-        """Do nothing."""
-
 
 class Quiet(Silent):
-    """Shows only what goes wrong.
-
-    Args:
-        stream: Where to.
-    """
+    """Writes only what goes wrong to a stream."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def warn(self, text: str) -> None:
         """Write a line."""
-        _write_line(self._stream, text)
+        print(text, file=self._stream, flush=True)
 
 
-class PlainLines:
-    """Writes a line whenever there are metrics, for output that is no terminal.
-
-    Args:
-        stream: Where to.
-    """
+class PlainLines(Display):
+    """Writes a line to a stream whenever there are metrics, for output that is not a terminal."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._figures = _Figures()
+        self._metrics: dict[str, float] = {}
+        # Of the last updates, from which the pace is computed, validation included.
+        self._points: deque[tuple[float, int]] = deque(maxlen=_RECENT)
+        self._start, self._first, self._n_steps = 0.0, 0, 0
 
     def begin(self, step: int, n_steps: int) -> None:
         """Start the clock, and say where a resumed run stands."""
-        self._figures.begin(step, n_steps)
+        self._start_clock(step, n_steps)
         if step:
             self.message(f"going on from step {step} of {n_steps}")
 
     def advance(self, step: int, metrics: Mapping[str, float] | None = None) -> None:
         """Write a line if there are metrics."""
         if metrics is not None:
-            figures = self._figures
-            figures.take(step, metrics)
-            self.message("  ".join([f"step {figures.position(step)}", *figures.texts(step)]))
+            self._metrics.update(metrics)
+            self.message("  ".join([f"step {self._position(step)}", *self._figures(step)]))
 
     def message(self, text: str) -> None:
         """Write a line."""
-        _write_line(self._stream, text)
+        print(text, file=self._stream, flush=True)
 
-    warn = message
+    def warn(self, text: str) -> None:
+        """Write a line."""
+        self.message(text)
 
     def end(self, step: int) -> None:
-        """Say how long it took."""
-        self.message(self._figures.summary(step))
+        """Write how long it took."""
+        seconds, done = time.perf_counter() - self._start, step - self._first
+        pace = f", {_pace(done / seconds)}" if done and seconds else ""
+        steps = "1 step" if done == 1 else f"{done} steps"
+        self.message(f"{steps} in {duration(seconds)}{pace}")
+
+    def _start_clock(self, step: int, n_steps: int) -> None:
+        self._start, self._first, self._n_steps = time.perf_counter(), step, n_steps
+        self._metrics.clear()
+        self._points.clear()
+        self._points.append((self._start, step))
+
+    def _position(self, step: int) -> str:
+        return f"{step:{len(str(self._n_steps))}}/{self._n_steps}"
+
+    def _figures(self, step: int) -> list[str]:
+        """Return what is known after a step, each with its name or unit."""
+        known, figures = self._metrics, []
+        if "loss" in known:
+            figures.append(f"loss {known['loss']:.3f}")
+        if "accuracy" in known:
+            figures.append(f"acc {100 * known['accuracy']:.1f} %")
+        if "val_accuracy" in known:
+            figures.append(f"val {100 * known['val_accuracy']:.1f} %")
+        self._points.append((time.perf_counter(), step))
+        (then, before), (now, after) = self._points[0], self._points[-1]
+        if after > before and now > then:
+            pace = (after - before) / (now - then)
+            figures.append(f"{duration((self._n_steps - step) / pace)} left")
+            figures.append(_pace(pace))
+        return figures
 
 
-class ProgressBar:
-    """Draws a bar with steps a second, loss, accuracies and time left; five times a second.
-
-    Args:
-        stream: A terminal.
+class ProgressBar(PlainLines):
+    """Draws a bar on a terminal with steps per second, metrics and time left, five times a second.
 
     Raises:
         ModuleNotFoundError: If rich is not installed.
@@ -139,16 +146,16 @@ class ProgressBar:
     def __init__(self, stream: TextIO) -> None:
         from rich.console import Console
 
+        super().__init__(stream)
         self._console = Console(file=stream, highlight=False, soft_wrap=True)
         self._bar: Progress | None = None
-        self._figures = _Figures()
         self._next_update = 0.0
 
     def begin(self, step: int, n_steps: int) -> None:
         """Start the clock and draw the bar."""
         from rich.progress import BarColumn, Progress, TextColumn
 
-        self._figures.begin(step, n_steps)
+        self._start_clock(step, n_steps)
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),
@@ -165,9 +172,9 @@ class ProgressBar:
         self._draw(step)
 
     def advance(self, step: int, metrics: Mapping[str, float] | None = None) -> None:
-        """Take in the metrics; draw anew if it is time."""
+        """Keep the metrics; draw the bar again if it is time."""
         if metrics is not None:
-            self._figures.metrics.update(metrics)
+            self._metrics.update(metrics)
         if time.perf_counter() >= self._next_update:
             self._draw(step)
 
@@ -175,81 +182,29 @@ class ProgressBar:
         """Write a line above the bar."""
         self._console.print(text, markup=False)
 
-    warn = message
-
     def end(self, step: int) -> None:
-        """Leave the bar as it stands at the end, and say how long it took."""
+        """Leave the bar as it is at the end, and write how long it took."""
         if self._bar is not None:
             self._draw(step)
             self._bar.stop()
             self._bar = None
-            self.message(self._figures.summary(step))
+            super().end(step)
 
     def _draw(self, step: int) -> None:
         if self._bar is not None:
-            self._figures.take(step, {})
-            position, texts = self._figures.position(step), self._figures.texts(step)
+            position, figures = self._position(step), self._figures(step)
             # On a narrow terminal the last figures are left out rather than cut.
             room = self._console.width - _NARROWEST_BAR
-            while texts and len("  ".join((position, *texts))) > room:
-                texts.pop()
+            while figures and len("  ".join((position, *figures))) > room:
+                figures.pop()
             self._bar.update(
                 self._bar.task_ids[0],
                 completed=step,
                 description=position,
-                figures="  ".join(texts),
+                figures="  ".join(figures),
             )
             self._bar.refresh()
         self._next_update = time.perf_counter() + SECONDS_BETWEEN_UPDATES
-
-
-def _write_line(stream: TextIO, text: str) -> None:
-    stream.write(text + "\n")
-    stream.flush()
-
-
-class _Figures:
-    """The last metrics, and the pace of the last updates, validation and all."""
-
-    def __init__(self) -> None:
-        self.metrics: dict[str, float] = {}
-        self._points: deque[tuple[float, int]] = deque(maxlen=_RECENT)
-        self._start, self._first, self._n_steps = 0.0, 0, 0
-
-    def begin(self, step: int, n_steps: int) -> None:
-        self._start, self._first, self._n_steps = time.perf_counter(), step, n_steps
-        self.metrics.clear()
-        self._points.clear()
-        self._points.append((self._start, step))
-
-    def take(self, step: int, metrics: Mapping[str, float]) -> None:
-        self.metrics.update(metrics)
-        self._points.append((time.perf_counter(), step))
-
-    def position(self, step: int) -> str:
-        return f"{step:{len(str(self._n_steps))}}/{self._n_steps}"
-
-    def texts(self, step: int) -> list[str]:
-        """Return what is known by now, each with its name or unit."""
-        known, texts = self.metrics, []
-        if "loss" in known:
-            texts.append(f"loss {known['loss']:.3f}")
-        if "accuracy" in known:
-            texts.append(f"acc {100 * known['accuracy']:.1f} %")
-        if "val_accuracy" in known:
-            texts.append(f"val {100 * known['val_accuracy']:.1f} %")
-        (then, before), (now, after) = self._points[0], self._points[-1]
-        if after > before and now > then:
-            pace = (after - before) / (now - then)
-            texts.append(f"{duration((self._n_steps - step) / pace)} left")
-            texts.append(_pace(pace))
-        return texts
-
-    def summary(self, step: int) -> str:
-        seconds, done = time.perf_counter() - self._start, step - self._first
-        pace = f", {_pace(done / seconds)}" if done and seconds else ""
-        steps = "1 step" if done == 1 else f"{done} steps"
-        return f"{steps} in {duration(seconds)}{pace}"
 
 
 def _pace(pace: float) -> str:
@@ -264,7 +219,7 @@ def duration(seconds: float) -> str:
 
 
 def choose_display(*, quiet: bool = False, stream: TextIO | None = None) -> Display:
-    """Return what suits the output: a bar on a terminal, else plain lines, or next to nothing.
+    """Return the display that suits the output: a bar on a terminal, else plain lines.
 
     Args:
         quiet: Whether to show only what goes wrong.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -24,8 +24,8 @@ Precision = Literal["float32", "bfloat16"]
 PRECISIONS = ("float32", "bfloat16")
 
 # Pixels of the images of a batch, all channels as one. A Conv-4 or ResNet-12 holds about three
-# maps of 64 floats a pixel at once: 3 GB on an accelerator, which wants to be filled. On a CPU
-# larger batches gain nothing, since fresh memory costs what they save: 0.1 GB.
+# maps of 64 floats per pixel at once: 3 GB on an accelerator, which larger batches keep busy. On a
+# CPU larger batches gain nothing, since fresh memory costs what they save: 0.1 GB.
 _PIXELS_ON_CPU = 1 << 17
 _PIXELS_ELSEWHERE = 1 << 22
 
@@ -65,20 +65,19 @@ class Evaluation:
 class Evaluator:
     """Evaluates learners, each on the same episodes.
 
-    The learner is put into `eval()` meanwhile, and computes without gradients, which leaves
-    those that it takes itself by `torch.func` or `torch.enable_grad()`. Everything random in it
-    starts from `seed` each time; PyTorch's random state is left as it was.
+    The learner computes in `eval()` mode and without gradients, except those that it computes
+    itself by `torch.func` or `torch.enable_grad()`. Everything random in it starts from `seed` each
+    time; PyTorch's random state is left as it was.
 
     Args:
         source: Where the episodes come from; its augmentation is not applied.
         n_episodes: Number of episodes, at least 2.
-        n_way: Classes an episode.
-        n_shot: Support images a class.
-        n_query: Query images a class.
+        n_way: Classes per episode.
+        n_shot: Support images per class.
+        n_query: Query images per class.
         seed: Decides the episodes.
-        tasks_per_batch: How many episodes the learner is given at once. By default as many as
-            make a batch of reasonable size. It makes no difference to a learner that treats every
-            task by itself and draws nothing.
+        tasks_per_batch: How many episodes the learner is given at once; None chooses. It makes no
+            difference to a learner that treats every task by itself and draws nothing.
         precision: `float32`, or `bfloat16` for mixed precision.
         group: The processes that evaluate together: they take turns in the batches. Each gets the
             whole result, the one that a single process would come to if the learner draws nothing.
@@ -135,7 +134,7 @@ class Evaluator:
         """Evaluate a learner batch by batch; on a GPU, other work can be done between them.
 
         Raises:
-            ArgumentError, TrainingError: As a call of the evaluator does.
+            ArgumentError, TrainingError: As `__call__` does.
         """
         device = self.source.device
         _check_device(learner, device)
@@ -144,12 +143,13 @@ class Evaluator:
         # processes.
         scores = torch.zeros(2, n_episodes, dtype=torch.float64, device=device)
         starts = range(0, n_episodes, self.tasks_per_batch)
-        with _evaluating(learner), self._seeded(learner):
+        draws = getattr(learner, "draws_in_evaluation", True)
+        with _evaluating(learner), _seeded(self.seed, device) if draws else nullcontext():
             for start in starts[self.group.rank :: self.group.size]:
                 stop = min(start + self.tasks_per_batch, n_episodes)
                 self._evaluate(learner, start, stop, scores[:, start:stop])
                 # Others must not draw from the generators that were seeded here.
-                if device.type == "cuda" and not _draws(learner):
+                if device.type == "cuda" and not draws:
                     yield reached(device)
             scores = self.group.sum(scores.cpu())
         self._check_losses(scores[1])
@@ -159,17 +159,15 @@ class Evaluator:
     def _evaluate(self, learner: EpisodeLearner, start: int, stop: int, scores: Tensor) -> None:
         """Write down the scores of some episodes."""
         episodes = self.source.cut(self.plan, start, stop)
-        mixed = torch.autocast(
-            self.source.device.type, dtype=torch.bfloat16, enabled=self.precision == "bfloat16"
-        )
-        with mixed:
+        with autocast(self.source.device, self.precision):
             query_logits = learner(episodes)
         check_logits(query_logits, episodes)
-        scores[0] = (query_logits.argmax(-1) == episodes.query_labels).sum(-1)
-        scores[1] = _episode_losses(query_logits, episodes.query_labels)
-
-    def _seeded(self, learner: EpisodeLearner) -> AbstractContextManager[None]:
-        return _seeded(self.seed, self.source.device) if _draws(learner) else nullcontext()
+        labels = episodes.query_labels
+        losses = cross_entropy(
+            query_logits.flatten(0, 1).float(), labels.flatten(), reduction="none"
+        )
+        scores[0] = (query_logits.argmax(-1) == labels).sum(-1)
+        scores[1] = losses.view_as(labels).mean(-1)
 
     def _check_losses(self, losses: Tensor) -> None:
         # A row of logits with NaN or plus infinity in it has no softmax, hence no loss.
@@ -183,23 +181,18 @@ class Evaluator:
             )
 
 
-def _draws(learner: EpisodeLearner) -> bool:
-    return getattr(learner, "draws_in_evaluation", True)
-
-
-def _episode_losses(query_logits: Tensor, query_labels: Tensor) -> Tensor:
-    """Return the mean cross-entropy of each episode, `tasks`."""
-    losses = cross_entropy(
-        query_logits.flatten(0, 1).float(), query_labels.flatten(), reduction="none"
-    )
-    return losses.view_as(query_labels).mean(-1)
+def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
+    """Return the context in which a forward pass runs."""
+    if precision == "float32":
+        return nullcontext()
+    return torch.autocast(device.type, dtype=torch.bfloat16)
 
 
 def _default_batch(source: EpisodeSource, n_episodes: int, n_images: int) -> int:
-    """Return how many episodes of so many images make a batch.
+    """Return how many episodes of `n_images` images make a batch.
 
-    On an accelerator all batches are alike where the number of episodes allows it: libraries try
-    out kernels for every new size, which takes longer than the batch.
+    On an accelerator all batches have the same size if the number of episodes allows it: libraries
+    try out kernels for every new size, which takes longer than the batch.
     """
     height, width = source.image_set.images.shape[2:]
     on_cpu = source.device.type == "cpu"
@@ -226,10 +219,10 @@ def _evaluating(learner: EpisodeLearner) -> Iterator[None]:
 
 @contextmanager
 def _seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Start the random state of the CPU and of a CUDA device anew, and put back what it was."""
+    """Seed the generators of the CPU and of a CUDA device, and restore them afterwards."""
     cuda = [device.index] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=cuda):
-        # torch.manual_seed would reach the other devices too, which nobody puts back.
+        # torch.manual_seed would seed the other devices too, which are not restored.
         torch.default_generator.manual_seed(seed)
         for index in cuda:
             torch.cuda.default_generators[index].manual_seed(seed)
@@ -246,7 +239,7 @@ def _check_device(learner: EpisodeLearner, device: torch.device) -> None:
             )
 
 
-def check_logits(query_logits: object, episodes: Episodes) -> None:
+def check_logits(query_logits: Any, episodes: Episodes) -> None:
     """Check that a learner gave query logits of the right shape.
 
     Raises:
@@ -254,12 +247,8 @@ def check_logits(query_logits: object, episodes: Episodes) -> None:
     """
     shape = (*episodes.query_labels.shape, episodes.class_ids.shape[1])
     if not isinstance(query_logits, Tensor) or tuple(query_logits.shape) != shape:
-        came = (
-            f"shape {tuple(query_logits.shape)}"
-            if isinstance(query_logits, Tensor)
-            else type(query_logits).__name__
-        )
+        is_tensor = isinstance(query_logits, Tensor)
+        got = f"shape {tuple(query_logits.shape)}" if is_tensor else type(query_logits).__name__
         raise ArgumentError(
-            f"a learner must return query logits, `tasks x queries x way`, here {shape}; got "
-            f"{came}."
+            f"a learner must return query logits, `tasks x queries x way`, here {shape}; got {got}."
         )

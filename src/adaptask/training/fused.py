@@ -1,4 +1,4 @@
-"""What a step writes down, by one kernel, in Triton: metrics, classes drawn, a loss gone wrong."""
+"""What a step measures, by one kernel in Triton: metrics, and a loss that is not finite."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _note(
     ways: constexpr,
     rows: constexpr,
 ) -> None:
-    """Add one part of a step to the sums; keep the first one whose loss is no number."""
+    """Add one part of a step to the sums; keep the first one whose loss is not finite."""
     way = tl.arange(0, ways)
     n_right = 0
     first_bad = n_rows
@@ -74,8 +74,8 @@ def note_part(
         class_ids: `tasks x way`.
         number: Of the step, int64.
         sums: Of loss, accuracy and parts, `3` float64; added to.
-        bad_step: The first step whose loss was no number, int64; below 0 while there is none.
-        bad_class_ids: The classes of its first task whose logits are none, `way` int64.
+        bad_step: The first step whose loss was not finite, int64; below 0 while there is none.
+        bad_class_ids: The classes of its first task whose logits are not finite, `way` int64.
     """
     n_tasks, n_queries, n_way = query_logits.shape
     ways = triton.next_power_of_2(n_way)

@@ -16,7 +16,7 @@ from adaptask.training.step import TrainingStep
 
 ENGINES = ("auto", "graph", "eager")
 
-# Steps before the capture: libraries choose their kernels, optimisers make their moments.
+# Steps before the capture: libraries choose their kernels, optimizers make their moments.
 _WARM_UP = 3
 
 # Replays by which the host may be ahead of the device: enough to keep it busy while the host writes
@@ -217,7 +217,7 @@ def _generators(step: TrainingStep) -> list[torch.Generator]:
 
 
 def make_capturable(optimizer: optim.Optimizer) -> None:
-    """Let an optimiser read its learning rate from the device, so that a graph sees it change."""
+    """Let an optimizer read its learning rate from the device, so that a graph sees it change."""
     for group in optimizer.param_groups:
         if "capturable" in group:
             group["capturable"] = True
@@ -241,7 +241,7 @@ def set_learning_rate(optimizer: optim.Optimizer, factor: float) -> None:
 
 
 def plain_state(optimizer: optim.Optimizer) -> dict[str, Any]:
-    """Return the state of an optimiser as it would be without a graph."""
+    """Return the state of an optimizer as it would be without a graph."""
     state = optimizer.state_dict()
     for group in state["param_groups"]:
         group["lr"] = group.pop("host_lr", None) or float(group["lr"])

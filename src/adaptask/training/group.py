@@ -1,19 +1,39 @@
-"""What a run asks of the processes that compute it together; for one process it does nothing."""
+"""The processes that make a run together, and the messages that they send each other.
+
+Every process draws all tasks from the same generators and learns from its share of them. A step
+sends two messages: the mean gradients, and the feedback for the sampler. Hence weights, potentials
+and generators have the same bits in all processes, and the run is the one that a single process
+would make, except for rounding.
+
+Gradients are averaged in one message after the backward pass, not by `DistributedDataParallel`.
+It hooks into a module's `forward`, and misses a `training_step` and gradients that are computed by
+hand, such as those of MAML and Reptile.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import io
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 
-from adaptask.interfaces import Episodes, TaskSampler
+from adaptask.errors import AdaptaskError, ArgumentError, TrainingError
+from adaptask.interfaces import Episodes, TaskSampler, take_tasks
+from adaptask.samplers import Sampler
+from adaptask.samplers.feedback import mean_queries
 from adaptask.training.metrics import DivergenceWatch
 
 T = TypeVar("T")
+
+# The name since torch 2.13, and the one before.
+_all_gather = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
+# On a GPU the host runs ahead of the device, and should not wait for the others at every step.
+STEPS_BETWEEN_LOOKS = {"cpu": 1, "cuda": 16}
 
 
 class TaskSource(Protocol):
@@ -26,21 +46,45 @@ class TaskSource(Protocol):
         ...
 
 
+class ProcessLostError(AdaptaskError):
+    """Another process of the run is gone: a message from it did not arrive."""
+
+
 class Group:
-    """A run of one process. `distributed.DistributedGroup` is the one for several.
+    """The processes of a run; by default this one alone, which sends nothing.
 
     All processes of a group call the same methods in the same order, since each call waits for the
     other processes.
+
+    Args:
+        rank: Index of this process.
+        size: Number of processes.
+        local_rank: Index of this process on its machine.
+        local_size: Number of processes on its machine.
+        is_connected: Whether messages are sent, by torch.distributed's default process group.
     """
 
-    rank: int = 0
-    """Index of this process."""
-    size: int = 1
-    """Number of processes."""
-    captures: bool = True
-    """Whether the messages of a step can be part of a device graph."""
     is_restart: bool = False
     """Whether torchrun has started the processes again after one of them failed."""
+
+    def __init__(
+        self,
+        rank: int = 0,
+        size: int = 1,
+        *,
+        local_rank: int = 0,
+        local_size: int = 1,
+        is_connected: bool = False,
+    ) -> None:
+        self.rank, self.size = rank, size
+        self.local_rank, self.local_size = local_rank, local_size
+        self.is_connected = is_connected
+        self.captures = not is_connected
+        """Whether the messages of a step can be part of a device graph."""
+        self._steps_between_looks = 1
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Group:
+        return self  # normalization layers hold it, and learners are copied
 
     @property
     def is_first(self) -> bool:
@@ -48,15 +92,37 @@ class Group:
         return self.rank == 0
 
     def own_device(self, name: str) -> str:
-        """Return the device that this process uses, given what the user asked for.
+        """Return the device of this process: on each machine, each process has its own GPU.
 
         Raises:
-            ArgumentError: If there are too few devices for all processes.
+            ArgumentError: If there are fewer GPUs than processes, or one was named.
         """
-        return name
+        if not self.is_connected:
+            return name
+        kind, _, index = name.partition(":")
+        n_devices = torch.cuda.device_count()
+        if kind == "cpu" or (kind == "auto" and not n_devices):
+            return "cpu"
+        if index:
+            raise ArgumentError(
+                f"each of several processes takes a GPU of its own; give the kind alone, cuda, "
+                f"instead of {name!r}."
+            )
+        if self.local_size > n_devices:
+            raise ArgumentError(
+                f"{self.local_size} processes were started on a machine with {n_devices} GPUs; "
+                f"each needs one of its own. Give torchrun --nproc-per-node {max(1, n_devices)}, "
+                "or adaptask --device cpu."
+            )
+        return f"cuda:{self.local_rank}"
 
     def settle_on(self, device: torch.device) -> None:
         """Set the device on which this process computes."""
+        if self.is_connected:
+            self.captures = device.type == "cuda"
+            self._steps_between_looks = STEPS_BETWEEN_LOOKS.get(device.type, 1)
+            if device.type == "cuda":
+                torch.cuda.set_device(device)
 
     def draw(self, source: TaskSource, class_ids: Tensor, *, n_shot: int, n_query: int) -> Episodes:
         """Return this process's share of the episodes that one process would draw.
@@ -67,7 +133,15 @@ class Group:
             n_shot: Support images per class.
             n_query: Query images per class.
         """
-        return source.draw(class_ids, n_shot=n_shot, n_query=n_query)
+        if self.size == 1:
+            return source.draw(class_ids, n_shot=n_shot, n_query=n_query)
+        n_own = len(class_ids) // self.size
+        start, stop = self.rank * n_own, (self.rank + 1) * n_own
+        draw_share = getattr(source, "draw_share", None)
+        if draw_share is None:
+            return take_tasks(source.draw(class_ids, n_shot=n_shot, n_query=n_query), start, stop)
+        share: Episodes = draw_share(class_ids, start, stop, n_shot=n_shot, n_query=n_query)
+        return share
 
     def exchange(
         self,
@@ -80,7 +154,9 @@ class Group:
     ) -> tuple[Tensor, Tensor]:
         """Return the sampler's feedback: the outcome of the tasks of all processes.
 
-        A loss that is not finite in any process is reported to all of them.
+        A loss that is not finite in any process is reported to all of them. A `Sampler` needs
+        K x K numbers per task. Other samplers, which may use every query, get all probabilities
+        and labels.
 
         Args:
             sampler: The sampler that gets the feedback.
@@ -92,30 +168,95 @@ class Group:
         Returns:
             Probabilities and labels of all tasks, in the order in which they were drawn.
         """
-        return probabilities, labels
+        if not self.is_connected:
+            return probabilities, labels
+        is_condensed = isinstance(sampler, Sampler)
+        if is_condensed:
+            probabilities, labels = mean_queries(probabilities, labels)
+        sent = [divergence.step, divergence.class_ids, probabilities]
+        steps, class_ids, *outcome = self._gather_flat(sent if is_condensed else [*sent, labels])
+        divergence.take(steps.long(), class_ids.long())
+        in_order = [_in_order(received, n_parts) for received in outcome]
+        return in_order[0], labels if is_condensed else in_order[1].to(labels.dtype)
+
+    def _gather_flat(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Return small tensors of all processes, each `processes x` its shape, by one message."""
+        own = torch.cat([tensor.flatten().to(torch.float32) for tensor in tensors])
+        everything = own.new_empty(self.size * len(own))
+        with _messages():
+            _all_gather(everything, own)
+        parts = torch.split(everything.view(self.size, -1), [t.numel() for t in tensors], dim=1)
+        return [
+            part.reshape(self.size, *tensor.shape)
+            for part, tensor in zip(parts, tensors, strict=True)
+        ]
 
     def average_gradients(self, parameters: Iterable[Tensor]) -> None:
         """Replace gradients by their means over the processes, in one message."""
+        self.average([p.grad for p in parameters if p.grad is not None], dtype=None)
 
-    def average(self, tensors: Iterable[Tensor]) -> None:
-        """Replace floating-point tensors by their means over the processes."""
+    @torch.no_grad()
+    def average(self, tensors: list[Tensor], dtype: torch.dtype | None = torch.float64) -> None:
+        """Replace tensors by their means; in float64 those of equal float32 are exact."""
+        if not self.is_connected or not tensors:
+            return
+        flat = torch.cat([tensor.flatten().to(dtype or tensor.dtype) for tensor in tensors])
+        means = torch.split(self.sum(flat) / self.size, [tensor.numel() for tensor in tensors])
+        shaped = [mean.view_as(tensor) for mean, tensor in zip(means, tensors, strict=True)]
+        torch._foreach_copy_(tensors, shaped)
 
     def sum(self, tensor: Tensor) -> Tensor:
         """Return the sum of a tensor over the processes, the same bits in all of them."""
-        return tensor
+        if not self.is_connected:
+            return tensor
+        total = tensor.clone()
+        with _messages():
+            distributed.all_reduce(total)
+        return total
 
     def gather(self, thing: T) -> list[T]:
         """Return the values of all processes, ordered by rank."""
-        return [thing]
+        if not self.is_connected:
+            return [thing]
+        things: list[Any] = [None] * self.size
+        with _messages():
+            distributed.all_gather_object(things, thing)
+        return things
 
     def from_first(self, thing: T) -> T:
-        """Return the value of the first process."""
-        return thing
+        """Return the value of the first process; in the others its tensors are on the CPU."""
+        if not self.is_connected:
+            return thing
+        content = io.BytesIO()
+        if self.is_first:
+            # Sent as it is, its tensors would arrive on the device of the first process.
+            torch.save(thing, content)
+        things = [content.getvalue()]
+        with _messages():
+            distributed.broadcast_object_list(things, src=0, device=torch.device("cpu"))
+        if self.is_first:
+            return thing
+        received: T = torch.load(io.BytesIO(things[0]), map_location="cpu", weights_only=False)
+        return received
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """If the body fails in one process, raise the same error in all of them."""
-        yield
+        """If the body fails in one process, raise an error in all of them."""
+        failure: Exception | None = None
+        try:
+            yield
+        except ProcessLostError:
+            raise
+        except Exception as error:  # whatever it is, the others wait to hear of it
+            failure = error
+        sent = failure
+        if failure is not None and not isinstance(failure, AdaptaskError):
+            sent = TrainingError(f"rank {self.rank} has failed: {failure!r}")
+        failures = [error for error in self.gather(sent) if error is not None]
+        if failure is not None:
+            raise failure
+        if failures:
+            raise failures[0]
 
     def agree_to_stop(
         self, received: signal.Signals | None, step: int, n_steps: int
@@ -127,7 +268,14 @@ class Group:
             step: Number of steps made so far.
             n_steps: Total number of steps. The processes always compare after the last one.
         """
-        return received
+        if not self.is_connected:
+            return received
+        if step % self._steps_between_looks and step < n_steps:
+            return None
+        agreed = torch.tensor(int(received or 0))
+        with _messages():
+            distributed.all_reduce(agreed, distributed.ReduceOp.MAX)
+        return signal.Signals(int(agreed)) if agreed else None
 
     def check_same(self, name: str, tensors: Iterable[Tensor]) -> None:
         """Check that tensors have the same bits in all processes.
@@ -135,7 +283,40 @@ class Group:
         Raises:
             TrainingError: If they differ; names them and a process.
         """
+        digest = hashlib.sha256()
+        for tensor in tensors:
+            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        digests = self.gather(digest.hexdigest())
+        for rank, other in enumerate(digests):
+            if other != digests[0]:
+                raise TrainingError(
+                    f"{name} of rank {rank} are no longer those of rank 0: the processes do not "
+                    "compute alike. Run them on processors of one kind, with one version of "
+                    "everything."
+                )
 
 
 ALONE = Group()
 """The group of a run of one process."""
+
+
+@contextmanager
+def _messages() -> Iterator[None]:
+    """Explain the error of torch.distributed when a message does not arrive."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise ProcessLostError(
+            "a process of this run is gone: killed, out of memory, or out of reach; torchrun says "
+            "which one. The run can go on from its last checkpoint: start it again with --resume, "
+            f"or let torchrun do so, with --max-restarts. (torch.distributed: {error})"
+        ) from error
+
+
+def _in_order(received: Tensor, n_parts: int) -> Tensor:
+    """Bring tasks, `processes x share x ...`, into the order in which they were drawn.
+
+    Every process has a share of every part of a step.
+    """
+    by_part = torch.unflatten(received, 1, (n_parts, -1)).transpose(0, 1)
+    return by_part.flatten(0, 2)

@@ -11,12 +11,14 @@ from typing import Any, Protocol
 from adaptask.atomic_file import replace_file
 from adaptask.errors import ArgumentError
 
+_MODULES = {"tensorboard": "torch.utils.tensorboard", "wandb": "wandb"}
+
 
 class Logger(Protocol):
-    """Takes the metrics of a run, besides the run's own file of them."""
+    """Receives the metrics of a run, in addition to the run's own file of them."""
 
     def log(self, step: int, split: str, metrics: Mapping[str, float]) -> None:
-        """Take in metrics after `step` steps; `split` is `train`, `val` or `test`."""
+        """Receive metrics after `step` steps; `split` is `train`, `val`, `sampler` or `test`."""
         ...
 
     def close(self) -> None:
@@ -25,19 +27,14 @@ class Logger(Protocol):
 
 
 class TensorBoardLogger:
-    """Writes event files for TensorBoard, into the folder `tensorboard` of a run.
+    """Writes event files for TensorBoard, into the folder `tensorboard` of a run's folder.
 
-    Args:
-        folder: The run's folder.
-        purge_step: For a resumed run, the first step that is logged anew; what was logged from
-            there on is hidden.
-
-    Raises:
-        ArgumentError: If TensorBoard is not installed.
+    A resumed run gives `purge_step`, the first step that it logs again: what was logged from there
+    on is hidden.
     """
 
     def __init__(self, folder: Path, purge_step: int | None = None) -> None:
-        module = _import("torch.utils.tensorboard", "tensorboard")
+        module = check_installed("tensorboard")
         self._writer = module.SummaryWriter(str(folder / "tensorboard"), purge_step=purge_step)
 
     def log(self, step: int, split: str, metrics: Mapping[str, float]) -> None:
@@ -56,21 +53,12 @@ class WandbLogger:
     The run's id is kept in its folder as `wandb-id.txt`, so that a resumed run goes on there too.
     Steps that it repeats, those between its checkpoint and its end, are there already and are not
     sent twice.
-
-    Args:
-        folder: The run's folder.
-        project: Name of the project there.
-        config: What to show as the run's settings.
-
-    Raises:
-        ArgumentError: If wandb is not installed.
-        TrainingError: If the id cannot be written.
     """
 
     def __init__(
         self, folder: Path, *, project: str = "adaptask", config: Mapping[str, Any] | None = None
     ) -> None:
-        module = _import("wandb", "wandb")
+        module = check_installed("wandb")
         path = folder / "wandb-id.txt"
         if not path.exists():
             replace_file(path, uuid.uuid4().hex[:16].encode())
@@ -94,20 +82,16 @@ class WandbLogger:
         self._run.finish()
 
 
-def check_installed(name: str) -> None:
-    """Check that a logger can be used: `tensorboard` or `wandb`.
+def check_installed(name: str) -> Any:
+    """Return the module of a logger, `tensorboard` or `wandb`.
 
     Raises:
         ArgumentError: If it is not installed.
     """
-    _import({"tensorboard": "torch.utils.tensorboard", "wandb": "wandb"}[name], name)
-
-
-def _import(module: str, package: str) -> Any:
     try:
-        return importlib.import_module(module)
+        return importlib.import_module(_MODULES[name])
     except ImportError as error:
         raise ArgumentError(
-            f"logging to {package} needs the package {package}, which cannot be imported "
-            f"({error}). Install it with: pip install {package}"
+            f"logging to {name} needs the package {name}, which cannot be imported ({error}). "
+            f"Install it with: pip install {name}"
         ) from error

@@ -12,11 +12,9 @@ from adaptask.training.group import ALONE, Group
 
 
 def choose_device(name: str, group: Group = ALONE) -> torch.device:
-    """Return the device of that name; `auto` is a GPU where there is one.
+    """Return the device of that name, such as `cuda:1`; `auto` is a GPU if there is one.
 
-    Args:
-        name: Of a kind, or with its index.
-        group: The processes of the run: each takes a GPU of its own.
+    Each process of a group gets its own GPU.
 
     Raises:
         ArgumentError: If there is no such device here, or too few for all processes.
@@ -37,15 +35,10 @@ def choose_device(name: str, group: Group = ALONE) -> torch.device:
 
 
 def set_up_process(*, threads: int | None = None, deterministic: bool = False) -> None:
-    """Set what holds for the whole process.
-
-    Args:
-        threads: CPU threads; None leaves PyTorch's choice.
-        deterministic: Whether kernels that may give other results each time are refused or
-            replaced by slower ones.
+    """Set the number of CPU threads, and whether only deterministic kernels are used.
 
     Raises:
-        ArgumentError: If `threads` is no positive integer.
+        ArgumentError: If `threads` is not a positive integer.
     """
     if threads is not None:
         torch.set_num_threads(check_integer("threads", threads, low=1))
@@ -55,5 +48,5 @@ def set_up_process(*, threads: int | None = None, deterministic: bool = False) -
         torch.backends.cudnn.benchmark = False
         torch.use_deterministic_algorithms(True)
     else:
-        # Shapes of a run are fixed: what is tried out in the first steps pays in all others.
+        # The shapes of a run are fixed: what cuDNN tries out in the first steps pays in all others.
         torch.backends.cudnn.benchmark = True

@@ -1,4 +1,4 @@
-"""What a step tells: means that are read now and then, and a loss that is no number."""
+"""What a step measures: running means, and a loss that is not finite."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RunningMetrics:
         self.sums += torch.stack((loss, right, torch.ones_like(right)))
 
     def take(self) -> dict[str, float]:
-        """Return the means and start again; empty where nothing was added."""
+        """Return the means and start again; empty if nothing was added."""
         loss, right, count = self.sums.tolist()
         self.sums.zero_()
         return {"loss": loss / count, "accuracy": right / count} if count else {}
@@ -48,17 +48,11 @@ class RunningMetrics:
 
 
 class DivergenceWatch:
-    """Finds the first step whose loss is no number, without making a GPU wait.
+    """Finds the first step whose loss is not finite, without making a GPU wait.
 
     On the CPU `watch` raises at once, before anything was learned from the step. On other devices
     it keeps the step and the classes there, and `check` raises. With several processes `watch`
-    raises nowhere, but `take` does, on the CPU, and in all of them.
-
-    Args:
-        device: Where losses are.
-        n_way: Classes of a task.
-        class_names: For the message.
-        is_alone: Whether there is one process.
+    does not raise, but `take` does, on the CPU, and in all of them.
     """
 
     def __init__(
@@ -73,16 +67,16 @@ class DivergenceWatch:
         self._waits = self._raises and is_alone
         self._class_names = class_names
         self.step = torch.full((), -1, dtype=torch.int64, device=device)
-        """The first step whose loss was no number; -1 while all is well."""
+        """The first step whose loss was not finite; -1 while there is none."""
         self.class_ids = torch.zeros(n_way, dtype=torch.int64, device=device)
-        """The classes of its first task whose logits are none."""
+        """The classes of its first task whose logits are not finite."""
 
     @torch.no_grad()
     def watch(self, step: Tensor, outcome: Outcome, class_ids: Tensor) -> None:
-        """Look at one part of a step, whose number, counted from 0, is a scalar on the device.
+        """Check one part of a step, whose number, counted from 0, is a scalar on the device.
 
         Raises:
-            TrainingError: On the CPU, if the loss is no finite number.
+            TrainingError: On the CPU, if the loss is not finite.
         """
         fine = outcome.loss.isfinite()
         if self._waits and bool(fine):
@@ -98,14 +92,10 @@ class DivergenceWatch:
             self.check()
 
     def take(self, steps: Tensor, class_ids: Tensor) -> None:
-        """Take over what the first process found that found anything.
-
-        Args:
-            steps: What `step` is in every process, `processes`.
-            class_ids: What `class_ids` are there, `processes x way`.
+        """Combine what all processes found: `steps` is `processes`, ids are `processes x way`.
 
         Raises:
-            TrainingError: On the CPU, if any did.
+            TrainingError: On the CPU, if any process has found a loss that is not finite.
         """
         first = (steps >= 0).to(torch.uint8).argmax(keepdim=True)  # 0 where none did
         self.step.copy_(steps.index_select(0, first).squeeze(0))
@@ -121,7 +111,7 @@ class DivergenceWatch:
         """Raise what was found, and start again.
 
         Raises:
-            TrainingError: If a loss was no finite number; says at which step, for which classes.
+            TrainingError: If a loss was not finite; names the step and the classes.
         """
         step = int(self.step)
         if step < 0:
@@ -130,7 +120,7 @@ class DivergenceWatch:
         ids = self.class_ids.tolist()
         names = ids if self._class_names is None else [self._class_names[i] for i in ids]
         raise TrainingError(
-            f"the loss of step {step + 1} is no finite number; its task has the classes "
-            f"{', '.join(map(str, names))}. Start anew with a lower learning rate, a clipped "
+            f"the loss of step {step + 1} is not finite; its task has the classes "
+            f"{', '.join(map(str, names))}. Start again with a lower learning rate, a clipped "
             "gradient or, instead of bfloat16, float32."
         )

@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from adaptask.errors import StateError
 from adaptask.randomness import derive_seed
 
 
 def seed_process(seed: int) -> None:
-    """Start Python's, NumPy's and PyTorch's global generators anew from one seed."""
+    """Seed Python's, NumPy's and PyTorch's global generators from one seed."""
     random.seed(derive_seed(seed, "python"))
     np.random.seed(derive_seed(seed, "numpy") % 2**32)
     torch.manual_seed(derive_seed(seed, "torch"))
@@ -26,10 +25,9 @@ def random_state() -> dict[str, Any]:
 
     The package draws nothing from the first two; learners of others may.
     """
-    version, numbers, gauss = random.getstate()
     keys = np.random.get_state(legacy=False)
     return {
-        "python": (version, numbers, gauss),
+        "python": random.getstate(),
         "numpy": {
             "key": torch.from_numpy(keys["state"]["key"].astype(np.int64)),
             "position": int(keys["state"]["pos"]),
@@ -42,45 +40,7 @@ def random_state() -> dict[str, Any]:
 
 
 def set_random_state(state: Mapping[str, Any]) -> None:
-    """Go on from where `random_state` was taken.
-
-    On another number of GPUs only as many of their states are set as there are.
-
-    Raises:
-        StateError: If the state is damaged; nothing is then changed.
-    """
-    before = random_state()
-    try:
-        _set(state)
-    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
-        _set(before)
-        raise StateError(
-            f"the random state is damaged: {error}. Load another checkpoint."
-        ) from error
-
-
-def set_random_state_of(rank: int, first: Mapping[str, Any], others: Sequence[Any]) -> None:
-    """Go on from the states that were taken in several processes, or in fewer.
-
-    Args:
-        rank: Which process this is.
-        first: The state of the first one.
-        others: Those of the second, third, ...; where that of this process is missing, it starts
-            from one that follows from `first`, and differs from that of the others.
-
-    Raises:
-        StateError: If a state is damaged.
-    """
-    if rank == 0:
-        set_random_state(first)
-    elif rank <= len(others):
-        set_random_state(others[rank - 1])
-    else:
-        digest = hashlib.sha256(bytes(first["torch"].numpy())).digest()
-        seed_process(derive_seed(int.from_bytes(digest[:7], "big"), f"rank {rank}"))
-
-
-def _set(state: Mapping[str, Any]) -> None:
+    """Go on from where `random_state` was taken; extra GPUs keep the state that they have."""
     version, numbers, gauss = state["python"]
     random.setstate((version, tuple(numbers), gauss))
     keys = state["numpy"]
@@ -90,3 +50,21 @@ def _set(state: Mapping[str, Any]) -> None:
     if torch.cuda.is_available():
         for index, found in enumerate(state["cuda"][: torch.cuda.device_count()]):
             torch.cuda.set_rng_state(found, index)
+
+
+def set_random_state_of(rank: int, first: Mapping[str, Any], others: Sequence[Any]) -> None:
+    """Go on from the states that were taken in several processes, or in fewer.
+
+    Args:
+        rank: Index of this process.
+        first: The state of the first process.
+        others: The states of the second, third, ...; where that of this process is missing, it
+            starts from one that follows from `first`, and differs from that of the others.
+    """
+    if rank == 0:
+        set_random_state(first)
+    elif rank <= len(others):
+        set_random_state(others[rank - 1])
+    else:
+        digest = hashlib.sha256(bytes(first["torch"].numpy())).digest()
+        seed_process(derive_seed(int.from_bytes(digest[:7], "big"), f"rank {rank}"))

@@ -1,4 +1,4 @@
-"""What a run writes down as it goes: metrics, its environment, snapshots of the potentials."""
+"""What a run records as it goes: metrics, its environment, snapshots of the potentials."""
 
 from __future__ import annotations
 
@@ -21,13 +21,12 @@ from torch import Tensor
 
 from adaptask import __version__
 from adaptask.atomic_file import not_written, replace_file
-from adaptask.errors import ArgumentError
 from adaptask.interfaces import TaskSampler
 from adaptask.parsing import parse_json
 from adaptask.samplers import Sampler, kl_from_uniform
 
 DISTRIBUTION_BUFFERS = ("log_potentials", "log_weights")
-"""Where a sampler keeps what its distribution follows from; the first that it has is saved."""
+"""Tensors of a sampler from which its distribution follows; the first that it has is saved."""
 
 _GIT_SECONDS = 5.0
 # Tasks from which the divergence of a sampler is estimated where it cannot be summed: by number
@@ -36,16 +35,11 @@ _MANY_WAYS, _DRAWS, _FEW_DRAWS = 9, 1000, 100
 
 
 class MetricsLog:
-    """A file of JSON lines, `{"step": 100, "split": "train", "loss": 1.2, ...}`, one a record.
+    """A file of JSON lines, `{"step": 100, "split": "train", "loss": 1.2, ...}`, one per record.
 
     Every line is handed to the system whole before `log` returns, so that a killed process loses
     none. A line that was torn nevertheless, as by a power failure, is cut off at the next opening.
-
-    Args:
-        path: The file; it is made with the first record.
-
-    Raises:
-        TrainingError: If it is there and cannot be written.
+    Methods raise a `TrainingError` if the file cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -58,16 +52,10 @@ class MetricsLog:
         return self.path.stat().st_size if self.path.exists() else 0
 
     def log(self, step: int, split: str, metrics: Mapping[str, float]) -> None:
-        """Append a record; what is not finite is written as null.
-
-        Raises:
-            ArgumentError: If a metric is called `step` or `split`, or is no number.
-            TrainingError: If it cannot be written; the file is as it was.
-        """
-        if taken := metrics.keys() & {"step", "split"}:
-            raise ArgumentError(f"a metric cannot be called {' or '.join(sorted(taken))}.")
-        record = {"step": step, "split": split}
-        record |= {name: _number(name, value) for name, value in metrics.items()}
+        """Append a record, or leave the file as it was; what is not finite is written as null."""
+        record: dict[str, Any] = {"step": step, "split": split}
+        for name, value in metrics.items():
+            record[name] = float(value) if math.isfinite(value) else None
         line = json.dumps(record, allow_nan=False).encode() + b"\n"
         try:
             with self.path.open("ab", buffering=0) as file:
@@ -82,11 +70,7 @@ class MetricsLog:
             raise not_written(self.path, error) from error
 
     def truncate(self, size: int) -> int:
-        """Remove what was written after the file had that size.
-
-        Returns:
-            How many bytes the file falls short of it: 0, unless it was changed by others.
-        """
+        """Remove what was written after the file had that size; return how many bytes it lacks."""
         self._cut(min(size, self.size))
         return size - self.size
 
@@ -101,18 +85,8 @@ class MetricsLog:
             raise not_written(self.path, error) from error
 
 
-def _number(name: str, value: object) -> float | None:
-    if isinstance(value, int):
-        return value
-    try:
-        number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        raise ArgumentError(f"the metric {name!r} must be a number; got {value!r}.") from None
-    return number if math.isfinite(number) else None
-
-
 def environment() -> dict[str, Any]:
-    """Return what a run is made in: versions, devices, revision of the code; never fails.
+    """Return the environment of a run: versions, devices, revision of the code; never fails.
 
     `git` is the revision of the project that the working directory belongs to, if any, and
     whether tracked files differ from it; `adaptask_git` the same of this package, where it runs
@@ -161,19 +135,9 @@ def _git_revision(folder: Path) -> dict[str, Any]:
 
 
 def record_environment(
-    path: Path,
-    *,
-    step: int = 0,
-    device: str | None = None,
-    n_processes: int = 1,
+    path: Path, *, step: int = 0, device: str | None = None, n_processes: int = 1
 ) -> None:
-    """Write down the environment from a step on, after those that the file has already.
-
-    The file is a list; an environment equal to the last one is not repeated.
-
-    Raises:
-        TrainingError: If it cannot be written.
-    """
+    """Append the environment from a step on to a JSON list, unless it equals the last one."""
     known: list[dict[str, Any]] = []
     with suppress(OSError, ValueError, TypeError):
         content = parse_json(path.read_text(encoding="utf-8"))
@@ -188,11 +152,7 @@ def record_environment(
 
 
 class Snapshots:
-    """A folder of small arrays that show how a sampler has developed, one file a snapshot.
-
-    Args:
-        folder: Where they are; it is made with the first one.
-    """
+    """A folder of small arrays that show how a sampler has developed, one file per snapshot."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -202,7 +162,7 @@ class Snapshots:
 
         Args:
             step: After how many steps.
-            sampler: One that learns has one of `DISTRIBUTION_BUFFERS`.
+            sampler: A sampler that learns has one of `DISTRIBUTION_BUFFERS`.
             class_counts: How often each class was drawn, `classes`.
 
         Raises:
@@ -227,7 +187,7 @@ class Snapshots:
         replace_file(path, content.getbuffer())
 
     def discard_after(self, step: int) -> None:
-        """Remove the snapshots of later steps, which a resumed run takes anew."""
+        """Remove the snapshots of later steps, which a resumed run takes again."""
         for path in self.folder.glob("step-*.npz"):
             match = re.fullmatch(r"step-(\d+)\.npz", path.name)
             if match and int(match[1]) > step:

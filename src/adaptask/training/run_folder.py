@@ -2,9 +2,9 @@
 
 config.toml         everything that decides the run
 environment.json    versions, device, revision
-metrics.jsonl       one line a record
+metrics.jsonl       one line per record
 snapshots/          the sampler's potentials, and how often each class was drawn, now and then
-last.pt             where to go on; previous.pt is the one before
+last.pt             the checkpoint to go on from; previous.pt is the one before
 best.pt             the best weights by validation
 """
 
@@ -34,7 +34,11 @@ from adaptask.training.checkpoints import (
 )
 from adaptask.training.records import MetricsLog, Snapshots, record_environment
 
-Report = Callable[[str], None]
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 LOCK = "lock"
 
 
@@ -90,10 +94,10 @@ class RunFolder:
         return next((path for path in found if path.exists()), None)
 
     def locked(self) -> AbstractContextManager[None]:
-        """Keep other processes from training in this folder for the while; make it if need be.
+        """Keep other processes from training in this folder, which is made if need be.
 
         Raises:
-            TrainingError: If one does, or the folder cannot be made.
+            TrainingError: If another one trains there, or the folder cannot be made.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -102,20 +106,18 @@ class RunFolder:
         return self._lock.held()
 
     def check_is_free(self) -> None:
-        """Raise if the folder is taken; what a kill left that had not yet begun does not count.
+        """Check that a run can begin here; a lock and unfinished files of a killed one may stay.
 
         Raises:
-            ArgumentError: If it exists and is no empty folder, or there can be no such folder.
+            ArgumentError: If the path exists and is not an empty folder, or cannot be a folder.
         """
         try:
-            if not self.path.exists():
-                return
-            files = list(self.path.iterdir()) if self.path.is_dir() else [self.path]
+            files = list(self.path.iterdir()) if self.path.exists() else []
         except OSError as error:
             raise ArgumentError(f"{self.path} cannot be used as a folder: {error}.") from error
         if all(file.name == LOCK or file.suffix == ".tmp" for file in files):
             return
-        if self.config.exists() or self.last_checkpoint():
+        if self.has_begun:
             resume = f"adaptask train --resume {self.path}"
             how = resume if self.config.exists() else "trainer.resume()"
             raise ArgumentError(
@@ -134,11 +136,7 @@ class RunFolder:
         self._open(device, step=0)
 
     def rewind(self, device: torch.device, *, step: int, metrics_size: int) -> int:
-        """Drop what was recorded after a step, and go on from there.
-
-        Returns:
-            How many bytes of records are missing: 0, unless somebody removed some.
-        """
+        """Drop what was recorded after a step; return how many bytes of records are missing."""
         missing = self.metrics.truncate(metrics_size)
         self.snapshots.discard_after(step)
         self._open(device, step=step)
@@ -164,11 +162,8 @@ class RunFolder:
         saved = {"trainer": state, "metrics_size": self.metrics.size, "config": self.config_text}
         save_latest(self.path, saved)
 
-    def load(self, report: Report) -> SavedRun | None:
-        """Return the last checkpoint that is whole; None where none was written yet.
-
-        Args:
-            report: Told of damage.
+    def load(self, report: Callable[[str], None]) -> SavedRun | None:
+        """Return the last checkpoint that is whole, or None; `report` is told of damage.
 
         Raises:
             StateError: If there are checkpoints, but none is whole.
@@ -183,7 +178,7 @@ class RunFolder:
             and type(trainer["step"]) is type(size) is int
             and isinstance(text, str | None)
         ):
-            raise StateError(f"{path} is no checkpoint of a training run.")
+            raise StateError(f"{path} is not a checkpoint of a training run.")
         return SavedRun(trainer, max(0, size), text)
 
     def save_best(self, checkpoints: Iterable[Checkpoint]) -> None:
@@ -199,7 +194,7 @@ class RunFolder:
             (self.path / BEST).unlink(missing_ok=True)
 
     def load_best(self) -> list[Checkpoint]:
-        """Return the best weights, best first; empty where none were written.
+        """Return the best weights, best first; empty if none were written.
 
         Raises:
             StateError: If the file is damaged.
@@ -216,29 +211,21 @@ class RunFolder:
 class FolderLock:
     """A lock on a file, held by the operating system: a dead process leaves none behind.
 
-    Where the system has no such locks, as on Windows, it does nothing.
-
-    Args:
-        path: The file; it is made where there is none, and stays.
+    The file is made if need be, and stays. On Windows, which has no such locks, it does nothing.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._depth = 0
+        self._is_held = False
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the lock for the while; within itself it is free.
+        """Hold the lock while the body runs; it may be held again inside.
 
         Raises:
             TrainingError: If another process holds it, or the file cannot be made.
         """
-        try:
-            import fcntl
-        except ImportError:
-            yield
-            return
-        if self._depth:
+        if fcntl is None or self._is_held:
             yield
             return
         try:
@@ -252,8 +239,8 @@ class FolderLock:
                 raise TrainingError(
                     f"another process is training in {self.path.parent}; let it end, or stop it."
                 ) from None
-            self._depth += 1
+            self._is_held = True
             try:
                 yield
             finally:
-                self._depth -= 1
+                self._is_held = False

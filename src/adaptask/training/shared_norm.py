@@ -6,8 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
-from torch.nn.functional import batch_norm
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from adaptask.training.group import Group
@@ -18,7 +16,6 @@ class SharedBatchNorm(_BatchNorm):
 
     All processes have the same number of images. The forward and the backward pass send a message
     each, of two numbers per channel. `torch.nn.SyncBatchNorm` does the same, but only on GPUs.
-    Gradients of gradients are not supported.
 
     Args:
         layer: The layer to replace; its parameters and statistics are shared with it.
@@ -37,80 +34,54 @@ class SharedBatchNorm(_BatchNorm):
         """Normalize maps, `images x channels x ...`."""
         if not self.training:
             return super().forward(maps)
-        normalized, mean, variance = _Normalize.apply(  # type: ignore[no-untyped-call]
-            maps, self.weight, self.bias, self.eps, self.group
-        )
-        self._remember(mean, variance, self.group.size * maps.numel() // maps.shape[1])
-        result: Tensor = normalized
-        return result
+        wide = maps.to(torch.promote_types(maps.dtype, torch.float32))
+        axes = [axis for axis in range(maps.ndim) if axis != 1]
+        variance, mean = torch.var_mean(wide, axes, correction=0, keepdim=True)
+        # In float64 the difference of squares loses nothing that matters.
+        variance, mean = variance.double(), mean.double()
+        own = torch.stack((mean, variance + mean.square()))
+        total: Tensor = _Sum.apply(own, self.group)  # type: ignore[no-untyped-call]
+        mean, square = total / self.group.size
+        variance = square - mean.square()
+        self._remember(mean.flatten(), variance.flatten(), self.group.size * maps[:, 0].numel())
+        scale = torch.rsqrt(variance + self.eps).to(wide.dtype)
+        if self.affine:
+            scale = scale * self.weight.view_as(scale)
+        normalized: Tensor = (wide - mean.to(wide.dtype)) * scale
+        if self.affine:
+            normalized = normalized + self.bias.view_as(scale)
+        return normalized.to(maps.dtype)
 
     @torch.no_grad()
     def _remember(self, mean: Tensor, variance: Tensor, n_values: int) -> None:
+        """Update the running statistics."""
         assert self.running_mean is not None
         assert self.running_var is not None
         assert self.num_batches_tracked is not None
         self.num_batches_tracked += 1
+        dtype = self.running_mean.dtype
         share: Tensor | float | None = self.momentum
         if share is None:
-            share = 1 / self.num_batches_tracked.to(mean.dtype)  # torch 2.6 does not cast it
-        self.running_mean.lerp_(mean, share)
-        self.running_var.lerp_(variance * (n_values / max(n_values - 1, 1)), share)
+            share = 1 / self.num_batches_tracked.to(dtype)  # torch 2.6 does not cast it
+        unbiased = variance * (n_values / max(n_values - 1, 1))
+        self.running_mean.lerp_(mean.to(dtype), share)
+        self.running_var.lerp_(unbiased.to(dtype), share)
 
     def _check_input_dim(self, input: Tensor) -> None:  # noqa: A002, torch's name for it
         del input
 
 
-class _Normalize(torch.autograd.Function):
+class _Sum(torch.autograd.Function):
+    """The sum over the processes; its gradient is the sum of their gradients."""
+
     @staticmethod
-    def forward(
-        ctx: Any, maps: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, group: Group
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        own_mean, own_variance = _moments(maps)
-        # In float64 the difference of squares below loses nothing that matters.
-        own_mean, own_variance = own_mean.double(), own_variance.double()
-        own = torch.stack((own_mean, own_variance + own_mean.square()))
-        mean, square = group.sum(own) / group.size
-        variance = square - mean.square()
-        mean, variance = mean.to(_wide(maps)), variance.to(_wide(maps))
-        ctx.save_for_backward(maps, weight, mean, torch.rsqrt(variance + eps))
+    def forward(ctx: Any, own: Tensor, group: Group) -> Tensor:
         ctx.group = group
-        ctx.mark_non_differentiable(mean, variance)
-        normalized = batch_norm(maps, mean, variance, weight, bias, training=False, eps=eps)
-        return normalized, mean, variance
+        return group.sum(own)
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, outer: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        maps, weight, mean, scale = ctx.saved_tensors
-        axes = [axis for axis in range(maps.ndim) if axis != 1]
-
-        def wide(channels: Tensor) -> Tensor:
-            return channels.view(-1, *(1 for _ in axes[1:]))
-
-        normal = (maps - wide(mean)) * wide(scale)
-        own = torch.stack((outer.sum(axes, dtype=scale.dtype), (outer * normal).sum(axes)))
-        n_values = ctx.group.size * maps.numel() // maps.shape[1]
-        level, slope = ctx.group.sum(own.double()).to(scale.dtype) / n_values
-        factor = scale if weight is None else scale * weight
-        onto_maps = (outer - wide(level) - normal * wide(slope)) * wide(factor)
-        onto_affine = (None, None) if weight is None else (own[1], own[0])
-        return onto_maps.to(maps.dtype), *onto_affine, None, None
-
-
-def _wide(maps: Tensor) -> torch.dtype:
-    return torch.promote_types(maps.dtype, torch.float32)
-
-
-def _moments(maps: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and biased variance of every channel."""
-    maps = maps.to(_wide(maps))
-    if maps.device.type == "cpu":
-        # Much faster than var_mean on a CPU, for maps in the channels-last layout.
-        mean, variance = torch.batch_norm_update_stats(maps, None, None, 0.0)
-        return mean, variance
-    axes = [axis for axis in range(maps.ndim) if axis != 1]
-    variance, mean = torch.var_mean(maps, axes, correction=0)
-    return mean, variance
+    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, None]:
+        return ctx.group.sum(outer), None
 
 
 def share_statistics(module: nn.Module, group: Group) -> None:

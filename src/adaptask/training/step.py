@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable
 from math import inf
 from typing import Any
 
@@ -17,7 +16,7 @@ from adaptask.arguments import check_choice, check_flag, check_integer, check_nu
 from adaptask.errors import ArgumentError
 from adaptask.interfaces import EpisodeLearner, Episodes, Outcome, TaskSampler
 from adaptask.kernels import find_kernels
-from adaptask.training.evaluation import PRECISIONS, check_logits
+from adaptask.training.evaluation import PRECISIONS, autocast, check_logits
 from adaptask.training.group import ALONE, Group, TaskSource
 from adaptask.training.metrics import DivergenceWatch, RunningMetrics
 
@@ -30,12 +29,8 @@ _MOST_VARIANTS = 64
 class Compiled:
     """A function of learner and episodes, compiled when it is first called.
 
-    Learners of the same kind share what was compiled: their weights are arguments. Where it cannot
-    be compiled, for want of a compiler perhaps, it is called as it is.
-
-    Args:
-        outcomes: The function, of a module, so that all runs name the same one.
-        report: Told why it is not compiled.
+    Learners of the same kind share what was compiled: their weights are arguments. If it cannot be
+    compiled, for lack of a compiler perhaps, `report` is told why, and it is called as it is.
     """
 
     def __init__(self, outcomes: Outcomes, report: Callable[[str], None]) -> None:
@@ -66,30 +61,17 @@ def _compiled(outcomes: Outcomes) -> Outcomes:
     # request 181925).
     if hasattr(settings, "use_recursive_dict_tags_for_guards"):
         settings.use_recursive_dict_tags_for_guards = False
-    # It remarks on what it could do better, which nobody who trains can act on.
+    # It warns of what it could do better, which nobody who trains can act on.
     warnings.filterwarnings("ignore", category=UserWarning, module=r"torch\._(dynamo|inductor)")
-    # Shapes of a run are fixed: each gets kernels of its own.
+    # The shapes of a run are fixed: each gets its own kernels.
     return torch.compile(outcomes, dynamic=False)
 
 
 class TrainingStep:
     """Trains a learner on the tasks that a sampler chooses; nothing in it waits for a GPU.
 
-    Args:
-        learner: Maps episodes to query logits.
-        sampler: Chooses the classes.
-        source: Chooses the images.
-        optimizer: Of the learner's parameters.
-        n_shot: Support images a class.
-        n_query: Query images a class.
-        n_tasks: Tasks a step, of all processes together.
-        accumulate: In how many equal parts the tasks go through the learner; the gradient is that
-            of the mean over all of them, and the sampler is told once.
-        clip_norm: Largest norm of the gradient; None does not clip.
-        precision: `float32`, or `bfloat16` for what autocast runs in it.
-        compiled: Whether `torch.compile` is let loose on forward pass and loss.
-        report: Told if they cannot be compiled.
-        group: The processes that make the step together, each with its share of the tasks.
+    Arguments are those of `Trainer`. With `accumulate`, the gradient is that of the mean over all
+    tasks, and the sampler is updated once. `report` is told if the step cannot be compiled.
 
     Raises:
         ArgumentError: If an argument cannot be used.
@@ -132,28 +114,31 @@ class TrainingStep:
             raise ArgumentError("clip_norm must be above 0, or nothing is learned; got 0.")
         self.precision = check_choice("precision", precision, PRECISIONS)
         self.metrics = RunningMetrics(source.device)
+        class_names = getattr(getattr(source, "image_set", None), "class_names", None)
         self.divergence = DivergenceWatch(
-            source.device, sampler.n_way, _class_names(source), is_alone=group.size == 1
+            source.device, sampler.n_way, class_names, is_alone=group.size == 1
         )
         self._kernels = find_kernels("adaptask.training.fused", source.device)
         self._number = torch.zeros((), dtype=torch.int64, device=source.device)
         self._next: int | None = None
-        self.class_counts = _no_counts(sampler, source.device)
-        """How often each class was drawn, `classes`; None of a sampler that does not tell how many
-        there are."""
+        n_classes: int | None = getattr(sampler, "n_classes", None)
+        self.class_counts: Tensor | None = None
+        """How often each class was drawn, `classes`; None if the sampler has no `n_classes`."""
+        if n_classes is not None:
+            self.class_counts = torch.zeros(n_classes, dtype=torch.int64, device=source.device)
 
     def __call__(self, step: int) -> None:
         """Train on new tasks, as step number `step`, counted from 0.
 
         Raises:
-            TrainingError: On the CPU, if the loss is no finite number; the weights and the sampler
-                are then as they were.
+            TrainingError: On the CPU, if the loss is not finite; the weights and the sampler are
+                then as they were.
         """
         self.set_number(step)
         self.run()
 
     def set_number(self, step: int) -> None:
-        """Say which step comes next; on the device it counts by itself."""
+        """Set the number of the next step; on the device it is then counted up by `run`."""
         if self._next != step:
             self._number.fill_(step)
         self._next = step + 1
@@ -178,7 +163,7 @@ class TrainingStep:
         self._number += 1
 
     def _note(self, outcome: Outcome, episodes: Episodes) -> None:
-        """Count what came out, and look whether it is a number."""
+        """Add the outcome to the metrics, and check whether the loss is finite."""
         if self._kernels is None:
             self.divergence.watch(self._number, outcome, episodes.class_ids)
             self.metrics.add(outcome, episodes.query_labels)
@@ -205,7 +190,7 @@ class TrainingStep:
 
 
 def training_outcome(learner: EpisodeLearner, episodes: Episodes) -> Outcome:
-    """Return what the learner makes of the episodes; cross-entropy where it says nothing else."""
+    """Return loss and logits of the learner; cross-entropy if it has no `training_step`."""
     if hasattr(learner, "training_step"):
         outcome: Outcome = learner.training_step(episodes)
         check_logits(outcome.query_logits, episodes)
@@ -214,20 +199,3 @@ def training_outcome(learner: EpisodeLearner, episodes: Episodes) -> Outcome:
     check_logits(query_logits, episodes)
     loss = cross_entropy(query_logits.flatten(0, 1).float(), episodes.query_labels.flatten())
     return Outcome(loss=loss, query_logits=query_logits.detach())
-
-
-def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
-    """Return the context in which a forward pass runs."""
-    if precision == "float32":
-        return nullcontext()
-    return torch.autocast(device.type, dtype=torch.bfloat16)
-
-
-def _no_counts(sampler: TaskSampler, device: torch.device) -> Tensor | None:
-    n_classes = getattr(sampler, "n_classes", None)
-    return None if n_classes is None else torch.zeros(n_classes, dtype=torch.int64, device=device)
-
-
-def _class_names(source: TaskSource) -> Sequence[str] | None:
-    image_set = getattr(source, "image_set", None)
-    return getattr(image_set, "class_names", None)

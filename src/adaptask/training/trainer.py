@@ -31,11 +31,10 @@ from adaptask.training.graph import GraphEngine, plain_state, set_learning_rate
 from adaptask.training.group import ALONE, Group, TaskSource
 from adaptask.training.interruption import StopSignals, obey
 from adaptask.training.loggers import Logger
-from adaptask.training.optimisation import (
+from adaptask.training.optimizer import (
     Schedule,
     build_optimizer,
     constant,
-    lay_out_as_parameters,
     load_optimizer,
 )
 from adaptask.training.random_state import random_state, set_random_state_of
@@ -73,15 +72,15 @@ class Trainer:
         learner: Maps episodes to query logits; any module with the `forward` of `EpisodeLearner`.
         sampler: Chooses the classes of the tasks.
         source: Chooses their images.
-        n_shot: Support images a class.
-        n_query: Query images a class.
-        n_tasks: Tasks a step, of all processes together.
+        n_shot: Support images per class.
+        n_query: Query images per class.
+        n_tasks: Tasks per step, of all processes together.
         optimizer: Of the learner's parameters; Adam with learning rate 1e-3 where none is given.
-        schedule: Factor on the optimiser's learning rates as a function of step and steps.
+        schedule: Factor on the optimizer's learning rates as a function of step and steps.
         accumulate: In how many parts the tasks of a step go through the learner.
         clip_norm: Largest norm of the gradient; None does not clip.
         precision: `float32` or `bfloat16`.
-        compiled: Whether `torch.compile` is let loose on forward pass and loss.
+        compiled: Whether `torch.compile` is applied to forward pass and loss.
         engine: `eager`; `graph`, a whole step as one device graph; or `auto`, a graph where one
             can be captured.
         validation: Measures the learner now and then; the best weights are kept.
@@ -314,7 +313,6 @@ class Trainer:
     def _load(self, state: Mapping[str, Any]) -> None:
         self.learner.load_state_dict(state["learner"])
         load_optimizer(self.optimizer, state["optimizer"])
-        lay_out_as_parameters(self.optimizer)
         self._engine.reset()
         self.sampler.load_state_dict(state["sampler"])
         if hasattr(self.source, "load_state_dict"):
@@ -392,7 +390,7 @@ class Trainer:
             _, *self._random_of_others = self.group.gather(random_state())
 
     def _watched(self, act: Callable[[], None]) -> None:
-        """Do something that may find a loss that is no number, and say what is left then."""
+        """Do something that may find a loss that is not finite, and say what is left then."""
         try:
             act()
         except TrainingError as error:
@@ -436,13 +434,13 @@ class Trainer:
             logger.log(self.step, split, metrics)
 
     def _check_weights(self) -> None:
-        """Raise if what was learned is no longer numbers."""
+        """Raise if weights are not finite."""
         self._watched(self._train_step.divergence.check)
         state = [value for value in self.learner.state_dict().values() if isinstance(value, Tensor)]
         finite = [value.isfinite().all() for value in state if value.is_floating_point()]
         if finite and not bool(torch.stack(finite).all()):
             raise self._with_checkpoint(
-                f"some weights are no finite numbers after step {self.step}. Start anew with a "
+                f"some weights are not finite after step {self.step}. Start again with a "
                 "lower learning rate, a clipped gradient or, instead of bfloat16, float32."
             )
 

@@ -19,8 +19,7 @@ from adaptask.errors import AdaptaskError, DataError
 from adaptask.learners import LEARNERS, build_learner
 from adaptask.samplers import build_sampler
 from adaptask.training import Trainer, joined
-from adaptask.training.distributed import _STEPS_BETWEEN_LOOKS
-from adaptask.training.group import ALONE
+from adaptask.training.group import ALONE, STEPS_BETWEEN_LOOKS
 from adaptask.training.shared_norm import share_statistics
 from adaptask.training.step import TrainingStep
 
@@ -174,7 +173,7 @@ class Interrupted(nn.Module):
 
 def interrupted(group, folder, n_steps=5):
     """Train with looks as rare as on a GPU; keep how it ended after Ctrl-C in the last step."""
-    _STEPS_BETWEEN_LOOKS["cpu"] = _STEPS_BETWEEN_LOOKS["cuda"]
+    STEPS_BETWEEN_LOOKS["cpu"] = STEPS_BETWEEN_LOOKS["cuda"]
     group.settle_on(torch.device("cpu"))
     learner, sampler, source = parts("protonet", group)
     learner = Interrupted(learner, group, n_steps)

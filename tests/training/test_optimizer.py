@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from adaptask.errors import ArgumentError, StateError
-from adaptask.training.optimisation import (
+from adaptask.training.optimizer import (
     StepSchedule,
     build_optimizer,
     constant,

@@ -1,7 +1,6 @@
-"""Optimisers by name, and learning-rate schedules as plain functions of the step.
+"""Optimizers by name, and learning-rate schedules as plain functions of the step.
 
-A schedule has no state: the position of a run decides the learning rate, so that nothing of it
-need be saved or restored.
+A schedule has no state that would have to be saved: the step decides the learning rate.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from adaptask.errors import ArgumentError, StateError
 Schedule = Callable[[int, int], float]
 """From the step, counted from 0, and the number of steps to a factor on the learning rate."""
 
-OPTIMISERS = ("adam", "sgd")
+_OPTIMIZERS = ("adam", "sgd")
 
 
 def build_optimizer(
@@ -33,19 +32,19 @@ def build_optimizer(
     weight_decay: float = 0.0,
     momentum: float = 0.9,
 ) -> optim.Optimizer:
-    """Build the optimiser of that name, as one fused kernel a step.
+    """Build the optimizer of that name, with fused kernels.
 
     Args:
         name: `adam`, or `sgd` with Nesterov momentum.
         parameters: What is learned.
         lr: Learning rate, above 0.
-        weight_decay: L2 penalty that is added to the gradient, of all parameters alike.
+        weight_decay: L2 penalty on all parameters; it is added to the gradient.
         momentum: Of `sgd`; 0 is plain SGD.
 
     Raises:
         ArgumentError: If an argument cannot be used.
     """
-    check_choice("optimiser", name, OPTIMISERS)
+    check_choice("optimizer", name, _OPTIMIZERS)
     lr = check_number("lr", lr, low=0, high=math.inf)
     if lr == 0:
         raise ArgumentError("lr must be above 0; got 0.")
@@ -56,10 +55,7 @@ def build_optimizer(
     try:
         parameters = list(parameters)
     except Exception:  # whatever the value's own code raises
-        raise ArgumentError(
-            f"parameters must be tensors, such as learner.parameters() gives; got "
-            f"{shown(parameters)}."
-        ) from None
+        parameters = [None]  # type: ignore[list-item]
     if not all(isinstance(parameter, Tensor) for parameter in parameters):
         raise ArgumentError("parameters must be tensors, such as learner.parameters() gives.")
     if not parameters:
@@ -77,7 +73,9 @@ def build_optimizer(
 
 
 def load_optimizer(optimizer: optim.Optimizer, state: dict[str, Any]) -> None:
-    """Load the state of an optimiser, and see that steps can be made from it.
+    """Load the state of an optimizer, and bring moments into the memory layout of their weights.
+
+    Fused kernels read both in the order of memory, and a run may go on channels-last.
 
     Raises:
         StateError: If it has other settings, or moments of other shapes, which fused kernels would
@@ -88,14 +86,17 @@ def load_optimizer(optimizer: optim.Optimizer, state: dict[str, Any]) -> None:
         for name, default in optimizer.defaults.items():
             is_number = type(default) in (int, float)
             if name not in group or (is_number and type(group[name]) not in (int, float, Tensor)):
-                raise StateError(f"the state of the optimiser has no {name} that can be used.")
+                raise StateError(f"the state of the optimizer has no {name} that can be used.")
     for parameter, moments in optimizer.state.items():
         for name, value in moments.items():
-            if isinstance(value, Tensor) and value.shape not in (parameter.shape, ()):
+            if not isinstance(value, Tensor) or value.ndim == 0:
+                continue
+            if value.shape != parameter.shape:
                 raise StateError(
-                    f"{name} of the optimiser must have the shape {tuple(parameter.shape)}; got "
+                    f"{name} of the optimizer must have the shape {tuple(parameter.shape)}; got "
                     f"{tuple(value.shape)}."
                 )
+            moments[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 
 def constant(step: int, n_steps: int) -> float:
@@ -140,14 +141,3 @@ class StepSchedule:
         """Return the factor of the last milestone that was reached."""
         del n_steps
         return (1.0, *self.factors)[bisect_right(self.milestones, step)]
-
-
-def lay_out_as_parameters(optimizer: optim.Optimizer) -> None:
-    """Bring loaded moments into the memory layout of their weights.
-
-    Fused kernels go through both in the order in which they lie; a run may go on channels-last.
-    """
-    for parameter, moments in optimizer.state.items():
-        for name, value in moments.items():
-            if isinstance(value, Tensor) and value.shape == parameter.shape:
-                moments[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
