@@ -111,12 +111,12 @@ def test_a_full_disk_leaves_whole_lines(path):
 def test_files_that_cannot_be_used_are_named(tmp_path):
     with pytest.raises(TrainingError, match=r"could not write .*gone/metrics.jsonl"):
         MetricsLog(tmp_path / "gone" / "metrics.jsonl").log(1, "train", {})
-    with pytest.raises(StateError, match=r"no metrics to read at .*none.jsonl"):
+    with pytest.raises(StateError, match=r"there is no file .*none.jsonl"):
         read_metrics(tmp_path / "none.jsonl")
     path = tmp_path / "bad.jsonl"
     for line in ("{nonsense", "[1]", '{"step": 1}'):
         path.write_text('{"step": 1, "split": "val"}\n' + line + "\n")
-        with pytest.raises(StateError, match=rf"line 2 of .*bad.jsonl.*{re.escape(line)}"):
+        with pytest.raises(StateError, match=rf"bad.jsonl is damaged: line 2 .*{re.escape(line)}"):
             read_metrics(path)
 
 

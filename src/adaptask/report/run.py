@@ -191,6 +191,8 @@ def _reading(path: Path, remedy: str = "Remove it.") -> Iterator[None]:
     """Turn every error into a `StateError` that names the file and says what to do."""
     try:
         yield
+    except FileNotFoundError as error:
+        raise StateError(f"there is no file {path}.") from error
     except Exception as error:  # whatever a file with wrong bytes in it brings about
         raise StateError(f"{path} is damaged: {error}. {remedy}") from error
 

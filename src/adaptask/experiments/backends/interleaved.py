@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import torch
 
@@ -90,7 +91,6 @@ def _take_in_turn(
     # A run takes over the stream of one that has ended: graphs that were captured for one stream
     # share memory, and must not run at the same time.
     streams = deque(_streams(runs[0], n_at_once)) if runs else deque()
-    default = torch.cuda.current_stream() if any(streams) else None
     active: list[_ActiveRun] = []
     try:
         while True:
@@ -111,8 +111,6 @@ def _take_in_turn(
     finally:
         for one in active:  # none, unless telling an event failed
             one.close()
-        if default is not None:
-            torch.cuda.set_stream(default)
 
 
 def _streams(run: Run, n_streams: int) -> list[torch.cuda.Stream | None]:
@@ -159,9 +157,8 @@ class _ActiveRun:
     def advance(self) -> bool:
         """Go on with the run; return whether there is more of it."""
         try:
-            if self.stream is not None:
-                torch.cuda.set_stream(self.stream)
-            self._wait = next(self._steps)
+            with nullcontext() if self.stream is None else torch.cuda.stream(self.stream):
+                self._wait = next(self._steps)
             return True
         except StopIteration:
             pass
