@@ -42,10 +42,10 @@ compared takes turns, and the median of the blocks counts. On one H200, torch 2.
 The parts down to ridge regression are from one process with --seconds 0.8. The time for it ran out
 there: the lines below are from an earlier version with the same step, one process each. Compiling
 takes 30 s the first time, 12 s for another shape; a second run of the same kind takes what was
-compiled. In three earlier processes the factors had geometric means of 1.0029, 1.0048 and 1.0064, and
-none was above 1.012. Eager steps depend on the host: 5.0 to 6.9 ms. A draw by itself, not within a
-graph, is as long as its launch, 13 to 23 microseconds as the host is busy. What several runs at
-once take is measured by interleaved.py.
+compiled. In three earlier processes the factors had geometric means of 1.0029, 1.0048 and 1.0064,
+and none was above 1.012. Eager steps depend on the host: 5.0 to 6.9 ms. A draw by itself, not
+within a graph, is as long as its launch, 13 to 23 microseconds as the host is busy. What several
+runs at once take is measured by interleaved.py.
 """
 
 from __future__ import annotations

@@ -22,9 +22,9 @@ for ResNet-12, in a run of its own):
     20-way  1-shot conv4          518.5           1.002   1.215     0.5 %     22
     geometric mean of gcp / uniform: 0.9995
 
-Since the trainer is an iterator over steps, on a noisier machine with torch 2.13: 1.010 and 1.002 in
-two runs (20 and 12 seconds; single settings 0.98 to 1.02), and 1.000 for the version before it in
-turn with the second.
+Since the trainer is an iterator over steps, on a noisier machine with torch 2.13: 1.010 and 1.002
+in two runs (20 and 12 seconds; single settings 0.98 to 1.02), and 1.000 for the version before it
+in turn with the second.
 
 `--memory` instead makes 5,000 steps with every part of the run at work (records, validation,
 checkpoints, snapshots), and prints the process's memory on the way: 767.0 MB after 100 steps,

@@ -144,7 +144,9 @@ def test_a_bad_trial_is_given_up_early_and_stays_so(tmp_path, capsys, trials_of)
         assert record.pruned.startswith("given up after step 4: its best validation accuracy")
         assert record.steps_done == 4
         assert not record.is_finished
-        assert not (tmp_path / "runs/alpha=6/seed-1").exists()
+        other = Run(tmp_path / "runs/alpha=6/seed-1")
+        assert other.pruned == record.pruned
+        assert not other.is_readable  # it never began
         assert trials_of(tmp_path)[-1] == ("alpha=6", "PRUNED", None)
         printed = capsys.readouterr()
         assert "alpha=6, seed 0: given up after step 4" in printed.err

@@ -158,3 +158,14 @@ def test_a_damaged_configuration_is_left_out_with_a_note(tmp_path, write_run):
     (tmp_path / "b" / "config.toml").write_text("= =")
     with pytest.raises(StateError, match=r"config\.toml is damaged"):
         find_study(tmp_path)
+
+
+def test_an_option_that_only_one_run_sets_is_a_label_beside_others(tmp_path, write_run):
+    changes = {"optimiser.lr": 0.01, "evaluation.n_way": 10}
+    write_run(tmp_path / "first", sampler="gcp")
+    write_run(tmp_path / "second", sampler="gcp", changes=changes)
+    labels = [dict(arm.labels) for arm in find_study(tmp_path).arms]
+    assert sorted((label["n_way"], label["lr"]) for label in labels) == [
+        ("-", "0.001"),
+        ("10", "0.01"),
+    ]

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import asdict, fields, is_dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -35,12 +35,14 @@ from adaptask.training.device_steps import DeviceSteps
 from adaptask.training.displays import Display
 from adaptask.training.evaluation import Evaluation, Evaluator
 from adaptask.training.group import ALONE, Group
-from adaptask.training.interruption import StopSignals
+from adaptask.training.interruption import StopSignals, obey
 from adaptask.training.loggers import Logger, TensorBoardLogger, WandbLogger
 from adaptask.training.machine import choose_device, set_up_process
 from adaptask.training.random_state import seed_process
 from adaptask.training.run_folder import RunFolder
 from adaptask.training.trainer import Trainer
+
+T = TypeVar("T")
 
 MAY_CHANGE = ("steps", "machine", "every")
 """What may change when a run is resumed."""
@@ -80,7 +82,9 @@ def run_steps(
     with group.together():
         check_config(config)
         device = choose_device(config.machine.device, group)
-        begun = _begun(path)
+        begun = _begun(path) if group.is_first else None
+    begun = group.from_first(begun)
+    with group.together():
         if begun is not None:
             config = keep_precision(config, begun)
         config = resolve_auto(config, device, n_processes=group.size)
@@ -110,8 +114,10 @@ def run_steps(
                 named = [_open_logger(name, config, trainer, start) for name in log]
                 trainer.loggers += [*named, *loggers]
         try:
+            if group.is_first:
+                (folder.path / PRUNED).unlink(missing_ok=True)  # it goes on nevertheless
             yield from _fit(trainer, config, folder, stop)
-            yield from _test(trainer, tester, folder)
+            yield from _test(trainer, tester, folder, stop)
         finally:
             for logger in trainer.loggers:
                 logger.close()
@@ -233,14 +239,30 @@ def _fit(
         )
 
 
-def _test(trainer: Trainer, tester: Evaluator, folder: RunFolder) -> DeviceSteps[None]:
+def _test(
+    trainer: Trainer, tester: Evaluator, folder: RunFolder, stop: StopSignals | None
+) -> DeviceSteps[None]:
     """Test the best weights by validation; the test classes decide nothing."""
     best = trainer.best.checkpoints
     learner = with_weights(trainer.learner, [checkpoint.learner for checkpoint in best])
-    result = yield from tester.steps(learner)
+    result = yield from _unless_stopped(tester.steps(learner), stop)
     with trainer.group.together():
         if trainer.group.is_first:
             _keep(trainer, tester, result, learner, folder)
+
+
+def _unless_stopped(steps: DeviceSteps[T], stop: StopSignals | None) -> DeviceSteps[T]:
+    """Advance work that can be done again later; a signal ends it."""
+    with closing(steps):
+        while True:
+            try:
+                wait = next(steps)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            if stop is not None and stop.received is not None:
+                obey(stop.received)
+            yield wait
 
 
 def _keep(

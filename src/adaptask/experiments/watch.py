@@ -111,7 +111,7 @@ def _read_run(path: Path, name: str, modified: tuple[float, ...]) -> RunState:
     written = max(writes)
     run = Run(path, name=name)
     if not written:
-        state = "failed" if failed else "waiting"
+        state = "failed" if failed else "pruned" if pruned else "waiting"
         return RunState(name, state, message=run.failure or "")
     _, losses = run.curve("train", "loss")
     _, accuracies = run.curve("val", "accuracy")

@@ -133,10 +133,20 @@ def _labels_of(groups: Iterable[_Settings]) -> list[dict[str, str]]:
         section, _, name = key.rpartition(".")
         return section if name == "name" and section else name
 
+    def values(key: str) -> set[str | None]:
+        """Return the values of an option; None where it is absent though its section is there."""
+        section = f"{key.partition('.')[0]}."
+        return {
+            settings.get(key)
+            for settings in known
+            if key in settings
+            or (section != "sampler." and any(name.startswith(section) for name in settings))
+        }
+
     keys = sorted(set().union(*known), key=order)
     # An option is absent where it plays no part, as all of a learner that was not chosen: that
     # the choice differs says enough. Where it does not, absence is a value like any other.
-    chosen = [key for key in keys if len({s[key] for s in known if key in s}) > 1]
+    chosen = [key for key in keys if len(values(key)) > 1]
     if len({tuple(map(settings.get, chosen)) for settings in known}) < len(known):
         chosen = [key for key in keys if len({settings.get(key) for settings in known}) > 1]
     chosen = chosen or [key for key in ("model.learner", "sampler.name") if key in keys]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from adaptask.errors import ArgumentError
-from adaptask.report.formats import print_table, to_csv, to_latex, to_markdown
+from adaptask.report.formats import plain, print_table, to_csv, to_latex, to_markdown
 from adaptask.report.grouping import find_study
 from adaptask.report.page.writer import write_report
 from adaptask.report.study import Study
@@ -51,10 +53,29 @@ def make_report(folder: Path, study: Study | None = None) -> Report:
     study = study or find_study(folder)
     if not study.arms:
         raise ArgumentError(f"the study in {folder} has no arms: there is nothing to report.")
-    summary = summarize(study)
-    tables, said = tuple(tables_of(summary)), tuple(verdicts(summary))
-    page = write_report(folder, study, tables, said, headline=headline(summary), formats=FORMATS)
+    with _alone_in(folder):
+        summary = summarize(study)
+        tables, said = tuple(tables_of(summary)), tuple(verdicts(summary))
+        top = headline(summary)
+        page = write_report(folder, study, tables, said, headline=top, formats=FORMATS)
     return Report(summary, tables, said, page)
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Wait until no other process makes the report of a folder: both would write the same files."""
+    try:
+        import fcntl
+    except ImportError:  # pragma: no cover - Windows
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def print_report(report: Report, failures: Mapping[str, str] | None = None) -> None:
@@ -73,11 +94,11 @@ def print_report(report: Report, failures: Mapping[str, str] | None = None) -> N
     console.print()
     # Where validation chooses, a note of the study says what, and test accuracies have no say.
     for verdict in () if report.summary.study.by_validation else report.verdicts:
-        console.print(verdict, markup=False)
+        console.print(plain(verdict), markup=False)
     if failures:
         console.print()
         # What befell many runs, such as a dataset that is missing, is said once.
         for reason in dict.fromkeys(failures.values()):
             names = ", ".join(name for name, why in failures.items() if why == reason)
-            console.print(f"{names} failed: {reason}", markup=False, style="red")
+            console.print(plain(f"{names} failed: {reason}"), markup=False, style="red")
     console.print(f"\nThe report is {report.page.resolve()}", markup=False, soft_wrap=True)

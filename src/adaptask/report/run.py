@@ -32,6 +32,7 @@ _SETTINGS: dict[str, type] = {
 }
 """Types of the settings that are used here."""
 _LARGEST_NUMBER = 1 << 53
+_LARGEST_METRIC = 1e30  # beyond which a plot has no axis
 _LARGEST = 1 << 30
 """Bytes that the arrays of a file may have in all; those of 10,000 classes have less than half."""
 
@@ -172,7 +173,9 @@ class Run:
         points = [
             (r["step"], r[name])
             for r in self.metrics
-            if r["split"] == split and isinstance(r.get(name), int | float)
+            if r["split"] == split
+            and isinstance(r.get(name), int | float)
+            and abs(r[name]) < _LARGEST_METRIC
         ]
         steps = np.array([step for step, _ in points], dtype=np.int64)
         return steps, np.array([value for _, value in points], dtype=np.float64)
@@ -216,6 +219,8 @@ def read_settings(path: Path) -> dict[str, Any]:
         for name, kind in _SETTINGS.items():
             if type(value := settings.get(name, kind())) is not kind:
                 raise TypeError(f"{name} must be of type {kind.__name__}; got {value!r}")
+        if not settings or min(settings.get("seed", 0), settings.get("steps", 0)) < 0:
+            raise ValueError("it is empty, or its seed or steps are negative")
         return settings
 
 
@@ -265,6 +270,10 @@ def read_portrait(path: Path) -> Portrait:
         n, images, tasks = len(names), portrait.images, portrait.tasks
         if len(images) != n or images.ndim != 5 or portrait.similarity.shape != (n, n):
             raise ValueError(f"its parts do not fit {n} class names")
+        if images.dtype != np.uint8 or 0 in images.shape[2:]:
+            raise ValueError("its images are not of bytes")
+        if portrait.similarity.dtype.kind != "f":
+            raise ValueError("its similarities are not real numbers")
         if tasks.ndim != 2 or tasks.dtype.kind != "i" or not ((tasks >= 0) & (tasks < n)).all():
             raise ValueError(f"its tasks are not of {n} classes")
         return portrait
@@ -279,7 +288,12 @@ def read_snapshot(step: int, path: Path) -> Snapshot:
     """Return the snapshot in a file."""
     with _reading(path):
         parts = _read_arrays(path)
-        return Snapshot(step, parts.get("distribution"), parts.get("class_counts"))
+        distribution, counts = parts.get("distribution"), parts.get("class_counts")
+        if distribution is not None and distribution.dtype.kind != "f":
+            raise ValueError("its distribution is not of real numbers")
+        if counts is not None and (counts.ndim != 1 or counts.dtype.kind != "i"):
+            raise ValueError("its counts are not one integer per class")
+        return Snapshot(step, distribution, counts)
 
 
 def snapshot_files(folder: Path) -> list[tuple[int, Path]]:

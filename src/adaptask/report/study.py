@@ -200,7 +200,7 @@ def read_study(folder: Path) -> Study:
     try:
         found = parse_json(path.read_text(encoding="utf-8"))
         return _from_json(found, folder)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise StateError(
             f"{path} is damaged: {error}. Remove it, and the runs themselves tell what they are."
         ) from error
@@ -245,7 +245,7 @@ def _labels(found: dict[str, Any]) -> dict[str, str]:
 def _published(found: dict[str, Any]) -> Published:
     # Earlier versions also wrote `seconds`, which was never used.
     figures = {key: value for key, value in found.items() if key != "seconds"}
-    accuracy = _typed(figures.pop("accuracy"), int, float)
+    accuracy = float(_typed(figures.pop("accuracy"), int, float))
     return Published(accuracy, **{k: _typed(v, int, float, NoneType) for k, v in figures.items()})
 
 

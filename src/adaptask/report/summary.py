@@ -32,10 +32,11 @@ class ArmSummary:
     """Why a run failed or cannot be read, by seed."""
     unfinished: Mapping[int, str] = field(default_factory=dict)
     """How far a run is that has neither failed nor finished, by seed."""
-    seconds_per_step: float | None = None
-    """Time of a training step, median over the seeds; None where no run has recorded it."""
+    seconds: Mapping[tuple[int, str], float] = field(default_factory=dict)
+    """Time of a training step, by seed and kind of machine."""
     factor: float | None = None
-    """Time of a step over that of the baseline; None without one."""
+    """Time of a step over that of the baseline, median over the seeds that were run on machines of
+    the same kind; None without any."""
     difference: PairedDifference | None = None
     """To the baseline; None without one, or without a seed that has finished in both."""
     p: float | None = None
@@ -44,6 +45,11 @@ class ArmSummary:
     """How large a difference would have been found with 80 % probability."""
     validation: float | None = None
     """Best validation accuracy of each run so far, the mean of these; None before the first."""
+
+    @property
+    def seconds_per_step(self) -> float | None:
+        """Time of a training step, median over the seeds; None where no run has recorded it."""
+        return median(self.seconds.values()) if self.seconds else None
 
     @property
     def spread(self) -> float | None:
@@ -123,7 +129,7 @@ def summarize(study: Study) -> StudySummary:
 
 def _summarize_arm(arm: Arm) -> ArmSummary:
     """Return what came out of an arm by itself."""
-    tests, seconds, best = {}, [], []
+    tests, seconds, best = {}, {}, []
     failures: dict[int, str] = {}
     unfinished: dict[int, str] = {}
     for run in arm.runs:
@@ -134,7 +140,7 @@ def _summarize_arm(arm: Arm) -> ArmSummary:
             (failures if failed else unfinished)[run.seed] = why
         pace, (_, validation) = run.seconds_per_step, run.curve("val", "accuracy")
         if pace is not None:
-            seconds.append(pace)
+            seconds[run.seed, _machine(run)] = pace
         if len(validation):
             best.append(100 * float(validation.max()))
     return ArmSummary(
@@ -143,15 +149,20 @@ def _summarize_arm(arm: Arm) -> ArmSummary:
         mean=mean_interval(list(tests.values())) if tests else None,
         failures=failures,
         unfinished=unfinished,
-        seconds_per_step=median(seconds) if seconds else None,
+        seconds=seconds,
         validation=fmean(best) if best else None,
     )
 
 
 def _ratio(found: ArmSummary, baseline: ArmSummary) -> float | None:
-    if found.seconds_per_step is None or not baseline.seconds_per_step:
-        return None
-    return found.seconds_per_step / baseline.seconds_per_step
+    common = found.seconds.keys() & baseline.seconds.keys()
+    return median(found.seconds[k] / baseline.seconds[k] for k in common) if common else None
+
+
+def _machine(run: Run) -> str:
+    """Return on what kind of machine a run was made last, as far as it matters for its speed."""
+    names = ("device", "devices", "threads", "cpu_count", "platform")
+    return str([run.environment[-1].get(name) for name in names]) if run.environment else ""
 
 
 def _without_result(run: Run) -> tuple[bool, str]:
@@ -160,7 +171,8 @@ def _without_result(run: Run) -> tuple[bool, str]:
     if damage := run.damage.get("config.toml") or run.damage.get("test.json"):
         return True, damage
     if run.pruned is not None:
-        return False, f"given up after {done} of {planned} steps"
+        where = f"after {done} of {planned} steps" if run.is_readable else "before it began"
+        return False, f"given up {where}"
     if run.failure is not None:
         return True, _first_sentence(run.failure)
     if not run.is_readable:

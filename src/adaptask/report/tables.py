@@ -142,7 +142,8 @@ def _columns(summary: StudySummary, best: set[str]) -> list[_Column]:
         _Column(
             "factor",
             lambda found: _decimals(found.factor),
-            "time of a step over that of the baseline; runs that share a machine disturb it.",
+            "time of a step over that of the baseline, median over seeds that were run on machines "
+            "of one kind.",
         ),
         _Column("paper (%)", lambda found: _printed(found.arm.published)),
         _Column("paper's gain", lambda found: _published_gain(summary, found)),

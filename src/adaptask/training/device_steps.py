@@ -1,12 +1,14 @@
 """Work that is advanced piece by piece, so that one thread can feed a GPU with many runs.
 
-A piece of work is a generator. It yields None after each step, and on a GPU an event before it
-reads something: whoever advances it waits for the event, or advances other work meanwhile.
+A piece of work is a generator. It yields None where it can be paused, after each step and between
+batches of an evaluation, and on a GPU an event before it reads something: whoever advances it waits
+for the event, or advances other work meanwhile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
+from contextlib import closing
 from typing import TypeVar
 
 import torch
@@ -20,14 +22,15 @@ DeviceSteps = Generator[Wait, None, T]
 
 def finish(steps: DeviceSteps[T]) -> T:
     """Advance work to its end, and return its result."""
-    while True:
-        try:
-            wait = next(steps)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        if wait is not None:
-            wait.synchronize()
+    with closing(steps):  # also if waiting is interrupted
+        while True:
+            try:
+                wait = next(steps)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            if wait is not None:
+                wait.synchronize()
 
 
 def reached(device: torch.device) -> torch.cuda.Event:

@@ -149,8 +149,8 @@ class Evaluator:
                 stop = min(start + self.tasks_per_batch, n_episodes)
                 self._evaluate(learner, start, stop, scores[:, start:stop])
                 # Others must not draw from the generators that were seeded here.
-                if device.type == "cuda" and not draws:
-                    yield reached(device)
+                if not draws:
+                    yield reached(device) if device.type == "cuda" else None
             scores = self.group.sum(scores.cpu())
         self._check_losses(scores[1])
         return Evaluation(accuracies=scores[0] / n_queries, loss=float(scores[1].mean()))
@@ -159,7 +159,9 @@ class Evaluator:
     def _evaluate(self, learner: EpisodeLearner, start: int, stop: int, scores: Tensor) -> None:
         """Write down the scores of some episodes."""
         episodes = self.source.cut(self.plan, start, stop)
-        with autocast(self.source.device, self.precision):
+        # Also where the caller is within an autocast of its own.
+        half = self.precision == "bfloat16"
+        with torch.autocast(self.source.device.type, dtype=torch.bfloat16, enabled=half):
             query_logits = learner(episodes)
         check_logits(query_logits, episodes)
         labels = episodes.query_labels

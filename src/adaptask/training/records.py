@@ -55,7 +55,8 @@ class MetricsLog:
         """Append a record, or leave the file as it was; what is not finite is written as null."""
         record: dict[str, Any] = {"step": step, "split": split}
         for name, value in metrics.items():
-            record[name] = float(value) if math.isfinite(value) else None
+            is_integer = isinstance(value, int)
+            record[name] = value if is_integer else float(value) if math.isfinite(value) else None
         line = json.dumps(record, allow_nan=False).encode() + b"\n"
         try:
             with self.path.open("ab", buffering=0) as file:

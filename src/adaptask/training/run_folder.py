@@ -40,6 +40,8 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 LOCK = "lock"
+# What a folder may hold of a run that has not begun: its lock, why it failed or was given up.
+_BEFORE_A_RUN = (LOCK, "failure.txt", "pruned.txt")
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ class RunFolder:
         return self._lock.held()
 
     def check_is_free(self) -> None:
-        """Check that a run can begin here; a lock and unfinished files of a killed one may stay.
+        """Check that a run can begin here; what one left that had not begun may stay.
 
         Raises:
             ArgumentError: If the path exists and is not an empty folder, or cannot be a folder.
@@ -115,7 +117,7 @@ class RunFolder:
             files = list(self.path.iterdir()) if self.path.exists() else []
         except OSError as error:
             raise ArgumentError(f"{self.path} cannot be used as a folder: {error}.") from error
-        if all(file.name == LOCK or file.suffix == ".tmp" for file in files):
+        if all(file.name in _BEFORE_A_RUN or file.suffix == ".tmp" for file in files):
             return
         if self.has_begun:
             resume = f"adaptask train --resume {self.path}"

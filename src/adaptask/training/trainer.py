@@ -26,7 +26,7 @@ from adaptask.training.checkpoints import (
 )
 from adaptask.training.device_steps import DeviceSteps, finish, reached
 from adaptask.training.displays import Display, Silent, Unseen
-from adaptask.training.evaluation import Evaluator
+from adaptask.training.evaluation import Evaluation, Evaluator
 from adaptask.training.graph import GraphEngine, plain_state, set_learning_rate
 from adaptask.training.group import ALONE, Group, TaskSource
 from adaptask.training.interruption import StopSignals, obey
@@ -112,7 +112,7 @@ class Trainer:
         precision: str = "float32",
         compiled: bool = False,
         engine: str = "auto",
-        validation: Evaluator | None = None,
+        validation: Evaluator | Callable[[nn.Module], Evaluation] | None = None,
         keep_best: int = 1,
         every: Every = Every(),  # noqa: B008, it is frozen
         folder: RunFolder | Path | str | None = None,
@@ -169,8 +169,9 @@ class Trainer:
     def steps(self, n_steps: int, stop: StopSignals | None = None) -> DeviceSteps[None]:
         """Train step by step, in the hands of whoever advances the generator.
 
-        It yields None after each step. On a GPU it also yields events, see `device_steps`: one
-        thread can advance several trainers in turn, each on a stream of its own.
+        It yields None after each step and between batches of a validation. On a GPU it also yields
+        events, see `device_steps`: one thread can advance several trainers in turn, each on a
+        stream of its own.
 
         Args:
             n_steps: How many steps are to be made in all.
@@ -416,9 +417,11 @@ class Trainer:
         if isinstance(self.sampler, Sampler):
             self._record("sampler", spread(self.sampler))
 
-    def _validate(self, validation: Evaluator) -> DeviceSteps[float]:
+    def _validate(
+        self, validation: Evaluator | Callable[[nn.Module], Evaluation]
+    ) -> DeviceSteps[float]:
         """Measure the learner, keep it if it is among the best, and return its accuracy."""
-        if hasattr(validation, "steps"):
+        if isinstance(validation, Evaluator):
             result = yield from validation.steps(self.learner)
         else:  # any callable will do
             result = validation(self.learner)

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from adaptask.errors import AdaptaskError, ArgumentError
 from adaptask.experiments import backends
+from adaptask.experiments import run as run_module
 from adaptask.experiments.backends import choose_backend
 from adaptask.experiments.backends.base import RunPruned
 from adaptask.experiments.backends.interleaved import Interleaved
@@ -29,6 +30,9 @@ from adaptask.experiments.config import (
 from adaptask.experiments.config_file import load_config
 from adaptask.report.run import FAILURE, PRUNED, Run
 from adaptask.training.checkpoints import load_checkpoint
+from adaptask.training.device_steps import finish
+from adaptask.training.displays import Silent
+from adaptask.training.interruption import StopSignals
 
 
 @pytest.fixture
@@ -293,6 +297,22 @@ def test_its_runs_end_with_it(tiny_config, tmp_path, how, number, take_notes):
         for path in checkpoints:
             last = load_checkpoint(path.parent / "last.pt")["trainer"]["step"]
             assert last >= Run(path.parent).steps_done
+
+
+def test_a_signal_also_ends_the_test_of_a_run(tiny_config, tmp_path, monkeypatch):
+    config = replace(tiny_config, evaluation=replace(tiny_config.evaluation, n_episodes=10_000))
+    stop = StopSignals()
+    load = run_module.with_weights
+
+    def load_and_signal(*parts):
+        stop.received = signal.SIGINT
+        return load(*parts)
+
+    monkeypatch.setattr(run_module, "with_weights", load_and_signal)
+    with pytest.raises(KeyboardInterrupt):
+        finish(run_module.run_steps(config, tmp_path / "run", display=Silent(), stop=stop))
+    assert load_checkpoint(tmp_path / "run" / "last.pt")["trainer"]["step"] == config.steps
+    assert not Run(tmp_path / "run").is_finished
 
 
 SMALL = RunConfig()

@@ -63,17 +63,17 @@ def record_failure(run: Run, error: BaseException) -> str:
         message = f"{type(error).__name__}: {error}"
         details = "".join(traceback.format_exception(error))
     try:
-        if run.path.is_dir():
-            replace_file(run.path / FAILURE, details.encode())
-    except AdaptaskError:
+        run.path.mkdir(parents=True, exist_ok=True)
+        replace_file(run.path / FAILURE, details.encode())
+    except (AdaptaskError, OSError):
         pass  # the message is returned; a full disk may be its reason
     return message
 
 
 def record_pruning(run: Run, pruned: RunPruned) -> None:
-    """Leave in the folder of a run why it was given up; a run that had not begun has none."""
-    if run.path.is_dir():
-        replace_file(run.path / PRUNED, str(pruned).encode())
+    """Leave in the folder of a run why it was given up."""
+    run.path.mkdir(parents=True, exist_ok=True)
+    replace_file(run.path / PRUNED, str(pruned).encode())
 
 
 class EventDisplay:

@@ -16,16 +16,13 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 
+from adaptask.errors import TrainingError
 from adaptask.experiments.backends.base import Event, Tell, record_failure
 from adaptask.report.run import Run
 from adaptask.training.interruption import OF_TERMINAL, StopSignals, obey
 
 _SECONDS_BETWEEN_LOOKS = 0.2
 _SECONDS_TO_SAVE = 60.0
-
-
-class ProcessDied(Exception):  # noqa: N818, it is recorded and never raised
-    """Why the process of a run ended before the run did."""
 
 
 class ProcessPool:
@@ -48,7 +45,8 @@ class ProcessPool:
     @property
     def speedup(self) -> float:
         """About how much sooner all runs are done than one after the other."""
-        return self.n_at_once
+        n_cores = os.cpu_count() or 1
+        return min(self.n_at_once, n_cores)
 
     def run(self, runs: Sequence[Run], tell: Tell) -> dict[str, str]:
         """Make all runs, see `Backend.run`."""
@@ -56,8 +54,9 @@ class ProcessPool:
         try:
             with StopSignals() as stop:
                 while (self._waiting or self._running) and stop.received is None:
-                    while self._waiting and len(self._running) < self.n_at_once:
+                    if self._waiting and len(self._running) < self.n_at_once:
                         self._start(self._waiting.popleft(), tell)
+                        continue
                     for connection in wait(list(self._running), timeout=_SECONDS_BETWEEN_LOOKS):
                         self._receive(connection, tell)  # type: ignore[arg-type]
             if stop.received is not None:
@@ -78,8 +77,7 @@ class ProcessPool:
         context = _context()
         receiver, sender = context.Pipe(duplex=False)
         process = context.Process(target=_make, args=(run, sender, dict(os.environ)), daemon=True)
-        with _interrupts_ignored(), _without_script():
-            process.start()
+        _launch(context, process)
         sender.close()  # so that the end of the process is the end of the connection
         self._running[receiver] = process, run
         tell(Event("begin", run.name))
@@ -107,7 +105,7 @@ class ProcessPool:
             text = f"the process {how}. It goes on from its last checkpoint."
             tell(Event("warn", run.name, text=text))
             return
-        died = ProcessDied(f"the process {how}. Start the same command again to go on.")
+        died = TrainingError(f"the process {how}. Start the same command again to go on.")
         self._failures[run.name] = record_failure(run, died)
         tell(Event("end", run.name, text=self._failures[run.name]))
 
@@ -122,6 +120,20 @@ def _context() -> ForkServerContext | SpawnContext:
     context = get_context("forkserver")
     context.set_forkserver_preload(["adaptask.experiments.backends.interleaved"])
     return context
+
+
+def _launch(context: ForkServerContext | SpawnContext, process: BaseProcess) -> None:
+    """Start a process that the terminal's signals do not reach: this one asks it to stop."""
+    with _without_script():
+        if context.get_start_method() == "forkserver":
+            from multiprocessing import forkserver
+
+            with _interrupts_ignored():
+                forkserver.ensure_running()  # what it starts inherits that they are ignored
+            process.start()  # waits until the server has imported torch, signals at work
+        else:
+            with _interrupts_ignored():
+                process.start()
 
 
 def _make(run: Run, sender: Connection, environment: Mapping[str, str]) -> None:
@@ -177,7 +189,7 @@ def _how_it_ended(process: BaseProcess) -> str:
 
 @contextmanager
 def _interrupts_ignored() -> Iterator[None]:
-    """Start processes that the terminal's signals do not reach: this one asks them to stop."""
+    """Ignore the signals of a terminal for a moment."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

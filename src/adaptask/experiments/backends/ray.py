@@ -28,6 +28,7 @@ from adaptask.arguments import check_integer
 from adaptask.errors import ArgumentError, TrainingError
 from adaptask.experiments.backends.base import Event, Tell, record_failure
 from adaptask.report.run import PRUNED, Run
+from adaptask.report.study import FILE, read_study
 
 _SECONDS_BETWEEN_LOOKS = 0.1
 _SECONDS_TO_CONNECT = 5.0
@@ -119,9 +120,26 @@ class RayBackend:
             ray.shutdown()
 
     def fetch(self) -> None:
-        """Copy what the storage has of the study into its folder, if there is a storage."""
-        if self._storage is not None:
-            self._storage.fetch()
+        """Copy what the storage has of the study into its folder, if there is a storage.
+
+        Raises:
+            ArgumentError: If both hold a study, and not the same one; nothing is copied.
+            TrainingError: If the storage cannot be read.
+        """
+        if self._storage is None:
+            return
+        folder = self._storage.path
+        if (folder / FILE).exists() and FILE in self._storage.names():
+            with tempfile.TemporaryDirectory() as scratch:
+                (Path(scratch) / FILE).write_bytes(self._storage.read(FILE))
+                stored = read_study(Path(scratch))
+            here = read_study(folder)
+            if {*stored.arms[0].labels} != {*here.arms[0].labels}:
+                raise ArgumentError(
+                    f"the storage {self._storage.url} holds another study, {stored.title!r}, than "
+                    f"{folder}, {here.title!r}; choose another folder or storage."
+                )
+        self._storage.fetch()
 
     def upload(self) -> None:
         """Copy the study to the storage, if there is one: its report, and runs that it lacks."""

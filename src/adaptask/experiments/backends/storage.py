@@ -60,6 +60,10 @@ class StoredFolder:
                 f"the storage {url} cannot be used: {error}. It needs: pip install "
                 "'adaptask[cluster]', and the package for this kind of storage, such as s3fs."
             ) from error
+        protocol = self._files.protocol
+        self._protocols = {protocol} if isinstance(protocol, str) else set(protocol)
+        if "memory" in self._protocols:
+            raise ArgumentError(f"the storage {url} is seen by one process alone; choose another.")
         self._root = root.rstrip("/")
         self._copied: dict[str, Version] = {}
         """Files that are the same in both, as they are here."""
@@ -81,12 +85,17 @@ class StoredFolder:
         start = len(self._root) + 1
         return [path[start:] for path in found if not path.endswith(_UNFINISHED)]
 
+    def read(self, name: str) -> bytes:
+        """Return the content of a file of the copy."""
+        with self._explained("read"):
+            content: bytes = self._files.cat_file(f"{self._root}/{name}")
+            return content
+
     def upload(self, name: str) -> None:
         """Copy a file to the storage; it is replaced whole or not at all."""
         local, path = str(self.path / name), f"{self._root}/{name}"
-        protocol = self._files.protocol
         with self._explained("write"):
-            if not _OBJECT_STORES.isdisjoint([protocol] if isinstance(protocol, str) else protocol):
+            if not _OBJECT_STORES.isdisjoint(self._protocols):
                 # An object appears whole. It needs no folder; to make one would make the bucket of
                 # a mistyped URL.
                 self._files.put_file(local, path)

@@ -121,8 +121,9 @@ def _show_trials(
     trials, seeds = _counted(len(planned.trials), "trial"), _counted(planned.seeds, "seed")
     said = f"\n{trials}, {seeds} each: {_counted(planned.n_runs, 'run')}."
     if total:
-        at_once = f"{backend.n_at_once} at once" if backend.n_at_once > 1 else "one by one"
-        said += f" About {duration(total / backend.speedup)} here, {at_once}"
+        n_at_once = min(backend.n_at_once, planned.n_runs)
+        at_once = f"{n_at_once} at once" if n_at_once > 1 else "one by one"
+        said += f" About {duration(total / min(backend.speedup, n_at_once))} here, {at_once}"
         said += f", without {' and '.join(missing)}." if missing else "."
     console.print(said)
 

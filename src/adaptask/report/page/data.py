@@ -192,6 +192,7 @@ class Series:
         """Return in how many tasks each class has been, over all runs; None if unknown."""
         snapshots = (record.last_snapshot for record in self.records)
         found = [s.class_counts for s in snapshots if s and s.class_counts is not None]
+        found = [counts for counts in found if len(counts) == len(found[0])]
         return np.sum(found, axis=0) if found else None
 
     def portrait(self, seed: int | None = None) -> Portrait | None:

@@ -96,12 +96,13 @@ def _count(number: int, noun: str) -> str:
 
 def _state(run: Run) -> str:
     """Return why a run has no result."""
-    if not run.is_readable:
-        return clean(run.damage.get("config.toml", "not begun"))
-    if "test.json" in run.damage:
-        return clean(run.damage["test.json"])
+    for name in ("config.toml", "test.json"):
+        if name in run.damage:
+            return clean(run.damage[name])
     if run.pruned is not None:
         return "stopped early, since others were better"
+    if run.failure is None and not run.is_readable:
+        return "not begun"
     if run.failure is not None:
         return f"failed after step {run.steps_done}: {clean(run.failure)}"
     if run.steps_done >= run.n_steps:
