@@ -18,7 +18,7 @@ from adaptask.experiments.backends.base import FAILURE, Event, RunPruned
 from adaptask.experiments.backends.ray import ClusterOptions, RayBackend
 from adaptask.experiments.compare_command import compare
 from adaptask.experiments.config import MachineConfig, RunConfig
-from adaptask.report.run import Run
+from adaptask.report.run import FAILURE, Run
 from adaptask.training.checkpoints import load_checkpoint
 from adaptask.training.run_folder import FolderLock
 
@@ -245,7 +245,7 @@ def test_a_machine_that_lacks_something_says_what(tiny_config, tmp_path, monkeyp
         failures = make([job], tmp_path)
     assert f"torch {torch.__version__.partition('+')[0]}, the one" in failures["run"]
     assert "adaptask 0.0.1 and torch 2; install the same" in failures["run"]
-    assert not (tmp_path / "run").exists()
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [FAILURE]  # it never began
     monkeypatch.setenv("ADAPTASK_CACHE", str(tmp_path))
     data = replace(tiny_config.data, dataset="cifar-fs")
     failures = make([replace(job, config=replace(tiny_config, data=data))], tmp_path)
