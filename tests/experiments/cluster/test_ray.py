@@ -14,7 +14,7 @@ import torch
 
 from adaptask.errors import ArgumentError, TrainingError
 from adaptask.experiments.backends import ray as ray_backend
-from adaptask.experiments.backends.base import FAILURE, Event, RunPruned
+from adaptask.experiments.backends.base import Event, RunPruned
 from adaptask.experiments.backends.ray import ClusterOptions, RayBackend
 from adaptask.experiments.compare_command import compare
 from adaptask.experiments.config import MachineConfig, RunConfig
