@@ -325,7 +325,7 @@ MANY_TASKS = replace(SMALL, task=TaskConfig(n_tasks=16))
 
 @pytest.fixture
 def four_cores(monkeypatch):
-    monkeypatch.setattr(backends, "_n_cores", lambda: 4)
+    monkeypatch.setattr(backends, "n_cores", lambda: 4)
 
 
 @pytest.mark.usefixtures("four_cores")

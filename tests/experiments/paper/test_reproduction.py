@@ -133,7 +133,7 @@ def test_times_are_chosen_by_rows_and_shots():
 def test_a_dry_run_prints_rows_runs_and_the_time_they_would_take(
     nothing_prepared, known_costs, capsys, monkeypatch
 ):
-    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    monkeypatch.setattr("adaptask.experiments.backends.n_cores", lambda: 4)
     planned = plan("table-compat", rows=["maml", "protonet"], dataset="glyphs", scale=0.01)
     dry_run(planned, workers=3)
     printed = capsys.readouterr().out

@@ -42,12 +42,13 @@ def choose_backend(
         workers = min(_MOST_INTERLEAVED, n_small) if workers is None else workers
         return Interleaved(check_integer("workers", workers, low=1, high=_MOST_STREAMS))
     if workers is None:
-        most = min(_n_cores(), _MOST_PROCESSES) if device == "cpu" else 1
+        most = min(n_cores(), _MOST_PROCESSES) if device == "cpu" else 1
         workers = min(most, len(configs))
     if check_integer("workers", workers, low=1) == 1:
         return Interleaved()
-    return ProcessPool(workers, max(1, _n_cores() // workers) if device == "cpu" else None)
+    return ProcessPool(workers, max(1, n_cores() // workers) if device == "cpu" else None)
 
 
-def _n_cores() -> int:
+def n_cores() -> int:
+    """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

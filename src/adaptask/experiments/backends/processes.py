@@ -17,6 +17,7 @@ from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 
 from adaptask.errors import TrainingError
+from adaptask.experiments import backends
 from adaptask.experiments.backends.base import Event, Tell, record_failure
 from adaptask.report.run import Run
 from adaptask.training.interruption import OF_TERMINAL, StopSignals, obey
@@ -45,8 +46,7 @@ class ProcessPool:
     @property
     def speedup(self) -> float:
         """About how much sooner all runs are done than one after the other."""
-        n_cores = os.cpu_count() or 1
-        return min(self.n_at_once, n_cores)
+        return min(self.n_at_once, backends.n_cores())
 
     def run(self, runs: Sequence[Run], tell: Tell) -> dict[str, str]:
         """Make all runs, see `Backend.run`."""
