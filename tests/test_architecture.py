@@ -13,13 +13,13 @@ PACKAGE = ROOT / "src" / "adaptask"
 # What a part of the package may import of the others; what is not listed here, it may not.
 FOUNDATION = {
     *("errors", "arguments", "atomic_file", "interfaces", "kernels", "randomness"),
-    *("exclusion", "parsing", "triton_names"),
+    *("parsing", "registry", "triton_names"),
 }
 MAY_IMPORT = {
     "errors": set(),
     "arguments": {"errors"},
     "atomic_file": {"errors"},
-    "exclusion": set(),
+    "registry": {"errors"},
     "interfaces": set(),
     "kernels": set(),
     "parsing": set(),
@@ -42,8 +42,8 @@ MAY_IMPORT = {
     "__init__": set(),
 }
 CORE = (
-    *("arguments", "atomic_file", "errors", "exclusion", "kernels", "interfaces", "parsing"),
-    *("randomness", "theory", "samplers", "learners", "backbones", "data", "training"),
+    *("arguments", "atomic_file", "errors", "kernels", "interfaces", "parsing"),
+    *("randomness", "registry", "theory", "samplers", "learners", "backbones", "data", "training"),
 )
 # Those that need nothing of the library they are for.
 INTEGRATIONS = {("integrations", path.stem) for path in (PACKAGE / "integrations").glob("*.py")} - {

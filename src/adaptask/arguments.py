@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterable
+from typing import Any
 
 from adaptask.errors import ArgumentError
-
-T = TypeVar("T")
 
 LARGEST_SEED = 2**63 - 1
 _LARGEST = 2**31 - 1
@@ -152,31 +149,3 @@ def check_image_shape(image_shape: Any) -> tuple[int, int, int]:
 def shown_count(count: int) -> str:
     """Return a count as a message shows it: in a few digits, also beyond the range of a float."""
     return f"{count:.3g}" if count < 10**300 else f"10^{math.log10(count):.0f}"
-
-
-def build_from(
-    registry: Mapping[str, Callable[..., T]], kind: str, name: str, settings: Mapping[str, Any]
-) -> T:
-    """Build the entry of a registry that has this name.
-
-    Args:
-        registry: Classes by their names; their keyword arguments are the settings.
-        kind: What the registry holds, such as "backbone".
-        name: A key of the registry.
-        settings: The keyword arguments of the class.
-
-    Raises:
-        ArgumentError: If there is no such entry, it does not take such an argument, or one that
-            it needs is missing.
-    """
-    build = registry[check_choice(kind, name, registry)]
-    parameters = inspect.signature(build).parameters
-    if unknown := settings.keys() - parameters.keys():
-        raise ArgumentError(
-            f"The {kind} {name!r} takes no {', '.join(sorted(unknown))}; "
-            f"it takes {', '.join(parameters)}."
-        )
-    required = [key for key, p in parameters.items() if p.default is p.empty]
-    if missing := [key for key in required if key not in settings]:
-        raise ArgumentError(f"The {kind} {name!r} needs {', '.join(missing)}.")
-    return build(**settings)

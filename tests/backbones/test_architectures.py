@@ -204,7 +204,7 @@ def test_other_images_than_announced_are_refused():
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("conv5", {}, "backbone must be one of conv4, resnet12; got 'conv5'"),
+        ("conv5", {}, "there is no backbone 'conv5'; did you mean 'conv4'"),
         ("conv4", {"depth": 3}, "The backbone 'conv4' takes no depth; it takes image_shape, filt"),
         ("conv4", {"filters": 0}, "filters must be at least 1; got 0"),
         ("conv4", {"n_pooled": 5}, "n_pooled must be between 0 and 4"),

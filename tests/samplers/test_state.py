@@ -171,7 +171,7 @@ def test_wrong_settings_are_refused_with_what_was_expected(wrong, message):
 
 
 def test_the_registry_explains_itself():
-    with pytest.raises(ArgumentError, match="one of uniform, c, cp, gcp, instance; got 'gpc'"):
+    with pytest.raises(ArgumentError, match="no sampler 'gpc'; did you mean 'gcp'"):
         build_sampler("gpc", n_classes=5, n_way=2)
     with pytest.raises(ArgumentError, match="'c' needs n_way"):
         build_sampler("c", n_classes=5)

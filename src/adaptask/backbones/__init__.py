@@ -1,4 +1,4 @@
-"""From images to features: one file an architecture.
+"""From images to features: one file per architecture.
 
 >>> import torch
 >>> from adaptask.backbones import build_backbone
@@ -11,25 +11,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from adaptask.arguments import build_from
 from adaptask.backbones.base import Backbone, ImageShape
 from adaptask.backbones.conv4 import Conv4, ConvBlock
 from adaptask.backbones.drop_block import DropBlock
 from adaptask.backbones.normalisation import NORMS, TaskNorm
 from adaptask.backbones.resnet12 import WIDTHS, ResNet12
-
-BACKBONES: dict[str, type[Backbone]] = {
-    "conv4": Conv4,
-    "resnet12": ResNet12,
-}
-"""Every backbone by its name."""
+from adaptask.registry import BACKBONES
 
 
 def build_backbone(name: str, *, image_shape: ImageShape, **settings: Any) -> Backbone:
     """Build the backbone of that name.
 
     Args:
-        name: A key of `BACKBONES`.
+        name: A key of `BACKBONES`, or `module:Class`.
         image_shape: Channels, height and width of the images.
         **settings: Further keyword arguments of its class.
 
@@ -37,7 +31,8 @@ def build_backbone(name: str, *, image_shape: ImageShape, **settings: Any) -> Ba
         ArgumentError: If there is no such backbone, it does not take such an argument, or the
             images are too small for it.
     """
-    return build_from(BACKBONES, "backbone", name, {"image_shape": image_shape, **settings})
+    backbone: Backbone = BACKBONES.build(name, {"image_shape": image_shape, **settings})
+    return backbone
 
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Support set and queries in, query logits out: one file an algorithm.
+"""Support set and queries in, query logits out: one file per algorithm.
 
 >>> from adaptask.backbones import build_backbone
 >>> from adaptask.learners import build_learner
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from adaptask.arguments import build_from
 from adaptask.backbones import Backbone
 from adaptask.learners.adapting import AdaptingLearner
 from adaptask.learners.anil import ANIL
@@ -26,34 +25,22 @@ from adaptask.learners.relationnet import RelationNet
 from adaptask.learners.reptile import Reptile
 from adaptask.learners.ridge import MetaOptNetRidge
 from adaptask.learners.svm import MetaOptNetSVM
-
-LEARNERS: dict[str, type[Learner]] = {
-    "protonet": ProtoNet,
-    "matchingnet": MatchingNet,
-    "relationnet": RelationNet,
-    "maml": MAML,
-    "maml++": MAMLPlusPlus,
-    "anil": ANIL,
-    "reptile": Reptile,
-    "metaoptnet-ridge": MetaOptNetRidge,
-    "metaoptnet-svm": MetaOptNetSVM,
-    "r2d2": R2D2,
-}
-"""Every learner by its name."""
+from adaptask.registry import LEARNERS
 
 
 def build_learner(name: str, *, backbone: Backbone, **settings: Any) -> Learner:
     """Build the learner of that name.
 
     Args:
-        name: A key of `LEARNERS`.
+        name: A key of `LEARNERS`, or `module:Class`.
         backbone: Maps images to features; see `adaptask.backbones.build_backbone`.
         **settings: Further keyword arguments of its class.
 
     Raises:
         ArgumentError: If there is no such learner, or it does not take such an argument.
     """
-    return build_from(LEARNERS, "learner", name, {"backbone": backbone, **settings})
+    learner: Learner = LEARNERS.build(name, {"backbone": backbone, **settings})
+    return learner
 
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Which classes next? One file an algorithm, all behind one protocol.
+"""Which classes next? One file per algorithm, all behind one protocol.
 
 >>> from adaptask.samplers import build_sampler
 >>> sampler = build_sampler("gcp", n_classes=64, n_way=5, seed=0)
@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from adaptask.arguments import build_from
-from adaptask.randomness import RandomModule
+from adaptask.registry import SAMPLERS
 from adaptask.samplers.base import Sampler
 from adaptask.samplers.class_based import ClassSampler
 from adaptask.samplers.class_pair import ClassPairSampler
@@ -29,27 +28,18 @@ from adaptask.samplers.potentials import PairPotentialSampler
 from adaptask.samplers.strategies import STRATEGIES
 from adaptask.samplers.uniform import UniformSampler
 
-SAMPLERS: dict[str, type[RandomModule]] = {
-    "uniform": UniformSampler,
-    "c": ClassSampler,
-    "cp": ClassPairSampler,
-    "gcp": GreedyClassPairSampler,
-    "instance": InstanceSampler,
-}
-"""Every sampler by its name. All but `instance` draw tasks; that one draws single examples."""
-
 
 def build_sampler(name: str, **settings: Any) -> Any:
     """Build the sampler of that name.
 
     Args:
-        name: A key of `SAMPLERS`.
+        name: A key of `SAMPLERS`, or `module:Class`.
         **settings: The keyword arguments of its class.
 
     Raises:
         ArgumentError: If there is no such sampler, or it does not take such an argument.
     """
-    return build_from(SAMPLERS, "sampler", name, settings)
+    return SAMPLERS.build(name, settings)
 
 
 __all__ = [

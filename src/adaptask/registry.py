@@ -1,0 +1,198 @@
+"""Every sampler, learner and backbone by its name: built in, installed, or a plug-in.
+
+This is the one place that knows the names, and it imports no torch. A built-in name stands for the
+address of a class, `module:Class`. Packages that are installed add names by entry points, and any
+other class can be named by its address:
+
+>>> SAMPLERS["gcp"].__name__
+'GreedyClassPairSampler'
+>>> SAMPLERS["collections:OrderedDict"]
+Traceback (most recent call last):
+adaptask.errors.ArgumentError: the sampler 'collections:OrderedDict' needs the methods sample, ...
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from adaptask.errors import ArgumentError
+
+
+class Registry(Mapping[str, type[Any]]):
+    """Classes of one kind by their names. A class is imported when it is asked for.
+
+    Args:
+        kind: What the classes are, such as "sampler".
+        builtin: Their addresses by their names.
+        needs: Methods that every class of this kind must have.
+    """
+
+    def __init__(self, kind: str, builtin: Mapping[str, str], *, needs: tuple[str, ...]) -> None:
+        self.kind = kind
+        self._builtin = dict(builtin)
+        self._needs = needs
+
+    @property
+    def group(self) -> str:
+        """The group of entry points that add names, such as `adaptask.samplers`."""
+        return f"adaptask.{self.kind}s"
+
+    @cached_property
+    def _installed(self) -> dict[str, EntryPoint]:
+        """Entry points by their names; a package cannot replace what is built in."""
+        found = entry_points(group=self.group)
+        return {point.name: point for point in found if point.name not in self._builtin}
+
+    def check_name(self, name: object) -> str:
+        """Return a name if it stands for a class, without importing anything.
+
+        Raises:
+            ArgumentError: If there is none of that name, and it is no address of a class; the
+                message has the nearest name and all of them.
+        """
+        if isinstance(name, str) and (name in self or is_address(name)):
+            return name
+        near = difflib.get_close_matches(str(name), self, n=1)
+        guess = f"did you mean {near[0]!r}? There" if near else "there"
+        raise ArgumentError(
+            f"there is no {self.kind} {name!r}; {guess} are {', '.join(self)}. "
+            "Your own class is named as package.module:Class."
+        )
+
+    def __getitem__(self, name: str) -> type[Any]:
+        """Return the class of that name or address.
+
+        Raises:
+            ArgumentError: If there is none, it cannot be imported, or it lacks a method.
+        """
+        self.check_name(name)
+        if name in self._builtin:
+            return _import_class(self._builtin[name], self.kind)
+        address = self._installed[name].value if name in self._installed else name
+        found = _import_class(address, self.kind)
+        if missing := [method for method in self._needs if not hasattr(found, method)]:
+            raise ArgumentError(
+                f"the {self.kind} {name!r} needs the methods {', '.join(self._needs)}; "
+                f"{found.__name__} has no {', '.join(missing)}."
+            )
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._builtin
+        yield from self._installed
+
+    def __len__(self) -> int:
+        return len(self._builtin) + len(self._installed)
+
+    def __contains__(self, name: object) -> bool:
+        """Return whether a name is built in or installed, without importing its class."""
+        return name in self._builtin or name in self._installed
+
+    def build(self, name: str, settings: Mapping[str, Any]) -> Any:
+        """Build an object of the class of that name.
+
+        Args:
+            name: A name or an address.
+            settings: The keyword arguments of the class.
+
+        Raises:
+            ArgumentError: If there is no such class, it does not take such an argument, or one
+                that it needs is missing.
+        """
+        found = self[name]
+        parameters = inspect.signature(found).parameters
+        takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+        if (unknown := settings.keys() - parameters.keys()) and not takes_any:
+            raise ArgumentError(
+                f"The {self.kind} {name!r} takes no {', '.join(sorted(unknown))}; "
+                f"it takes {', '.join(parameters)}."
+            )
+        required = [
+            key
+            for key, p in parameters.items()
+            if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
+        ]
+        if missing := [key for key in required if key not in settings]:
+            raise ArgumentError(f"The {self.kind} {name!r} needs {', '.join(missing)}.")
+        return found(**settings)
+
+
+def is_address(name: str) -> bool:
+    """Return whether a name is the address of a class, which is code to be imported.
+
+    >>> is_address("my_package.samplers:MySampler"), is_address("gcp")
+    (True, False)
+    """
+    module, colon, attribute = name.partition(":")
+    parts = (*module.split("."), *attribute.split("."))
+    return bool(colon) and all(part.isidentifier() for part in parts)
+
+
+def _import_class(address: str, kind: str) -> type[Any]:
+    """Return the class at an address.
+
+    Raises:
+        ArgumentError: If it cannot be imported, or is not a class.
+    """
+    module_name, _, attribute = address.partition(":")
+    try:
+        found: Any = importlib.import_module(module_name)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except Exception as error:  # whatever the code of the module raises
+        raise ArgumentError(
+            f"the {kind} {address!r} cannot be imported: {type(error).__name__}: {error}."
+        ) from error
+    if not inspect.isclass(found):
+        raise ArgumentError(
+            f"the {kind} {address!r} must be a class; it is a {type(found).__name__}."
+        )
+    return found
+
+
+SAMPLERS = Registry(
+    "sampler",
+    {
+        "uniform": "adaptask.samplers.uniform:UniformSampler",
+        "c": "adaptask.samplers.class_based:ClassSampler",
+        "cp": "adaptask.samplers.class_pair:ClassPairSampler",
+        "gcp": "adaptask.samplers.greedy_class_pair:GreedyClassPairSampler",
+        "instance": "adaptask.samplers.instance:InstanceSampler",
+    },
+    needs=("sample", "update"),
+)
+"""Every sampler by its name. All but `instance` draw tasks; that one draws single examples."""
+
+LEARNERS = Registry(
+    "learner",
+    {
+        "protonet": "adaptask.learners.protonet:ProtoNet",
+        "matchingnet": "adaptask.learners.matchingnet:MatchingNet",
+        "relationnet": "adaptask.learners.relationnet:RelationNet",
+        "maml": "adaptask.learners.maml:MAML",
+        "maml++": "adaptask.learners.maml_plus_plus:MAMLPlusPlus",
+        "anil": "adaptask.learners.anil:ANIL",
+        "reptile": "adaptask.learners.reptile:Reptile",
+        "metaoptnet-ridge": "adaptask.learners.ridge:MetaOptNetRidge",
+        "metaoptnet-svm": "adaptask.learners.svm:MetaOptNetSVM",
+        "r2d2": "adaptask.learners.r2d2:R2D2",
+    },
+    needs=("forward", "parameters", "state_dict", "load_state_dict"),
+)
+"""Every learner by its name."""
+
+BACKBONES = Registry(
+    "backbone",
+    {
+        "conv4": "adaptask.backbones.conv4:Conv4",
+        "resnet12": "adaptask.backbones.resnet12:ResNet12",
+    },
+    needs=("forward", "parameters", "state_dict", "load_state_dict"),
+)
+"""Every backbone by its name."""

@@ -1,0 +1,77 @@
+import sys
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from adaptask.errors import ArgumentError
+from adaptask.registry import BACKBONES, LEARNERS, SAMPLERS, Registry
+
+MODULE = """
+class Pair:
+    def __init__(self, *, left, right=2):
+        self.sides = (left, right)
+
+    def sample(self): ...
+
+class Bare: ...
+
+pair = 5
+"""
+
+
+@pytest.fixture
+def things(tmp_path, monkeypatch):
+    """A registry with a class of a module of its own."""
+    (tmp_path / "some_things.py").write_text(MODULE)
+    (tmp_path / "broken_things.py").write_text("import nothing_of_that_name")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield Registry("thing", {"pair": "some_things:Pair"}, needs=("sample",))
+    sys.modules.pop("some_things", None)
+
+
+def test_a_class_is_built_by_its_name_or_its_address(things):
+    assert things.build("pair", {"left": 1}).sides == (1, 2)
+    assert things.build("some_things:Pair", {"left": 1, "right": 3}).sides == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("pear", {"left": 1}, "there is no thing 'pear'; did you mean 'pair'[?] There are pair[.]"),
+        ("x", {"left": 1}, "there is no thing 'x'; there are pair[.]"),
+        ("pair", {"left": 1, "up": 2, "down": 3}, "takes no down, up; it takes left, right"),
+        ("pair", {"right": 1}, "The thing 'pair' needs left"),
+        ("some_things:Bare", {}, "needs the methods sample; Bare has no sample"),
+        ("some_things:pair", {}, "must be a class; it is a int"),
+        ("some_things:Triple", {}, "cannot be imported: AttributeError"),
+        ("nowhere:Pair", {}, "cannot be imported: ModuleNotFoundError"),
+        ("broken_things:Pair", {}, "cannot be imported: .*nothing_of_that_name"),
+        ("some things:Pair", {}, "there is no thing 'some things:Pair'"),
+        (None, {}, "there is no thing None"),
+    ],
+)
+def test_what_cannot_be_built_is_refused(things, name, settings, message):
+    with pytest.raises(ArgumentError, match=message):
+        things.build(name, settings)
+
+
+def test_installed_packages_add_names_but_replace_none(things, monkeypatch):
+    points = [
+        EntryPoint("twin", "some_things:Pair", "adaptask.things"),
+        EntryPoint("pair", "some_things:Bare", "adaptask.things"),
+    ]
+    monkeypatch.setattr("adaptask.registry.entry_points", lambda group: points)
+    assert list(things) == ["pair", "twin"]
+    assert things.build("twin", {"left": 5}).sides == (5, 2)
+    assert things["pair"].__name__ == "Pair"
+
+
+def test_names_are_checked_without_importing_anything(things):
+    assert things.check_name("pair") == "pair"
+    assert things.check_name("some_things:Pair") == "some_things:Pair"
+    assert "some_things" not in sys.modules
+
+
+@pytest.mark.parametrize("registry", [SAMPLERS, LEARNERS, BACKBONES], ids=lambda r: r.kind)
+def test_every_class_that_is_built_in_can_be_imported(registry):
+    assert len({registry[name] for name in registry}) == len(registry)
