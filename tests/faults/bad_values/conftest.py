@@ -1,7 +1,5 @@
 """Values of every kind, for arguments that expect something else."""
 
-import importlib
-import inspect
 import os
 from types import SimpleNamespace
 
@@ -11,8 +9,6 @@ import torch
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from adaptask.errors import AdaptaskError
-
 settings.register_profile(
     "bad values",
     max_examples=max(25, int(os.environ.get("ADAPTASK_FUZZ_CASES", "1000")) // 200),
@@ -20,18 +16,6 @@ settings.register_profile(
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-
-HUGE = (2**31, 2**40, 2**63, 2**70, 10**30, 10**5000)
-
-
-class Rude:
-    """A value that has something against everything."""
-
-    def __index__(self):
-        raise RuntimeError("rude")
-
-    __float__ = __bool__ = __len__ = __iter__ = __index__
-
 
 odd_tensors = st.sampled_from(
     [
@@ -54,7 +38,6 @@ odd_values = st.one_of(
     st.none(),
     st.booleans(),
     st.integers(-3, 12),
-    st.sampled_from([*HUGE, *(-n for n in HUGE)]),
     st.floats(),
     st.text(max_size=5),
     st.sampled_from(["auto", "none", "hard", "easy", "mean", "all", "gibbs", "cpu", "cuda:9"]),
@@ -63,7 +46,7 @@ odd_values = st.one_of(
     st.tuples(st.integers(-1, 40), st.integers(0, 40), st.integers(0, 40)),
     st.dictionaries(st.text(max_size=2), st.integers(), max_size=2),
     # In small groups, so that each comes up now and then.
-    st.sampled_from([object, Rude(), len, torch.nn.Linear(2, 2)]),
+    st.sampled_from([len, torch.nn.Linear(2, 2)]),
     st.sampled_from([1j, np.float64(2), np.int64(3), np.bool_(True), np.zeros(3)]),
     st.sampled_from([torch.tensor(2), torch.zeros(2), torch.tensor(1.5), torch.zeros(0)]),
     st.sampled_from([torch.float16, torch.float64, torch.device("cpu"), torch.device("meta")]),
@@ -87,90 +70,7 @@ def odd_inside(draw, good):
     return oddly(draw, good)
 
 
-@st.composite
-def some_odd(draw, call, whole):
-    """Draw odd values for one, two or three of the arguments that something takes."""
-    parameters = inspect.signature(call).parameters.values()
-    named = {p.name for p in parameters if p.kind is not p.VAR_KEYWORD} | whole.keys()
-    names = st.sampled_from(sorted(named - {"self"}))
-    chosen = draw(st.lists(names, min_size=1, max_size=min(3, len(named)), unique=True))
-    return {name: oddly(draw, whole.get(name)) for name in chosen}
-
-
 @pytest.fixture(scope="session")
 def odd():
     """Strategies: odd `values`, odd `tensors`, and what has something odd `inside`."""
     return SimpleNamespace(values=odd_values, tensors=odd_tensors, inside=odd_inside)
-
-
-@pytest.fixture
-def try_call(tiny):
-    """Calls something with odd arguments in place of some: it works or is refused."""
-
-    def try_call(call, arguments, data, then=None, refusals=AdaptaskError):
-        whole = arguments()
-        odd = data.draw(some_odd(call, whole))
-        try:
-            result = call(**{**whole, **odd})
-        except refusals:
-            return
-        if then is not None:
-            then(result, odd)
-
-    return try_call
-
-
-# --- what is public ------------------------------------------------------------------------------
-
-
-def takes_arguments(call):
-    return bool(inspect.signature(call).parameters.keys() - {"self"})
-
-
-def methods_of(found):
-    """Yield the public methods of a class that are written in the package."""
-    for name in dir(found):
-        member = inspect.getattr_static(found, name)
-        ours = inspect.isfunction(member) and member.__module__.startswith("adaptask.")
-        if ours and (name == "__call__" or not name.startswith("_")):
-            yield member
-
-
-def exported(module):
-    """Return what a module says that it exports, else what is written in it."""
-    if hasattr(module, "__all__"):
-        return [getattr(module, name) for name in module.__all__]
-    written = (v for name, v in vars(module).items() if not name.startswith("_"))
-    return [v for v in written if getattr(v, "__module__", None) == module.__name__]
-
-
-def public_calls(*packages):
-    """Return all constructors, functions and methods that take arguments."""
-    calls = set()
-    for package in packages:
-        module = importlib.import_module(f"adaptask.{package}")
-        own = [
-            n for n, v in vars(module).items() if getattr(v, "__module__", "") == module.__name__
-        ]
-        names = getattr(module, "__all__", [name for name in own if not name.startswith("_")])
-        for found in (getattr(module, name) for name in names):
-            if inspect.isclass(found) and not getattr(found, "_is_protocol", False):
-                calls |= {*methods_of(found), *([] if inspect.isabstract(found) else [found])}
-            elif inspect.isfunction(found):
-                calls.add(found)
-    return {call for call in calls if takes_arguments(call)}
-
-
-def everything_is_listed(packages, calls, reasons):
-    found = public_calls(*packages)
-    listed = {call for call in {*calls, *reasons} if call.__module__.startswith("adaptask.")}
-    new, gone = (sorted(c.__qualname__ for c in some) for some in (found - listed, listed - found))
-    assert not new, f"call them, or give a reason why not: {new}"
-    assert not gone, f"no longer public: {gone}"
-    assert not calls.keys() & reasons.keys()
-
-
-@pytest.fixture(scope="session")
-def check_listed():
-    """Checks that everything public in some packages is called, or that there is a reason."""
-    return everything_is_listed
