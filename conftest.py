@@ -7,7 +7,7 @@ _NEED_TRITON = [
     "src/adaptask/learners/crammer_singer_triton.py",
     "src/adaptask/samplers/fused.py",
     "src/adaptask/samplers/fused_learning.py",
-    "src/adaptask/training/fused.py",
+    "src/adaptask/training/triton_kernels.py",
     "src/adaptask/triton_names.py",
 ]
 

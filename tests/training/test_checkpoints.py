@@ -237,7 +237,7 @@ def test_a_damaged_last_one_is_reported_and_the_previous_is_used(tmp_path):
     assert (state["step"], path.name) == (1, "previous.pt")
     assert len(said) == 1
     assert "last.pt is damaged" in said[0]
-    assert f"Going on from {tmp_path / 'previous.pt'}" in said[0]
+    assert f"Resuming from {tmp_path / 'previous.pt'}" in said[0]
 
 
 def test_saving_after_damage_never_lets_the_damaged_one_replace_the_only_good_one(

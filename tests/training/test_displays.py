@@ -68,7 +68,7 @@ def test_a_resumed_run_says_so_and_counts_its_own_steps_alone(clock):
     stream = io.StringIO()
     run(PlainLines(stream), clock, start=60, n_steps=7300, every=7000, seconds_a_step=1)
     assert stream.getvalue().splitlines() == [
-        "going on from step 60 of 7300",
+        "resuming from step 60 of 7300",
         "step 7000/7300  loss -68.000  acc 50.0 %  0:05:00 left  1 steps/s",
         "7240 steps in 2:00:40, 1 steps/s",
     ]

@@ -16,14 +16,14 @@ from adaptask.errors import ArgumentError, StateError, TrainingError
 from adaptask.interfaces import Outcome
 from adaptask.report.run import read_metrics, read_snapshots
 from adaptask.samplers import kl_from_uniform
-from adaptask.training import Every, Trainer, cosine
+from adaptask.training import Intervals, Trainer, cosine
 from adaptask.training.trainer import Trainer as TrainerClass
 
-OFTEN = Every(log=2, validate=3, checkpoint=4, snapshot=5)
+OFTEN = Intervals(log=2, validate=3, checkpoint=4, snapshot=5)
 
 
 def test_it_learns(build_trainer, tmp_path):
-    every = Every(log=20, validate=0)
+    every = Intervals(log=20, validate=0)
     build_trainer(sampler="uniform", n_tasks=2, every=every, folder=tmp_path / "run").fit(160)
     records = read_metrics(tmp_path / "run" / "metrics.jsonl")
     first, *_, last = [r for r in records if r["split"] == "train"]
@@ -167,7 +167,7 @@ class Overflows(SendsSignal):
 
 
 def test_no_checkpoint_holds_weights_that_are_no_numbers(build_trainer, tmp_path):
-    every = Every(log=0, validate=0, checkpoint=1, snapshot=0)
+    every = Intervals(log=0, validate=0, checkpoint=1, snapshot=0)
     trainer = build_trainer(learner=Overflows(0), folder=tmp_path / "run", every=every)
     with pytest.raises(TrainingError, match=r"after step 6.* checkpoint is .*last\.pt"):
         trainer.fit(12)
@@ -257,7 +257,9 @@ def test_a_source_that_cannot_be_restored_is_said(build_trainer, tmp_path):
 
 def test_parts_that_lack_something_are_refused(build_trainer):
     parts = build_trainer()
-    with pytest.raises(ArgumentError, match=r"the sampler must have n_way, .* has no n_way"):
+    with pytest.raises(
+        ArgumentError, match=r"the sampler must have sample, update; .* has no sample"
+    ):
         Trainer(parts.learner, object(), parts.source)
     with pytest.raises(ArgumentError, match="the source must have device, draw"):
         Trainer(parts.learner, parts.sampler, object())
@@ -308,7 +310,7 @@ def test_nonsense_numbers_of_steps_are_refused(build_trainer, bad):
     with pytest.raises(ArgumentError, match="n_steps"):
         build_trainer().fit(bad)
     with pytest.raises(ArgumentError, match=r"every\.log"):
-        Every(log=-1)
+        Intervals(log=-1)
 
 
 def test_records_are_strict_json_and_loggers_are_told_the_same(build_trainer, tmp_path):

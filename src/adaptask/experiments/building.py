@@ -18,11 +18,11 @@ from adaptask.learners import LEARNERS, Ensemble, Learner, build_learner
 from adaptask.randomness import derive_seed
 from adaptask.samplers import Sampler, build_sampler
 from adaptask.training.displays import Display
+from adaptask.training.distributed import SINGLE_PROCESS, ProcessGroup
 from adaptask.training.evaluation import Evaluator
-from adaptask.training.group import ALONE, Group
 from adaptask.training.optimizer import Schedule, StepSchedule, build_optimizer, constant, cosine
 from adaptask.training.run_folder import RunFolder
-from adaptask.training.trainer import Every, Trainer
+from adaptask.training.trainer import Intervals, Trainer
 
 ImageShape = tuple[int, int, int]
 
@@ -124,7 +124,7 @@ def build_trainer(
     *,
     folder: RunFolder | None,
     display: Display | None,
-    group: Group = ALONE,
+    group: ProcessGroup = SINGLE_PROCESS,
 ) -> Trainer:
     """Build everything that a run needs.
 
@@ -158,7 +158,7 @@ def build_trainer(
         engine=machine.engine,
         validation=build_evaluator(config, "val", device, group=group),
         keep_best=config.evaluation.keep_best,
-        every=Every(**asdict(config.every)),
+        every=Intervals(**asdict(config.every)),
         folder=folder,
         display=display,
         group=group,
@@ -199,7 +199,7 @@ def build_evaluator(
     split: str,
     device: torch.device,
     source: EpisodeSource | None = None,
-    group: Group = ALONE,
+    group: ProcessGroup = SINGLE_PROCESS,
 ) -> Evaluator:
     """Build the evaluation on a split: its episodes depend on `evaluation.seed` alone.
 

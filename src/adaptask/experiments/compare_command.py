@@ -55,9 +55,9 @@ def compare(
         AdaptaskError: If something cannot be used or done; the message says what to do.
     """
     from adaptask.experiments.study import run_and_conclude
-    from adaptask.training.distributed import refuse_launch
+    from adaptask.training.distributed import refuse_torchrun
 
-    refuse_launch("compare")
+    refuse_torchrun("compare")
     check_integer("seeds", seeds, low=1)
     arms = comparison(base, learners=learners, samplers=samplers)
     dataset, n_way, n_shot = base.data.dataset, base.task.n_way, base.task.n_shot

@@ -47,9 +47,9 @@ def run_demo(output: Path = Path("runs/demo")) -> int:
         AdaptaskError: If something cannot be done; the message says what to do.
     """
     from adaptask.experiments.compare_command import compare
-    from adaptask.training.distributed import refuse_launch
+    from adaptask.training.distributed import refuse_torchrun
 
-    refuse_launch("demo")
+    refuse_torchrun("demo")
     sys.stderr.write(_WORDS.format(n_way=CONFIG.task.n_way, seeds=SEEDS) + "\n")
     return compare(
         CONFIG,

@@ -31,7 +31,7 @@ from adaptask.experiments.study_display import StudyDisplay
 from adaptask.report.report import make_report, print_report
 from adaptask.report.run import Run
 from adaptask.report.study import FILE, Arm, Study, read_study
-from adaptask.training.machine import choose_device
+from adaptask.training.process import choose_device
 from adaptask.training.run_folder import FolderLock
 
 if TYPE_CHECKING:

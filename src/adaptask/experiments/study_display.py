@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from adaptask.experiments.backends.base import Event
 from adaptask.report.run import Run
-from adaptask.training.displays import duration
+from adaptask.training.displays import format_duration
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -127,7 +127,7 @@ class StudyDisplay:
         if made <= 0:
             return ""
         rest = sum(self._n_steps.values()) - done
-        return f"{duration((time.monotonic() - self._start) * rest / made)} left"
+        return f"{format_duration((time.monotonic() - self._start) * rest / made)} left"
 
     def _write(self, *parts: str) -> None:
         self._console.print("  ".join(part for part in parts if part), markup=False)

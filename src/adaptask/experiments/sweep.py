@@ -28,7 +28,7 @@ from adaptask.experiments.sweep_space import (
 from adaptask.report.run import Run
 from adaptask.report.study import Study
 from adaptask.report.summary import ArmSummary, summarize
-from adaptask.training.distributed import refuse_launch
+from adaptask.training.distributed import refuse_torchrun
 
 N_STARTUP_TRIALS = 5
 """Trials that must have finished before one is given up."""
@@ -74,7 +74,7 @@ def sweep(
         AdaptaskError: If something cannot be used or done; the message says what to do.
         KeyboardInterrupt: After Ctrl-C.
     """
-    refuse_launch("sweep")
+    refuse_torchrun("sweep")
     _require_optuna()
     check_integer("seeds", seeds, low=1)
     check_choice("search", search, ("grid", "random"))

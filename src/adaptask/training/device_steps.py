@@ -33,8 +33,8 @@ def finish(steps: DeviceSteps[T]) -> T:
                 wait.synchronize()
 
 
-def reached(device: torch.device) -> torch.cuda.Event:
-    """Return an event that occurs when all work launched on the current stream is done."""
+def record_event(device: torch.device) -> torch.cuda.Event:
+    """Return an event that is reached when all work launched on the current stream is done."""
     # A thread that waits for a blocking event sleeps; else it would keep a core busy.
     event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
     event.record(torch.cuda.current_stream(device))

@@ -1,38 +1,50 @@
-"""The folder in which a run lives: what is written there, when, and in which order.
+"""The folder of a run: what is written there, when, and in which order.
 
-config.toml         everything that decides the run
-environment.json    versions, device, revision
+config.toml         the configuration of the run
+environment.json    versions, device, revision of the code
 metrics.jsonl       one line per record
-snapshots/          the sampler's potentials, and how often each class was drawn, now and then
-last.pt             the checkpoint to go on from; previous.pt is the one before
+snapshots/          the sampler's potentials, and how often each class was drawn
+last.pt             the checkpoint to resume from; previous.pt is the one before
 best.pt             the best weights by validation
 """
 
 from __future__ import annotations
 
+import io
+import json
+import math
+import os
+import platform
+import re
+import subprocess
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
+from adaptask import __version__
 from adaptask.atomic_file import not_written, replace_file
 from adaptask.errors import ArgumentError, StateError, TrainingError
+from adaptask.parsing import parse_json
+from adaptask.samplers import Sampler, kl_from_uniform
 from adaptask.training.checkpoints import (
     BEST,
     LAST,
     PREVIOUS,
     Checkpoint,
-    checkpoint_of,
     load_checkpoint,
     load_latest,
     save_checkpoint,
     save_latest,
 )
-from adaptask.training.records import MetricsLog, Snapshots, record_environment
+from adaptask.training.loggers import MetricsLog
 
 try:
     import fcntl
@@ -42,6 +54,14 @@ except ImportError:  # Windows
 LOCK = "lock"
 # What a folder may hold of a run that has not begun: its lock, why it failed or was given up.
 _BEFORE_A_RUN = (LOCK, "failure.txt", "pruned.txt")
+
+DISTRIBUTION_BUFFERS = ("log_potentials", "log_weights")
+"""Tensors of a sampler from which its distribution follows; the first that it has is saved."""
+
+_GIT_SECONDS = 5.0
+# Tasks from which the KL divergence of a sampler is estimated if it cannot be summed: fewer for
+# many ways, since the probability of a set is a sum over the orders in which it can be drawn.
+_MANY_WAYS, _DRAWS, _FEW_DRAWS = 9, 1000, 100
 
 
 @dataclass(frozen=True)
@@ -205,7 +225,7 @@ class RunFolder:
         if not path.exists():
             return []
         try:
-            return [checkpoint_of(state) for state in load_checkpoint(path)["checkpoints"]]
+            return [Checkpoint.from_state(state) for state in load_checkpoint(path)["checkpoints"]]
         except (KeyError, TypeError) as error:
             raise StateError(f"{path} does not hold the best weights of a run.") from error
 
@@ -246,3 +266,119 @@ class FolderLock:
                 yield
             finally:
                 self._is_held = False
+
+
+class Snapshots:
+    """A folder of small arrays that show how a sampler has developed, one file per snapshot."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def save(self, step: int, sampler: object, class_counts: Tensor | None = None) -> None:
+        """Save as `step-0000500.npz` what the sampler has learned; waits for the device.
+
+        Args:
+            step: After how many steps.
+            sampler: A sampler that learns has one of `DISTRIBUTION_BUFFERS`.
+            class_counts: How often each class was drawn, `classes`.
+
+        Raises:
+            TrainingError: If it cannot be written.
+        """
+        found = (getattr(sampler, name, None) for name in DISTRIBUTION_BUFFERS)
+        buffer = next((value for value in found if isinstance(value, Tensor)), None)
+        parts = {}
+        if buffer is not None:
+            parts["distribution"] = buffer.detach().float().numpy(force=True)
+        if class_counts is not None:
+            parts["class_counts"] = class_counts.numpy(force=True)
+        if not parts:
+            return
+        path = self.folder / f"step-{step:07d}.npz"
+        content = io.BytesIO()
+        np.savez_compressed(content, allow_pickle=False, **parts)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise not_written(path, error) from error
+        replace_file(path, content.getbuffer())
+
+    def discard_after(self, step: int) -> None:
+        """Remove the snapshots of later steps, which a resumed run takes again."""
+        for path in self.folder.glob("step-*.npz"):
+            match = re.fullmatch(r"step-(\d+)\.npz", path.name)
+            if match and int(match[1]) > step:
+                path.unlink()
+
+
+def distance_from_uniform(sampler: Sampler) -> dict[str, float]:
+    """Return the KL divergence of a sampler's tasks from uniform, and their entropy, in nats."""
+    n_draws = _DRAWS if sampler.n_way < _MANY_WAYS else _FEW_DRAWS
+    kl = float(kl_from_uniform(sampler, n_draws=n_draws).value)
+    return {"kl": kl, "entropy": math.log(math.comb(sampler.n_classes, sampler.n_way)) - kl}
+
+
+def environment() -> dict[str, Any]:
+    """Return versions, devices and the revision of the code; never fails.
+
+    `git` is the revision of the project that the working directory belongs to, if any, and
+    whether tracked files differ from it; `adaptask_git` is the same for this package, if it runs
+    from a checkout. Nothing names the machine or its user.
+    """
+    return {
+        "adaptask": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpu_count": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+        "cuda": torch.version.cuda,
+        "cudnn": _or_none(torch.backends.cudnn.version),
+        "devices": _or_none(_device_names) or [],
+        "git": _or_none(lambda: _git_revision(Path.cwd())),
+        "adaptask_git": _or_none(lambda: _git_revision(Path(__file__).parent)),
+    }
+
+
+def _or_none(ask: Callable[[], Any]) -> Any:
+    # Drivers and programs fail in many ways, none of which should end a run.
+    with warnings.catch_warnings(), suppress(Exception):
+        warnings.simplefilter("ignore")
+        return ask()
+    return None
+
+
+def _device_names() -> list[str]:
+    return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+
+
+def _git_revision(folder: Path) -> dict[str, Any]:
+    def git(*arguments: str) -> str:
+        return subprocess.run(
+            ["git", "--no-optional-locks", "-C", str(folder), *arguments],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=_GIT_SECONDS,
+        ).stdout.strip()
+
+    changes = git("status", "--porcelain", "--untracked-files=no")
+    return {"revision": git("rev-parse", "HEAD"), "dirty": bool(changes)}
+
+
+def record_environment(
+    path: Path, *, step: int = 0, device: str | None = None, n_processes: int = 1
+) -> None:
+    """Append the environment from a step on to a JSON list, unless it equals the last one."""
+    known: list[dict[str, Any]] = []
+    with suppress(OSError, ValueError, TypeError):
+        content = parse_json(path.read_text(encoding="utf-8"))
+        known = [entry for entry in content if isinstance(entry, dict)]
+    here = environment() | {"device": device}
+    if n_processes > 1:
+        here["n_processes"] = n_processes
+    if known and known[-1] == {"step": known[-1].get("step")} | here:
+        return
+    known.append({"step": step} | here)
+    replace_file(path, json.dumps(known, indent=1).encode() + b"\n")

@@ -32,7 +32,7 @@ from adaptask.report.run import FAILURE, PRUNED, Run
 from adaptask.training.checkpoints import load_checkpoint
 from adaptask.training.device_steps import finish
 from adaptask.training.displays import Silent
-from adaptask.training.interruption import StopSignals
+from adaptask.training.process import StopSignals
 
 
 @pytest.fixture

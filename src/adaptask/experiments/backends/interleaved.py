@@ -26,8 +26,7 @@ from adaptask.experiments.run import run_steps
 from adaptask.learners import LEARNERS, EmbeddingLearner
 from adaptask.report.run import Run
 from adaptask.training.device_steps import DeviceSteps, Wait
-from adaptask.training.interruption import StopSignals, obey
-from adaptask.training.machine import choose_device
+from adaptask.training.process import StopSignals, choose_device, exit_for_signal
 
 # Images of a step that leave most of a GPU idle.
 _IMAGES_THAT_FILL = 700
@@ -61,7 +60,7 @@ class Interleaved:
             _take_in_turn(shared, self.n_at_once, tell, stop, failures)
             _take_in_turn(alone, 1, tell, stop, failures)
         if stop.received is not None:
-            obey(stop.received)
+            exit_for_signal(stop.received)
         return failures
 
 

@@ -20,7 +20,7 @@ from adaptask.errors import TrainingError
 from adaptask.experiments import backends
 from adaptask.experiments.backends.base import Event, Tell, record_failure
 from adaptask.report.run import Run
-from adaptask.training.interruption import OF_TERMINAL, StopSignals, obey
+from adaptask.training.process import TERMINAL_SIGNALS, StopSignals, exit_for_signal
 
 _SECONDS_BETWEEN_LOOKS = 0.2
 _SECONDS_TO_SAVE = 60.0
@@ -60,7 +60,7 @@ class ProcessPool:
                     for connection in wait(list(self._running), timeout=_SECONDS_BETWEEN_LOOKS):
                         self._receive(connection, tell)  # type: ignore[arg-type]
             if stop.received is not None:
-                obey(stop.received)
+                exit_for_signal(stop.received)
         except BaseException:
             _let_them_save([process for process, _ in self._running.values()])
             raise
@@ -142,7 +142,7 @@ def _make(run: Run, sender: Connection, environment: Mapping[str, str]) -> None:
 
     os.environ.clear()  # a server that starts processes has the environment of its own start
     os.environ.update(environment)
-    for number in OF_TERMINAL:
+    for number in TERMINAL_SIGNALS:
         signal.signal(number, signal.SIG_IGN)  # the parent asks to stop
     _end_with_parent()
 
@@ -193,7 +193,7 @@ def _interrupts_ignored() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    handlers = {number: signal.signal(number, signal.SIG_IGN) for number in OF_TERMINAL}
+    handlers = {number: signal.signal(number, signal.SIG_IGN) for number in TERMINAL_SIGNALS}
     try:
         yield
     finally:

@@ -21,8 +21,8 @@ from adaptask.experiments.config import RunConfig, SamplerConfig
 from adaptask.experiments.paper.reproduction import Plan
 from adaptask.experiments.paper.timing import TimedRun
 from adaptask.report.study import Arm
-from adaptask.training.displays import duration
-from adaptask.training.machine import choose_device, set_up_process
+from adaptask.training.displays import format_duration
+from adaptask.training.process import choose_device, set_up_process
 
 _REPEATS = 5
 _MOST_SECONDS = 3.0
@@ -108,7 +108,7 @@ def _show_trials(
                 )
                 seconds = run_seconds(config, measure_cost(config, device))
                 total += seconds * n_runs
-                per_run = duration(seconds)
+                per_run = format_duration(seconds)
             labels = [{trial.labels[key]: None for trial in members} for key in keys]
             table.add_row(
                 *(", ".join(found) for found in labels),
@@ -123,7 +123,7 @@ def _show_trials(
     if total:
         n_at_once = min(backend.n_at_once, planned.n_runs)
         at_once = f"{n_at_once} at once" if n_at_once > 1 else "one by one"
-        said += f" About {duration(total / min(backend.speedup, n_at_once))} here, {at_once}"
+        said += f" About {format_duration(total / min(backend.speedup, n_at_once))} here, {at_once}"
         said += f", without {' and '.join(missing)}." if missing else "."
     console.print(said)
 

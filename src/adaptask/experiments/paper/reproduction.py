@@ -345,9 +345,9 @@ def reproduce(
     Raises:
         AdaptaskError: If something cannot be used or done; the message says what to do.
     """
-    from adaptask.training.distributed import refuse_launch
+    from adaptask.training.distributed import refuse_torchrun
 
-    refuse_launch("reproduce")
+    refuse_torchrun("reproduce")
     folder = folder or default_folder(planned)
     if planned.times:
         from adaptask.experiments.paper.timing import time_plan

@@ -34,8 +34,7 @@ from adaptask.experiments.recipes import recipe
 from adaptask.experiments.run import resolve_auto
 from adaptask.report.formats import print_table
 from adaptask.report.tables import Cell, Table
-from adaptask.training.interruption import StopSignals
-from adaptask.training.machine import choose_device
+from adaptask.training.process import StopSignals, choose_device
 
 FILE = "times.json"
 FORMAT = 1
