@@ -19,7 +19,7 @@ from adaptask.errors import AdaptaskError, DataError
 from adaptask.learners import LEARNERS, build_learner
 from adaptask.samplers import build_sampler
 from adaptask.training import Trainer, process_group
-from adaptask.training.distributed import SINGLE_PROCESS, STEPS_BETWEEN_LOOKS
+from adaptask.training.distributed import SINGLE_PROCESS, STEPS_BETWEEN_STOP_CHECKS
 from adaptask.training.step import TrainingStep
 from adaptask.training.sync_batchnorm import convert_sync_batchnorm
 
@@ -173,7 +173,7 @@ class Interrupted(nn.Module):
 
 def interrupted(group, folder, n_steps=5):
     """Train with looks as rare as on a GPU; keep how it ended after Ctrl-C in the last step."""
-    STEPS_BETWEEN_LOOKS["cpu"] = STEPS_BETWEEN_LOOKS["cuda"]
+    STEPS_BETWEEN_STOP_CHECKS["cpu"] = STEPS_BETWEEN_STOP_CHECKS["cuda"]
     group.set_device(torch.device("cpu"))
     learner, sampler, source = parts("protonet", group)
     learner = Interrupted(learner, group, n_steps)
