@@ -31,7 +31,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from adaptask.data import load
-from adaptask.experiments.backends.base import Event
+from adaptask.experiments.backends import Event
 from adaptask.experiments.backends.processes import ProcessPool
 from adaptask.experiments.backends.ray import ClusterOptions, RayBackend
 from adaptask.experiments.config import (

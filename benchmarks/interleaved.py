@@ -27,7 +27,7 @@ from pathlib import Path
 
 import torch
 
-from adaptask.experiments.backends.base import Event
+from adaptask.experiments.backends import Event
 from adaptask.experiments.backends.interleaved import Interleaved
 from adaptask.experiments.config import (
     DataConfig,

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from adaptask.experiments import study_display
-from adaptask.experiments.backends.base import Event, EventDisplay
+from adaptask.experiments.backends import Event
+from adaptask.experiments.backends.interleaved import EventDisplay
 from adaptask.experiments.config import RunConfig
 from adaptask.experiments.study_display import StudyDisplay
 from adaptask.report.run import Run

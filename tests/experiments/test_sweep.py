@@ -14,7 +14,7 @@ import pytest
 import tyro
 
 from adaptask.errors import ArgumentError, DataError
-from adaptask.experiments.backends.base import RunPruned
+from adaptask.experiments.backends import RunPruned
 from adaptask.experiments.backends.ray import ClusterOptions
 from adaptask.experiments.config import (
     Conv4Options,
@@ -270,7 +270,7 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path):
         time.sleep(0.01)
     os.kill(child, signal.SIGINT)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 13
-    assert "To go on, give the same command again" in said.read_text()
+    assert "To continue, run the same command again" in said.read_text()
     assert (metrics.parent / "last.pt").exists()
 
 
@@ -336,7 +336,7 @@ def test_without_optuna_it_says_what_to_install(tmp_path, monkeypatch):
 
 
 def test_a_storage_needs_a_cluster(tmp_path):
-    with pytest.raises(ArgumentError, match="plays no part without --cluster ray"):
+    with pytest.raises(ArgumentError, match="has no effect without --cluster ray"):
         run_sweep(
             TINY, flags=ALPHA, output=tmp_path / "s", cluster=ClusterOptions(storage="s3://b")
         )

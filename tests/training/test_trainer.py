@@ -294,7 +294,7 @@ def test_a_state_of_another_architecture_is_refused_and_changes_nothing(
 def test_a_folder_that_is_taken_is_refused(build_trainer, tmp_path):
     build_trainer(folder=tmp_path / "run").fit(2)
     listing = sorted(p.name for p in (tmp_path / "run").iterdir())
-    with pytest.raises(ArgumentError, match=r"Go on with it: trainer\.resume\(\)"):
+    with pytest.raises(ArgumentError, match=r"Resume it: trainer\.resume\(\)"):
         build_trainer(folder=tmp_path / "run").fit(2)
     assert sorted(p.name for p in (tmp_path / "run").iterdir()) == listing
     (tmp_path / "other").mkdir()

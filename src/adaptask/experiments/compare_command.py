@@ -54,7 +54,7 @@ def compare(
     Raises:
         AdaptaskError: If something cannot be used or done; the message says what to do.
     """
-    from adaptask.experiments.study import run_and_conclude
+    from adaptask.experiments.study import run_and_report
     from adaptask.training.distributed import refuse_torchrun
 
     refuse_torchrun("compare")
@@ -76,7 +76,7 @@ def compare(
     def config_of(arm: Arm) -> RunConfig:
         return _configured(base, arm.labels["learner"], arm.labels["sampler"])
 
-    return run_and_conclude(study, folder, workers=workers, cluster=cluster, config_of=config_of)
+    return run_and_report(study, folder, workers=workers, cluster=cluster, config_of=config_of)
 
 
 def comparison(base: RunConfig, *, learners: Sequence[str], samplers: Sequence[str]) -> list[Arm]:

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from adaptask.arguments import check_choice, check_integer
 from adaptask.errors import ArgumentError
-from adaptask.experiments.backends.base import RunPruned
+from adaptask.experiments.backends import RunPruned
 from adaptask.experiments.backends.ray import ClusterOptions
 from adaptask.experiments.config import RunConfig
-from adaptask.experiments.study import run_and_conclude
+from adaptask.experiments.study import run_and_report
 from adaptask.experiments.sweep_space import (
     labeled_config,
     new_study,
@@ -95,7 +95,7 @@ def sweep(
         command=shlex.join(command),
         by_validation=True,
     )
-    return run_and_conclude(
+    return run_and_report(
         study,
         folder,
         workers=workers,

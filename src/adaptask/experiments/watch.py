@@ -1,4 +1,4 @@
-"""`adaptask watch`: the runs of a study in a table, from another terminal.
+"""`adaptask watch`: a table of the runs of a study, from another terminal.
 
 Only files are read: no lock is taken and nothing is written. Nothing here needs torch.
 """
@@ -23,9 +23,9 @@ from adaptask.report.run import FAILURE, PRUNED, Run
 
 SECONDS_BETWEEN_VIEWS = 2.0
 _CPU_SHARE = 0.05
-"""Of one core, at most: the cores are needed for training."""
+"""Largest share of one core: the cores are needed for training."""
 _WRITTEN = ("config.toml", "metrics.jsonl", "last.pt", "best.pt", "test.json")
-"""Files that a run writes while it is made."""
+"""Files that a run writes."""
 _STYLES = {
     "running": "cyan",
     "failed": "red",
@@ -38,19 +38,20 @@ _STYLES = {
 
 @dataclass(frozen=True)
 class RunState:
-    """Where a run stands, as its files say."""
+    """The progress of a run, read from its files."""
 
     name: str
     state: str
     """A key of `_STYLES`."""
     steps: str = "-"
     loss: str = "-"
-    """The last of training."""
+    """The last training loss."""
     validation: str = "-"
-    """The last accuracy."""
+    """The last validation accuracy."""
     test: str = "-"
+    """The test accuracy."""
     written: float | None = None
-    """When something was last written; None if nothing was."""
+    """Time of the last change of a file; None if there is no file yet."""
     message: str = ""
     """Why it failed."""
 
@@ -59,9 +60,9 @@ def watch(folder: Path, *, once: bool = False, console: Console | None = None) -
     """Show a run or a study until all runs have ended, or until Ctrl-C.
 
     Args:
-        folder: Of a run, of a study, or of any runs.
-        once: Whether to show it once only, as is done if the output is not a terminal.
-        console: Where to show it; standard output by default.
+        folder: The folder of a run, of a study, or of several runs.
+        once: Show the table once and return, as without a terminal.
+        console: Where to write; standard output by default.
 
     Raises:
         ArgumentError: If there is no such folder, or there are no runs in it.
@@ -89,7 +90,7 @@ def watch(folder: Path, *, once: bool = False, console: Console | None = None) -
 
 
 def read_runs(folder: Path) -> list[RunState]:
-    """Return where the runs in a folder stand: in the order of their states, then of the study.
+    """Return the progress of the runs in a folder, ordered by state, then as in the study.
 
     Raises:
         ArgumentError: If there is no such folder, or there are no runs in it.
@@ -106,7 +107,7 @@ def read_runs(folder: Path) -> list[RunState]:
 
 @lru_cache(maxsize=1000)
 def _read_run(path: Path, name: str, modified: tuple[float, ...]) -> RunState:
-    """Return where a run stands; its files are read again only if one has changed."""
+    """Return the progress of a run; its files are read again only if one has changed."""
     *writes, failed, pruned = modified
     written = max(writes)
     run = Run(path, name=name)
@@ -123,7 +124,7 @@ def _read_run(path: Path, name: str, modified: tuple[float, ...]) -> RunState:
         state = "finished"
     elif pruned:
         state = "pruned"
-    elif failed >= written:  # else it is being tried again
+    elif failed >= written:  # otherwise it is being tried again
         state, message = "failed", run.failure or ""
     else:
         state = "running"

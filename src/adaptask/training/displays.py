@@ -108,7 +108,7 @@ class PlainLines(Display):
         self._time_evaluation(n_done, n_episodes)
         if n_done < n_episodes and time.perf_counter() >= self._next_line:
             self._next_line = time.perf_counter() + SECONDS_BETWEEN_LINES
-            self.message(_evaluation_text(split, n_done, n_episodes))
+            self.message(evaluation_text(split, n_done, n_episodes))
 
     def message(self, text: str) -> None:
         """Write a line."""
@@ -191,7 +191,7 @@ class NotebookLine(PlainLines):
         """Show how far the evaluation is in place of the line."""
         self._time_evaluation(n_done, n_episodes)
         if time.perf_counter() >= self._next_update:
-            self._write(_evaluation_text(split, n_done, n_episodes))
+            self._write(evaluation_text(split, n_done, n_episodes))
 
     def message(self, text: str) -> None:
         """Replace the line by one that stays."""
@@ -250,7 +250,7 @@ class ProgressBar(PlainLines):
         self._time_evaluation(n_done, n_episodes)
         if n_done and n_done < n_episodes and time.perf_counter() < self._next_update:
             return
-        text = _evaluation_text(split, n_done, n_episodes)
+        text = evaluation_text(split, n_done, n_episodes)
         if self._is_training:
             position = self._position(self._step + 1)  # the step has been made
             self._update(position, [text] if n_done < n_episodes else [], self._step, self._n_steps)
@@ -347,7 +347,8 @@ def _is_notebook() -> bool:
     return hasattr(shell, "kernel")  # the shell of a terminal has none
 
 
-def _evaluation_text(split: str, n_done: int, n_episodes: int) -> str:
+def evaluation_text(split: str, n_done: int, n_episodes: int) -> str:
+    """Return how far an evaluation is, such as `testing 300/1500 episodes`."""
     return f"{_PHASES.get(split, split)} {n_done}/{n_episodes} episodes"
 
 

@@ -45,6 +45,16 @@ def choose_device(name: str, group: ProcessGroup = SINGLE_PROCESS) -> torch.devi
         ) from error
 
 
+def device_type(name: str) -> str:
+    """Return `cpu` or `cuda` for the name of a device, without opening a CUDA context.
+
+    A process that only starts others should not take memory on a GPU.
+    """
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return name.partition(":")[0]
+
+
 def set_up_process(*, threads: int | None = None, deterministic: bool = False) -> None:
     """Set the number of CPU threads, and whether only deterministic kernels are used.
 

@@ -52,7 +52,7 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 LOCK = "lock"
-# What a folder may hold of a run that has not begun: its lock, why it failed or was given up.
+# Files of a run that has not begun: its lock, why it failed or was stopped early.
 _BEFORE_A_RUN = (LOCK, "failure.txt", "pruned.txt")
 
 DISTRIBUTION_BUFFERS = ("log_potentials", "log_weights")
@@ -71,9 +71,9 @@ class SavedRun:
     trainer: dict[str, Any]
     """The trainer's `state_dict`."""
     metrics_size: int
-    """Length of the records by then, in bytes."""
+    """Size of `metrics.jsonl` at that time, in bytes."""
     config_text: str | None
-    """What decided the run."""
+    """The configuration of the run."""
 
 
 class RunFolder:
@@ -81,28 +81,28 @@ class RunFolder:
 
     Args:
         path: The folder.
-        config_text: What decides the run; it is part of every checkpoint.
+        config_text: The configuration of the run; it is part of every checkpoint.
     """
 
     n_processes: int = 1
-    """How many make the run together, for `environment.json`."""
+    """Number of processes that make the run, for `environment.json`."""
 
     def __init__(self, path: Path | str, config_text: str | None = None) -> None:
         self.path = Path(path)
         self.config_text = config_text
         self.snapshots = Snapshots(self.path / "snapshots")
         self.is_open = False
-        """Whether a run has begun here, or goes on."""
+        """Whether a run has been started or resumed with this object."""
         self._lock = FolderLock(self.path / LOCK)
 
     @cached_property
     def metrics(self) -> MetricsLog:
-        """The records; the file is opened when it is first asked for."""
+        """The records; the file is opened at the first use."""
         return MetricsLog(self.path / "metrics.jsonl")
 
     @property
     def config(self) -> Path:
-        """The file that decides the run."""
+        """The configuration file."""
         return self.path / "config.toml"
 
     @property
@@ -111,15 +111,15 @@ class RunFolder:
         return self.config.exists() or self.last_checkpoint() is not None
 
     def last_checkpoint(self) -> Path | None:
-        """Return the checkpoint to go on from, if there is one."""
+        """Return the checkpoint to resume from, if there is one."""
         found = (self.path / name for name in (LAST, PREVIOUS))
         return next((path for path in found if path.exists()), None)
 
     def locked(self) -> AbstractContextManager[None]:
-        """Keep other processes from training in this folder, which is made if need be.
+        """Keep other processes from training in this folder, which is created if necessary.
 
         Raises:
-            TrainingError: If another one trains there, or the folder cannot be made.
+            TrainingError: If another process trains there, or the folder cannot be created.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -128,7 +128,7 @@ class RunFolder:
         return self._lock.held()
 
     def check_is_free(self) -> None:
-        """Check that a run can begin here; what one left that had not begun may stay.
+        """Check that a run can begin here; files of a run that never began are ignored.
 
         Raises:
             ArgumentError: If the path exists and is not an empty folder, or cannot be a folder.
@@ -143,12 +143,12 @@ class RunFolder:
             resume = f"adaptask train --resume {self.path}"
             how = resume if self.config.exists() else "trainer.resume()"
             raise ArgumentError(
-                f"{self.path} holds a run already. Go on with it: {how}. Or choose another folder."
+                f"{self.path} already holds a run. Resume it: {how}. Or choose another folder."
             )
         raise ArgumentError(f"{self.path} exists and is not an empty folder; choose another one.")
 
     def create(self, device: torch.device) -> None:
-        """Begin a run in a folder that is free; hold the lock.
+        """Begin a run in a folder that is free; the caller holds the lock.
 
         Raises:
             ArgumentError: If it is taken.
@@ -185,10 +185,10 @@ class RunFolder:
         save_latest(self.path, saved)
 
     def load(self, report: Callable[[str], None]) -> SavedRun | None:
-        """Return the last checkpoint that is whole, or None; `report` is told of damage.
+        """Return the last complete checkpoint, or None; `report` is called if one is damaged.
 
         Raises:
-            StateError: If there are checkpoints, but none is whole.
+            StateError: If there are checkpoints, but none is complete.
         """
         if self.last_checkpoint() is None:
             return None
@@ -204,7 +204,7 @@ class RunFolder:
         return SavedRun(trainer, max(0, size), text)
 
     def save_best(self, checkpoints: Iterable[Checkpoint]) -> None:
-        """Write the best weights; remove the file where there are none.
+        """Write the best weights; remove the file if there are none.
 
         Raises:
             TrainingError: If they cannot be written; those before are kept.
@@ -233,7 +233,8 @@ class RunFolder:
 class FolderLock:
     """A lock on a file, held by the operating system: a dead process leaves none behind.
 
-    The file is made if need be, and stays. On Windows, which has no such locks, it does nothing.
+    The file is created if necessary, and stays. On Windows, which has no such locks, it does
+    nothing.
     """
 
     def __init__(self, path: Path) -> None:
@@ -245,7 +246,7 @@ class FolderLock:
         """Hold the lock while the body runs; it may be held again inside.
 
         Raises:
-            TrainingError: If another process holds it, or the file cannot be made.
+            TrainingError: If another process holds it, or the file cannot be created.
         """
         if fcntl is None or self._is_held:
             yield
@@ -259,7 +260,7 @@ class FolderLock:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise TrainingError(
-                    f"another process is training in {self.path.parent}; let it end, or stop it."
+                    f"another process is training in {self.path.parent}; wait for it, or stop it."
                 ) from None
             self._is_held = True
             try:
@@ -269,13 +270,13 @@ class FolderLock:
 
 
 class Snapshots:
-    """A folder of small arrays that show how a sampler has developed, one file per snapshot."""
+    """A folder of small arrays that show how a sampler changes, one file per snapshot."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def save(self, step: int, sampler: object, class_counts: Tensor | None = None) -> None:
-        """Save as `step-0000500.npz` what the sampler has learned; waits for the device.
+        """Save what the sampler has learned as `step-0000500.npz`; waits for the device.
 
         Args:
             step: After how many steps.
@@ -304,7 +305,7 @@ class Snapshots:
         replace_file(path, content.getbuffer())
 
     def discard_after(self, step: int) -> None:
-        """Remove the snapshots of later steps, which a resumed run takes again."""
+        """Remove the snapshots of later steps, which a resumed run writes again."""
         for path in self.folder.glob("step-*.npz"):
             match = re.fullmatch(r"step-(\d+)\.npz", path.name)
             if match and int(match[1]) > step:

@@ -16,8 +16,7 @@ from torch.utils._pytree import tree_leaves
 from adaptask.errors import AdaptaskError, ArgumentError
 from adaptask.experiments import backends
 from adaptask.experiments import run as run_module
-from adaptask.experiments.backends import choose_backend
-from adaptask.experiments.backends.base import RunPruned
+from adaptask.experiments.backends import RunPruned, choose_backend
 from adaptask.experiments.backends.interleaved import Interleaved
 from adaptask.experiments.backends.processes import ProcessPool
 from adaptask.experiments.config import (
@@ -186,7 +185,7 @@ def test_a_process_that_dies_is_replaced_once(three_jobs, monkeypatch, take_note
     assert len(killed) == n_deaths
     (said,) = notes.warnings
     assert said == (
-        "first: the process was killed by signal 9, out of memory perhaps. It goes on from its "
+        "first: the process was killed by signal 9, out of memory perhaps. It is resumed from its "
         "last checkpoint."
     )
     assert Run(last.path).is_finished

@@ -227,11 +227,11 @@ def test_what_takes_long_is_measured_once(monkeypatch):
 def test_reproducing_hands_the_plan_to_the_study(monkeypatch, tmp_path):
     handed = {}
 
-    def run_and_conclude(study, folder, **options):
+    def run_and_report(study, folder, **options):
         handed.update(options, study=study, folder=folder)
         return 1
 
-    monkeypatch.setattr("adaptask.experiments.study.run_and_conclude", run_and_conclude)
+    monkeypatch.setattr("adaptask.experiments.study.run_and_report", run_and_report)
     planned = plan("table-cifar", rows=["protonet"], seeds=2, device="cpu")
     cluster = ClusterOptions(cluster="ray")
     assert reproduce(planned, tmp_path, workers=3, cluster=cluster) == 1

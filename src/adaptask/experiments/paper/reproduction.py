@@ -354,7 +354,7 @@ def reproduce(
 
         time_plan(planned, folder)
         return 0
-    from adaptask.experiments.study import run_and_conclude
+    from adaptask.experiments.study import run_and_report
 
     study = Study(
         title=planned.title,
@@ -365,7 +365,7 @@ def reproduce(
         citations=planned.citations,
     )
     configs = {arm.name: arm.config for arm in planned.all_trials()}
-    return run_and_conclude(
+    return run_and_report(
         study,
         folder,
         workers=workers,
