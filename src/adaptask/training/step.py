@@ -209,7 +209,8 @@ class Compiled:
     """A function of learner and episodes, compiled when it is first called.
 
     Learners of the same kind share what was compiled: their weights are arguments. If it cannot be
-    compiled, for lack of a compiler perhaps, `report` is called with the reason, and the function is not compiled.
+    compiled, for lack of a compiler perhaps, `report` is called with the reason, and the plain
+    function is used.
     """
 
     def __init__(self, outcomes: Outcomes, report: Callable[[str], None]) -> None:
