@@ -37,11 +37,11 @@ from adaptask.experiments.backends.ray import ClusterOptions, RayBackend
 from adaptask.experiments.config import (
     DataConfig,
     EvaluationConfig,
-    EveryConfig,
     MachineConfig,
     RunConfig,
 )
 from adaptask.experiments.model_options import Conv4Options
+from adaptask.intervals import Intervals
 from adaptask.report.run import Run
 from adaptask.report.study import Arm
 
@@ -59,7 +59,7 @@ def runs_in(folder: Path, steps: int) -> tuple[Run, ...]:
         data=DataConfig(dataset="glyphs"),
         conv4=Conv4Options(filters=4),
         evaluation=EvaluationConfig(n_episodes=20, n_validation=20),
-        every=EveryConfig(validate=50, checkpoint=50),
+        every=Intervals(validate=50, checkpoint=50),
         machine=MachineConfig(device="cpu", threads=1),
     )
     return Arm("gcp", {}, config=config).with_runs(folder, range(N_RUNS)).runs

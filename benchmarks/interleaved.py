@@ -32,13 +32,13 @@ from adaptask.experiments.backends.interleaved import Interleaved
 from adaptask.experiments.config import (
     DataConfig,
     EvaluationConfig,
-    EveryConfig,
     MachineConfig,
     OptimiserConfig,
     RunConfig,
     SamplerConfig,
     TaskConfig,
 )
+from adaptask.intervals import Intervals
 from adaptask.report.study import Arm
 
 CONFIG = RunConfig(
@@ -46,7 +46,7 @@ CONFIG = RunConfig(
     sampler=SamplerConfig(name="gcp"),
     optimiser=OptimiserConfig(schedule="cosine"),
     evaluation=EvaluationConfig(n_episodes=200, n_validation=200),
-    every=EveryConfig(log=50, validate=500, checkpoint=1000, snapshot=1000),
+    every=Intervals(log=50, validate=500, checkpoint=1000, snapshot=1000),
     machine=MachineConfig(compile="yes" if torch.cuda.is_available() else "no"),
 )
 

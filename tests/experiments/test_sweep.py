@@ -20,7 +20,6 @@ from adaptask.experiments.config import (
     Conv4Options,
     DataConfig,
     EvaluationConfig,
-    EveryConfig,
     MachineConfig,
     RunConfig,
     SamplerConfig,
@@ -29,6 +28,7 @@ from adaptask.experiments.config import (
 from adaptask.experiments.config_file import dump_config
 from adaptask.experiments.shared_config import SweptConfig
 from adaptask.experiments.sweep import Pruner, sweep
+from adaptask.intervals import Intervals
 from adaptask.report.run import Run
 from adaptask.report.study import read_study
 
@@ -37,7 +37,7 @@ TINY = RunConfig(
     data=DataConfig(dataset="tiny", augmentation="none"),
     task=TaskConfig(n_way=3, n_query=4),
     evaluation=EvaluationConfig(n_query=5, n_episodes=6, n_validation=4),
-    every=EveryConfig(log=2, validate=4, checkpoint=4, snapshot=8),
+    every=Intervals(log=2, validate=4, checkpoint=4, snapshot=8),
     machine=MachineConfig(device="cpu", threads=1),
     conv4=Conv4Options(filters=4),
 )

@@ -22,7 +22,7 @@ from adaptask.training.distributed import SINGLE_PROCESS, ProcessGroup
 from adaptask.training.evaluation import Evaluator
 from adaptask.training.optimizer import Schedule, StepSchedule, build_optimizer, constant, cosine
 from adaptask.training.run_folder import RunFolder
-from adaptask.training.trainer import Intervals, Trainer
+from adaptask.training.trainer import Trainer
 
 ImageShape = tuple[int, int, int]
 
@@ -158,7 +158,7 @@ def build_trainer(
         engine=machine.engine,
         validation=build_evaluator(config, "val", device, group=group),
         keep_best=config.evaluation.keep_best,
-        every=Intervals(**asdict(config.every)),
+        every=config.every,
         folder=folder,
         display=display,
         group=group,

@@ -28,6 +28,7 @@ from adaptask.experiments.model_options import (
     ReptileOptions,
     ResNet12Options,
 )
+from adaptask.intervals import Intervals
 
 # A flag without the name of its section.
 _SHORT = arg(prefix_name=False)
@@ -153,20 +154,6 @@ class EvaluationConfig:
 
 
 @dataclass(frozen=True)
-class EveryConfig:
-    """Steps between things that happen now and then; 0 is not before the end."""
-
-    log: int = 50
-    """Steps between lines of metrics."""
-    validate: int = 500
-    """Steps between validations; the last step always has one."""
-    checkpoint: int = 500
-    """Steps between checkpoints; the last step always has one."""
-    snapshot: int = 500
-    """Steps between snapshots of the sampler's potentials; the last step always has one."""
-
-
-@dataclass(frozen=True)
 class MachineConfig:
     """On what, and how exactly, it is computed."""
 
@@ -200,7 +187,7 @@ class RunConfig:
     sampler: SamplerConfig = SamplerConfig()
     optimiser: OptimiserConfig = OptimiserConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
-    every: EveryConfig = EveryConfig()
+    every: Intervals = field(default_factory=Intervals)
     machine: MachineConfig = MachineConfig()
     protonet: ProtoNetOptions = field(default_factory=ProtoNetOptions)
     matchingnet: MatchingNetOptions = field(default_factory=MatchingNetOptions)

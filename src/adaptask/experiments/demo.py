@@ -8,18 +8,18 @@ from pathlib import Path
 from adaptask.experiments.config import (
     DataConfig,
     EvaluationConfig,
-    EveryConfig,
     RunConfig,
     TaskConfig,
 )
 from adaptask.experiments.model_options import Conv4Options
+from adaptask.intervals import Intervals
 
 CONFIG = RunConfig(
     steps=800,
     data=DataConfig(dataset="glyphs"),
     task=TaskConfig(n_way=5, n_shot=1, n_query=8),
     evaluation=EvaluationConfig(n_query=8, n_episodes=500, n_validation=50),
-    every=EveryConfig(log=20, validate=100, checkpoint=200, snapshot=40),
+    every=Intervals(log=20, validate=100, checkpoint=200, snapshot=40),
     conv4=Conv4Options(filters=24),
 )
 """ProtoNet on a narrow Conv-4, 5-way 1-shot."""

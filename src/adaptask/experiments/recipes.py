@@ -15,7 +15,6 @@ from adaptask.arguments import check_choice
 from adaptask.experiments.config import (
     DataConfig,
     EvaluationConfig,
-    EveryConfig,
     ModelConfig,
     OptimiserConfig,
     RunConfig,
@@ -30,6 +29,7 @@ from adaptask.experiments.model_options import (
     ReptileOptions,
     ResNet12Options,
 )
+from adaptask.intervals import Intervals
 
 TRAINING_SHOTS = {
     "cifar-fs": 5,
@@ -75,7 +75,7 @@ def metaoptnet(
             factors=(0.06, 0.012, 0.0024),
         ),
         evaluation=EvaluationConfig(n_shot=tested, n_validation=2000),
-        every=EveryConfig(validate=epoch, checkpoint=epoch, snapshot=epoch),
+        every=Intervals(validate=epoch, checkpoint=epoch, snapshot=epoch),
         resnet12=ResNet12Options(widths="metaoptnet", mean_pool=False),
     )
     if learner == "protonet":
@@ -111,7 +111,7 @@ def closer_look(learner: str, dataset: str, shots: int) -> RunConfig:
         model=ModelConfig(learner=learner, backbone="conv4"),  # type: ignore[arg-type]
         optimiser=OptimiserConfig(name="adam", lr=1e-3),
         evaluation=EvaluationConfig(n_validation=200),
-        every=EveryConfig(validate=5 * epoch, checkpoint=10 * epoch, snapshot=10 * epoch),
+        every=Intervals(validate=5 * epoch, checkpoint=10 * epoch, snapshot=10 * epoch),
     )
     if learner == "matchingnet":
         context = MatchingNetOptions(full_context=True, n_reads=5 * shots)
@@ -136,7 +136,7 @@ def how_to_train_maml(learner: str, dataset: str, shots: int) -> RunConfig:
         model=ModelConfig(learner=learner, backbone="conv4"),  # type: ignore[arg-type]
         optimiser=OptimiserConfig(name="adam", lr=1e-3),
         evaluation=EvaluationConfig(n_validation=600, keep_best=5),
-        every=EveryConfig(validate=epoch, checkpoint=epoch, snapshot=epoch),
+        every=Intervals(validate=epoch, checkpoint=epoch, snapshot=epoch),
     )
     if learner == "maml++":
         return replace(config, maml_plus_plus=MAMLPlusPlusOptions(anneal_order=False))
@@ -159,7 +159,7 @@ def reptile(dataset: str, shots: int) -> RunConfig:
         model=ModelConfig(learner="reptile", backbone="conv4"),
         optimiser=OptimiserConfig(name="sgd", lr=1.0, momentum=0.0),
         evaluation=EvaluationConfig(n_shot=shots),
-        every=EveryConfig(validate=2000, checkpoint=2000, snapshot=2000),
+        every=Intervals(validate=2000, checkpoint=2000, snapshot=2000),
         reptile=ReptileOptions(evaluation_batch_size=5 if shots == 1 else 15),
     )
 

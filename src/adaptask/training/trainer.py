@@ -7,7 +7,6 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -17,6 +16,7 @@ from torch import Tensor, nn, optim
 
 from adaptask.arguments import check_integer, check_members
 from adaptask.errors import ArgumentError, StateError, TrainingError
+from adaptask.intervals import Intervals
 from adaptask.samplers import Sampler
 from adaptask.training.checkpoints import BestCheckpoints, Checkpoint, check_savable
 from adaptask.training.cuda_graph import GraphEngine
@@ -37,27 +37,6 @@ from adaptask.training.process import StopSignals, exit_for_signal, random_state
 from adaptask.training.run_folder import RunFolder, distance_from_uniform
 from adaptask.training.step import TrainingStep
 from adaptask.training.sync_batchnorm import convert_sync_batchnorm
-
-
-@dataclass(frozen=True)
-class Intervals:
-    """Steps between records, validations, checkpoints and snapshots; 0 is never.
-
-    All of them also happen after the last step.
-    """
-
-    log: int = 50
-    validate: int = 500
-    checkpoint: int = 500
-    snapshot: int = 500
-
-    def __post_init__(self) -> None:
-        for name, steps in vars(self).items():
-            object.__setattr__(self, name, check_integer(f"every.{name}", steps, low=0))
-
-    def due_after(self, step: int, *, last: bool) -> set[str]:
-        """Return the names of what is due after so many steps."""
-        return {name for name, n in vars(self).items() if last or (n > 0 and step % n == 0)}
 
 
 class Trainer:
@@ -354,7 +333,8 @@ class Trainer:
             self.learner.train()
         self._name_checkpoint(lambda: self._engine(self.step))
         self.step += 1
-        due = self.every.due_after(self.step, last=self.step == n_steps)
+        intervals = self.every.resolve(n_steps).items()
+        due = {n for n, k in intervals if self.step == n_steps or (k and self.step % k == 0)}
         shown: dict[str, float] = {}
         if due:
             if self.source.device.type == "cuda":

@@ -142,7 +142,7 @@ def _counted(number: int, what: str) -> str:
 
 def run_seconds(config: RunConfig, cost: Cost) -> float:
     """Return the time of a run: its steps, its validations, and the test of its best weights."""
-    every = config.every.validate
+    every = config.every.resolve(config.steps)["validate"]
     n_validations = math.ceil(config.steps / every) if every else 1
     tests = config.evaluation
     n_episodes = n_validations * tests.n_validation

@@ -9,7 +9,8 @@ from itertools import pairwise
 from adaptask.data import glyphs
 from adaptask.data.cache import cache_root, read_meta
 from adaptask.data.registry import DATASETS, Benchmark, is_prepared
-from adaptask.experiments.config import EveryConfig, RunConfig
+from adaptask.experiments.config import RunConfig
+from adaptask.intervals import Intervals
 
 LEAST_STEPS = 30
 LEAST_EPISODES = 50
@@ -30,7 +31,7 @@ def scaled(config: RunConfig, scale: float) -> RunConfig:
         return config
     steps = min(config.steps, max(LEAST_STEPS, round(config.steps * scale)))
     ratio = steps / config.steps
-    tests, every = config.evaluation, config.every
+    tests, every = config.evaluation, config.every.resolve(config.steps)
     n_validation = _episodes(tests.n_validation, scale)
     milestones: list[int] = []
     for milestone in config.optimiser.milestones:
@@ -43,11 +44,11 @@ def scaled(config: RunConfig, scale: float) -> RunConfig:
             tests, n_episodes=_episodes(tests.n_episodes, scale), n_validation=n_validation
         ),
         optimiser=replace(config.optimiser, milestones=tuple(milestones)),
-        every=EveryConfig(
-            log=_interval(every.log, ratio),
-            validate=_interval(every.validate, ratio, share=n_validation / tests.n_validation),
-            checkpoint=max(_interval(every.checkpoint, ratio), math.ceil(steps / 10)),
-            snapshot=_interval(every.snapshot, ratio),
+        every=Intervals(
+            log=_interval(every["log"], ratio),
+            validate=_interval(every["validate"], ratio, share=n_validation / tests.n_validation),
+            checkpoint=max(_interval(every["checkpoint"], ratio), math.ceil(steps / 10)),
+            snapshot=_interval(every["snapshot"], ratio),
         ),
     )
     if config.model.backbone == "resnet12":

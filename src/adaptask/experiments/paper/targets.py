@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from adaptask.experiments.config import EveryConfig, SamplerConfig
+from adaptask.experiments.config import SamplerConfig
 from adaptask.experiments.paper.published import (
     METHODS,
     TABLE_1,
@@ -24,6 +24,7 @@ from adaptask.experiments.paper.published import (
     PrintedTime,
 )
 from adaptask.experiments.recipes import CONV4_LEARNERS, RESNET12_LEARNERS
+from adaptask.intervals import Intervals
 
 UNIFORM = SamplerConfig(name="uniform")
 GCP = SamplerConfig(name="gcp")
@@ -315,7 +316,7 @@ _ALL = (
         ),
         overrides={
             "steps": 600,
-            "every": EveryConfig(log=40, validate=0, checkpoint=0, snapshot=40),
+            "every": Intervals(log=40, validate=0, checkpoint=0, snapshot=40),
         },
     ),
 )

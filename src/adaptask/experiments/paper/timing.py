@@ -22,7 +22,6 @@ from adaptask.data.registry import dataset_folder
 from adaptask.experiments.building import build_trainer
 from adaptask.experiments.config import (
     EvaluationConfig,
-    EveryConfig,
     RunConfig,
     SamplerConfig,
     TaskConfig,
@@ -32,6 +31,7 @@ from adaptask.experiments.paper.reproduction import Plan
 from adaptask.experiments.paper.scaling import fitted, images_per_class
 from adaptask.experiments.recipes import recipe
 from adaptask.experiments.run import resolve_auto
+from adaptask.intervals import Intervals
 from adaptask.report.formats import print_table
 from adaptask.report.tables import Cell, Table
 from adaptask.training.process import StopSignals, choose_device
@@ -60,7 +60,7 @@ class TimedRun:
         config = resolve_auto(config, device)
         # Not compiled: that takes longer than what is measured.
         machine = replace(config.machine, compile="no")
-        every = EveryConfig(log=0, validate=0, checkpoint=0, snapshot=0)
+        every = Intervals(log=0, validate=0, checkpoint=0, snapshot=0)
         config = replace(config, machine=machine, every=every)
         self._device = device
         self._trainer = build_trainer(config, device, folder=None, display=None)
