@@ -121,7 +121,7 @@ def build(setting: Setting, images: ImageSet) -> Callable[[], None]:
 
     def advance() -> None:
         nonlocal number
-        wait = engine.lead()
+        wait = engine.throttle()
         if wait is not None:
             wait.synchronize()
         engine(number)

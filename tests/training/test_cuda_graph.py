@@ -89,7 +89,7 @@ def test_on_a_cpu_steps_are_eager(tiny):
     trainer = build(tiny, device="cpu")
     trainer.fit(5)
     assert not trainer._engine.is_replaying
-    with pytest.raises(TrainingError, match=r"no graphs on cpu. Take --engine eager"):
+    with pytest.raises(TrainingError, match=r"no graphs on cpu. Use --engine eager"):
         build(tiny, device="cpu", engine="graph")
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -224,3 +225,54 @@ def test_bad_settings_are_refused(tiny, bad):
     settings = {"n_shot": 1, "n_query": 1, "n_tasks": 1, **bad}
     with pytest.raises(ArgumentError, match=next(iter(bad))):
         TrainingStep(learner, sampler, source, sgd(learner), **settings)
+
+
+class Spoils(nn.Module):
+    """Normalizes its images, and returns logits that are not finite from the second call on."""
+
+    def __init__(self, learner):
+        super().__init__()
+        self.learner, self.n_calls = learner, 0
+
+    def forward(self, episodes):
+        self.n_calls += 1
+        if self.n_calls == 1:
+            return self.learner(episodes)
+        spoiled = replace(episodes, query_images=episodes.query_images * torch.inf)
+        return self.learner(spoiled)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_loss_that_is_not_finite_leaves_no_trace_but_in_the_random_streams(
+    tiny, same, accumulate
+):
+    learner, sampler, source = parts(tiny)
+    spoils = Spoils(learner)
+    assert list(spoils.buffers())
+    step = TrainingStep(
+        spoils,
+        sampler,
+        source,
+        sgd(spoils),
+        n_shot=1,
+        n_query=2,
+        n_tasks=2,
+        accumulate=accumulate,
+    )
+    if accumulate == 1:
+        step(0)  # the second part of a step that has two is the first that is spoiled
+
+    def state():
+        return copy.deepcopy(
+            {
+                "learner": dict(spoils.state_dict()),
+                "potentials": sampler.log_potentials,
+                "metrics": step.metrics.state_dict(),
+                "counts": step.class_counts,
+            }
+        )
+
+    before = state()
+    with pytest.raises(TrainingError, match="not finite"):
+        step(1)
+    assert same(state(), before)

@@ -39,8 +39,10 @@ def build_model(config: RunConfig, image_shape: ImageShape, device: torch.device
     if config.model.backbone == "conv4" and backbone_options["n_pooled"] is None:
         # A relation module compares maps: it needs some cells of them left.
         backbone_options["n_pooled"] = 2 if config.model.learner == "relationnet" else 4
-    with torch.random.fork_rng():
-        torch.manual_seed(derive_seed(config.seed, "weights"))
+    # Only the generator of the CPU, where weights are made: all of them would take in the GPUs, on
+    # which a process that only checks configurations should not be.
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(derive_seed(config.seed, "weights"))
         backbone = build_backbone(
             config.model.backbone, image_shape=image_shape, **backbone_options
         )

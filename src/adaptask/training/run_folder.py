@@ -1,15 +1,18 @@
 """The folder of a run: what is written there, when, and in which order.
 
-config.toml         the configuration of the run
+config.toml         the configuration of the run; without one, run.json has what a `Trainer` knows
+algorithms.json     the classes of sampler, learner and backbone, for readers that import none
 environment.json    versions, device, revision of the code
 metrics.jsonl       one line per record
 snapshots/          the sampler's potentials, and how often each class was drawn
 last.pt             the checkpoint to resume from; previous.pt is the one before
 best.pt             the best weights by validation
+test.json           the test result; a run that has it is finished
 """
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
 import math
@@ -18,7 +21,7 @@ import platform
 import re
 import subprocess
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,6 +36,7 @@ from adaptask import __version__
 from adaptask.atomic_file import not_written, replace_file
 from adaptask.errors import ArgumentError, StateError, TrainingError
 from adaptask.parsing import parse_json
+from adaptask.registry import SAMPLERS, Registry
 from adaptask.samplers import Sampler, kl_from_uniform
 from adaptask.training.checkpoints import (
     BEST,
@@ -44,6 +48,7 @@ from adaptask.training.checkpoints import (
     save_checkpoint,
     save_latest,
 )
+from adaptask.training.evaluation import Evaluation
 from adaptask.training.loggers import MetricsLog
 
 try:
@@ -52,6 +57,9 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 LOCK = "lock"
+RUN = "run.json"
+ALGORITHMS = "algorithms.json"
+TEST = "test.json"
 # Files of a run that has not begun: its lock, why it failed or was stopped early.
 _BEFORE_A_RUN = (LOCK, "failure.txt", "pruned.txt")
 
@@ -59,6 +67,7 @@ DISTRIBUTION_BUFFERS = ("log_potentials", "log_weights")
 """Tensors of a sampler from which its distribution follows; the first that it has is saved."""
 
 _GIT_SECONDS = 5.0
+_PLAIN_TYPES = (bool, int, float, str)
 # Tasks from which the KL divergence of a sampler is estimated if it cannot be summed: fewer for
 # many ways, since the probability of a set is a sum over the orders in which it can be drawn.
 _MANY_WAYS, _DRAWS, _FEW_DRAWS = 9, 1000, 100
@@ -174,6 +183,36 @@ class RunFolder:
             n_processes=self.n_processes,
         )
         self.is_open = True
+
+    def describe(self, settings: Mapping[str, Any], algorithms: Mapping[str, Any]) -> None:
+        """Write what a trainer knows about a run that has no configuration.
+
+        Args:
+            settings: For `run.json`, in the layout of config.toml.
+            algorithms: For `algorithms.json`, see `describe_algorithm`.
+
+        Raises:
+            TrainingError: If it cannot be written.
+        """
+        for name, content in ((RUN, settings), (ALGORITHMS, algorithms)):
+            replace_file(self.path / name, json.dumps(content, indent=1).encode() + b"\n")
+
+    def save_test(self, evaluation: Evaluation, steps: Sequence[int]) -> None:
+        """Write the test result; the run is finished then.
+
+        Args:
+            evaluation: The result.
+            steps: After which steps the weights were saved that were tested.
+
+        Raises:
+            TrainingError: If it cannot be written.
+        """
+        record = {
+            **evaluation.summary(),
+            "steps": list(steps),
+            "accuracies": evaluation.accuracies.tolist(),
+        }
+        replace_file(self.path / TEST, json.dumps(record).encode())
 
     def save(self, state: Mapping[str, Any]) -> None:
         """Write a checkpoint, keeping the one before.
@@ -310,6 +349,40 @@ class Snapshots:
             match = re.fullmatch(r"step-(\d+)\.npz", path.name)
             if match and int(match[1]) > step:
                 path.unlink()
+
+
+def describe_algorithm(registry: Registry, algorithm: object) -> dict[str, Any]:
+    """Return what a report needs to know about a sampler, learner or backbone."""
+    kind = type(algorithm)
+    try:
+        name = registry.name_of(kind)
+    except ArgumentError:  # such as a class defined in a function
+        name = kind.__qualname__
+    first_line = (inspect.getdoc(kind) or "").partition("\n")[0]
+    found: dict[str, Any] = {
+        "name": name,
+        "class": f"{kind.__module__}:{kind.__qualname__}",
+        "description": str(getattr(kind, "description", "") or first_line).rstrip("."),
+    }
+    if registry is SAMPLERS:
+        found["learns"] = bool(getattr(algorithm, "learns", True))
+    return found
+
+
+def constructor_options(algorithm: object) -> dict[str, Any]:
+    """Return the plain values among the arguments of an object's constructor, as far as known.
+
+    An argument is known if the object, or the update rule of a sampler, has an attribute of the
+    same name.
+
+    >>> from fractions import Fraction
+    >>> constructor_options(Fraction(1, 2))
+    {'numerator': 1, 'denominator': 2}
+    """
+    names = inspect.signature(type(algorithm)).parameters
+    rule = getattr(algorithm, "rule", None)
+    values = {name: getattr(algorithm, name, getattr(rule, name, None)) for name in names}
+    return {name: value for name, value in values.items() if type(value) in _PLAIN_TYPES}
 
 
 def distance_from_uniform(sampler: Sampler) -> dict[str, float]:

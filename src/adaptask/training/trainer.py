@@ -17,6 +17,8 @@ from torch import Tensor, nn, optim
 from adaptask.arguments import check_integer, check_members
 from adaptask.errors import ArgumentError, StateError, TrainingError
 from adaptask.intervals import Intervals
+from adaptask.learners import Ensemble
+from adaptask.registry import BACKBONES, LEARNERS, SAMPLERS
 from adaptask.samplers import Sampler
 from adaptask.training.checkpoints import BestCheckpoints, Checkpoint, check_savable
 from adaptask.training.cuda_graph import GraphEngine
@@ -34,7 +36,12 @@ from adaptask.training.optimizer import (
     set_learning_rate,
 )
 from adaptask.training.process import StopSignals, exit_for_signal, random_state, set_random_state
-from adaptask.training.run_folder import RunFolder, distance_from_uniform
+from adaptask.training.run_folder import (
+    RunFolder,
+    constructor_options,
+    describe_algorithm,
+    distance_from_uniform,
+)
 from adaptask.training.step import TrainingStep
 from adaptask.training.sync_batchnorm import convert_sync_batchnorm
 
@@ -169,6 +176,8 @@ class Trainer:
             with self.group.sync_errors():
                 if self.folder is not None:
                     self._open(self.folder, held)
+                    if self.folder.config_text is None:
+                        self.folder.describe(*self._description(n_steps))
             self._copy_main_state()
             stop = held.enter_context(StopSignals()) if stop is None else stop
             self.display.begin(self.step, n_steps)
@@ -186,6 +195,31 @@ class Trainer:
                     self.release()  # before the connection that its messages use
         if stop.received is not None:  # after the processes agreed on the last step
             exit_for_signal(stop.received)
+
+    def test(self, evaluator: Evaluator) -> Evaluation:
+        """Test the best weights by validation; the last ones if there was no validation.
+
+        The learner keeps its weights. With a folder the result is written to `test.json`, which
+        marks the run as finished.
+
+        Args:
+            evaluator: Evaluates on the test classes.
+
+        Raises:
+            TrainingError: If the logits are not finite, or the result cannot be written.
+        """
+        learner = copy.deepcopy(self.learner)
+        states = [checkpoint.learner for checkpoint in self.best.checkpoints]
+        if len(states) > 1:
+            learner = Ensemble(learner=learner, states=states)
+        elif states:
+            learner.load_state_dict(states[0])
+        result = evaluator(learner, partial(self.display.evaluate, "test"))
+        with self.group.sync_errors():
+            if self.folder is not None:
+                steps = [checkpoint.step for checkpoint in self.best.checkpoints] or [self.step]
+                self.folder.save_test(result, steps)
+        return result
 
     def _stop(self, received: signal.Signals) -> NoReturn:
         """Save a checkpoint, and exit as the signal asks."""
@@ -213,6 +247,34 @@ class Trainer:
         if not folder.is_open:
             folder.n_processes = self.group.size
             folder.create(self.source.device)
+
+    def _description(self, n_steps: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return what is known about the run, in the layout of config.toml, and its classes."""
+        step, optimizer = self._train_step, self.optimizer
+        parts = {"sampler": (SAMPLERS, self.sampler), "learner": (LEARNERS, self.learner)}
+        if hasattr(self.learner, "backbone"):
+            parts["backbone"] = (BACKBONES, self.learner.backbone)
+        algorithms = {kind: describe_algorithm(*part) for kind, part in parts.items()}
+        settings: dict[str, Any] = {"steps": n_steps}
+        generator = getattr(self.sampler, "generator", None)
+        if isinstance(generator, torch.Generator):
+            settings["seed"] = generator.initial_seed()
+        dataset = getattr(getattr(self.source, "image_set", None), "dataset", None)
+        if dataset is not None:
+            settings["data"] = {"dataset": str(dataset)}
+        task = {"n_shot": step.n_shot, "n_query": step.n_query, "n_tasks": step.n_tasks}
+        if hasattr(self.sampler, "n_way"):
+            task["n_way"] = self.sampler.n_way
+        settings["task"] = task
+        for kind, (_, part) in parts.items():
+            options = constructor_options(part)
+            for supplied in ("n_classes", "n_way", "seed"):
+                options.pop(supplied, None)
+            settings[kind] = {"name": algorithms[kind]["name"], **options}
+        lr = optimizer.param_groups[0].get("initial_lr", optimizer.param_groups[0]["lr"])
+        settings["optimizer"] = {"name": type(optimizer).__name__.lower(), "lr": float(lr)}
+        settings["machine"] = {"precision": step.precision}
+        return settings, algorithms
 
     def save(self) -> None:
         """Write a checkpoint into the run's folder, if there is one.

@@ -196,7 +196,8 @@ class EventDisplay(Display):
 
     def begin(self, step: int, n_steps: int) -> None:
         """Report where the run starts."""
-        self._report(step)
+        self._step = step
+        self._on_event(Event("advance", self._run.name, step))
 
     def advance(self, step: int, metrics: Mapping[str, float] | None = None) -> None:
         """Report the step, if it is time."""

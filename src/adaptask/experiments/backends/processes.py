@@ -79,7 +79,13 @@ class ProcessPool:
         process = context.Process(
             target=_make_run, args=(run, sender, dict(os.environ)), daemon=True
         )
-        _launch(context, process)
+        try:
+            _launch(context, process)
+        except (EOFError, OSError) as error:  # the server is gone, or there is no memory
+            raise TrainingError(
+                f"no process could be started for {run.name}: {error!r}. Run the same command "
+                "again to continue."
+            ) from error
         sender.close()  # so that the end of the process is the end of the connection
         self._running[receiver] = process, run
         on_event(Event("begin", run.name))
