@@ -353,8 +353,8 @@ class Subject:
     @property
     def device(self) -> torch.device:
         """Where the sampler works."""
-        buffers = getattr(self.sampler, "buffers", list)()
-        return next((buffer.device for buffer in buffers), torch.device("cpu"))
+        buffers: list[Tensor] = list(getattr(self.sampler, "buffers", list)())
+        return buffers[0].device if buffers else torch.device("cpu")
 
     @property
     def is_enumerable(self) -> bool:

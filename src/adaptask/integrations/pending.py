@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adaptask.arguments import shown
+from adaptask.arguments import format_value
 from adaptask.errors import ArgumentError, StateError
 from adaptask.interfaces import TaskSampler
 
@@ -198,7 +198,7 @@ class PendingTasks:
         number, task = divmod(task_id, self.tasks_per_batch)
         if not 0 <= number < self.n_batches:
             raise ArgumentError(
-                f"task {shown(task_id)} has not been drawn; task ids go from 0 to "
+                f"task {format_value(task_id)} has not been drawn; task ids go from 0 to "
                 f"{self.n_batches * self.tasks_per_batch - 1} so far. Pass the task ids of a batch "
                 "as they came with it."
             )
@@ -277,8 +277,8 @@ class PendingTasks:
         if not are_whole or numbers != expected or not -1 <= last_answered < n_batches:
             raise StateError(
                 f"the state of the tasks is damaged: there must be batches {shape} up to number "
-                f"{n_batches - 1}; got those numbered {shown(numbers)}, the last with feedback "
-                f"{last_answered}."
+                f"{n_batches - 1}; got those numbered {format_value(numbers)}, the last with "
+                f"feedback {last_answered}."
             )
         try:
             self.sampler.load_state_dict(sampler_state)

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from torch.utils.data import Sampler as TorchSampler
 
-from adaptask.arguments import check_integer, check_members, check_seed, shown
+from adaptask.arguments import check_integer, check_members, check_seed, format_value
 from adaptask.data.subsets import ordered_subsets
 from adaptask.errors import ArgumentError, DataError, StateError
 from adaptask.integrations.pending import DrawnBatch, FeedbackReport, PendingTasks
@@ -344,8 +344,8 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
             found = settings.get(name)
             if type(found) is not type(expected) or found != expected:
                 raise StateError(
-                    f"the state was saved with {name} {shown(found)}, this has {expected!r}. Build "
-                    f"the EpisodeBatchSampler with the same {name}."
+                    f"the state was saved with {name} {format_value(found)}, this has "
+                    f"{expected!r}. Build the EpisodeBatchSampler with the same {name}."
                 )
         epoch_start, pending = state_dict.get("epoch_start"), state_dict.get("pending")
         if type(epoch_start) is not int or not isinstance(pending, Mapping):
@@ -354,7 +354,7 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
         if type(n_batches) is not int or not 0 <= epoch_start <= n_batches:
             raise StateError(
                 f"the state is damaged: its epoch begins at batch {epoch_start} of "
-                f"{shown(n_batches)}."
+                f"{format_value(n_batches)}."
             )
         self._pending.load_state_dict(pending)
         self._epoch_start = epoch_start
@@ -380,7 +380,9 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
         """Return the logits, `tasks x queries x way`, in single precision at least."""
         shape = (n_tasks, self.n_way * self.n_query, self.n_way)
         if not isinstance(logits, Tensor) or not logits.is_floating_point():
-            raise ArgumentError(f"logits must be a floating-point tensor; got {shown(logits)}.")
+            raise ArgumentError(
+                f"logits must be a floating-point tensor; got {format_value(logits)}."
+            )
         if n_tasks == 1 and logits.ndim == 2:
             logits = logits.unsqueeze(0)
         if logits.shape != shape:
@@ -427,7 +429,7 @@ def _as_ids(task_ids: int | Sequence[int] | Tensor) -> list[int]:
     if ids.ndim > 1 or ids.is_floating_point() or ids.numel() == 0:
         raise ArgumentError(
             f"task_ids must be one task id or a list of them, as they came with a batch; got "
-            f"{shown(task_ids)}."
+            f"{format_value(task_ids)}."
         )
     flat: list[int] = ids.flatten().tolist()
     return flat
@@ -522,7 +524,8 @@ def index_labels(labels: Sequence[int] | Sequence[str] | np.ndarray | Tensor) ->
     )
 
 
-def _as_array(labels: Any) -> np.ndarray:
+def _as_array(labels: Any) -> Any:
+    """Return labels as a NumPy array of integers or strings."""
     if isinstance(labels, Tensor):
         labels = labels.detach().cpu().numpy()
     elif not isinstance(labels, np.ndarray):

@@ -302,16 +302,19 @@ def condense(
     one_hot = xp.asarray(answers[..., None] == positions, dtype=probs.dtype)
     counts = one_hot.sum(-2)
     tolerance = row_tolerance(probabilities.dtype)
-    accepted = passed = None
-    if xp is torch or not _surely_fit(ids, probs, counts, answers.size, n_classes, tolerance):
+    accepted: Array | None = None
+    passed: Array | None = None
+    if xp is np:
+        if not _surely_fit(ids, probs, counts, answers.size, n_classes, tolerance):
+            found = _which_pass(ids, probs, counts, answers.shape[-1], n_classes, tolerance, xp)
+            if not found.all():
+                raise ArgumentError(describe_refusal(found, PROBLEMS))
+    else:
         passed = _which_pass(ids, probs, counts, answers.shape[-1], n_classes, tolerance, xp)
-        if xp is np and not passed.all():
-            raise ArgumentError(describe_refusal(passed, PROBLEMS))
-    if xp is torch:
         accepted = passed.all(-1)
         ids = torch.where(accepted[:, None], ids, positions)
     confusion = one_hot.swapaxes(-1, -2) @ probs / counts[..., None]
-    return Feedback(ids, confusion, counts, accepted), passed if xp is torch else None
+    return Feedback(ids, confusion, counts, accepted), passed
 
 
 def _surely_fit(
