@@ -4,7 +4,7 @@ import importlib.util
 
 _NEED_TRITON = [
     "src/adaptask/data/fused.py",
-    "src/adaptask/learners/crammer_singer_triton.py",
+    "src/adaptask/learners/svm_triton_kernels.py",
     "src/adaptask/samplers/fused.py",
     "src/adaptask/samplers/fused_learning.py",
     "src/adaptask/training/fused.py",

@@ -11,7 +11,7 @@ diagonal, tied together by the sums over classes: way + 1 factorisations of `sup
 not one of `(way support) x (way support)`.
 
 - An interior-point method. Its number of steps is fixed and it reads no value, so that a GPU
-  never waits and the whole can be captured in a graph. `crammer_singer_triton` has its steps as
+  never waits and the whole can be captured in a graph. `svm_triton_kernels` has its steps as
   fused kernels.
 - On the CPU, where values are at hand, an active-set method first. It ends after 1 to 10 steps
   where features are in general position; tasks where it does not are left to the other.
@@ -275,7 +275,7 @@ def _kernels(hessian: Tensor) -> Any:
     """Return the module that solves this in fused kernels, or None where there is none."""
     if hessian.device.type != "cuda" or ON_GPU == "torch" or find_spec("triton") is None:
         return None
-    module: Any = import_module("adaptask.learners.crammer_singer_triton")
+    module: Any = import_module("adaptask.learners.svm_triton_kernels")
     return module if module.fits(hessian.shape[-1]) else None
 
 

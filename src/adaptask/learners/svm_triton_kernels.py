@@ -1,4 +1,4 @@
-"""The interior-point steps of `crammer_singer` as Triton kernels, two launches a step.
+"""The interior-point steps of `svm_solver` as Triton kernels, two launches a step.
 
 In torch a step is some 85 small kernels, and a GPU spends its time between them. Here a step is
 
@@ -10,7 +10,7 @@ In torch a step is some 85 small kernels, and a GPU spends its time between them
 `whole` makes all steps in one launch, a program for every task. A program of a task of which
 nothing is left to gain returns at once, so that steps after the last one cost next to nothing.
 
-The arithmetic is that of `crammer_singer`, in another order. Inverses by elimination lose digits
+The arithmetic is that of `svm_solver`, in another order. Inverses by elimination lose digits
 where points depend on each other. So the Schur complement is not inverted but factorised, LDL',
 and every solution with it is refined once; and what rounding has left of the sums over classes,
 which are to be zero, is taken back in the next step.
