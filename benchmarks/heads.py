@@ -162,7 +162,7 @@ def interior_point(head: Head, *, every_step: bool) -> Head:
             if not every_step:
                 return head(support, query)
             with (
-                mock.patch.object(svm_solver, "_reached", return_value=False),
+                mock.patch.object(svm_solver, "_has_converged", return_value=False),
                 mock.patch.object(svm_solver, "_n_steps", svm_solver._fixed_steps),
             ):
                 return head(support, query)

@@ -1,22 +1,21 @@
-"""The interior-point steps of `svm_solver` as Triton kernels, two launches a step.
+"""The interior-point steps of `svm_solver` as Triton kernels, two launches per step.
 
-In torch a step is some 85 small kernels, and a GPU spends its time between them. Here a step is
+In torch a step is about 85 small kernels, and a GPU spends its time between them. Here a step is
 
-- `invert`, a program for every task and class: the inverse of H + D_k by symmetric Gauss-Jordan
+- `_invert`, one program per task and class: the inverse of H + D_k by symmetric Gauss-Jordan
   elimination, and its product with the right side,
-- `advance`, a program for every task: the Schur complement of the sums over classes, predictor,
+- `_advance`, one program per task: the Schur complement of the sums over classes, predictor,
   corrector, length of the step and the step.
 
-`whole` makes all steps in one launch, a program for every task. A program of a task of which
-nothing is left to gain returns at once, so that steps after the last one cost next to nothing.
+The program of a task that has converged returns at once, so that further steps cost almost nothing.
 
-The arithmetic is that of `svm_solver`, in another order. Inverses by elimination lose digits
-where points depend on each other. So the Schur complement is not inverted but factorised, LDL',
-and every solution with it is refined once; and what rounding has left of the sums over classes,
-which are to be zero, is taken back in the next step.
+The arithmetic is that of `svm_solver`, in a different order. Inverses by elimination lose digits
+if points are nearly dependent. The Schur complement is therefore not inverted but factorized, LDL',
+and every solution with it is refined once. The sums over classes should be zero; each step corrects
+what rounding has left of them.
 
-Importable where Triton is. Nothing is tuned by trial, nothing read on the host: the kernels can
-be captured in a graph once they have run.
+This module needs Triton. There is no autotuning and no read on the host, so that the kernels can be
+captured in a graph after a first run.
 """
 
 from __future__ import annotations
@@ -27,65 +26,57 @@ from torch import Tensor
 from adaptask.triton_names import constexpr, jit, tensor, tl, triton
 
 LARGEST = 128
-"""Support points of a task at most: a matrix of one class lies in the registers of a program."""
+"""Maximal number of support points: the matrix of a class must fit into registers."""
 WARPS = {16: 1, 32: 4, 64: 8, 128: 16}
-"""Warps of a program by the side of its matrices."""
+"""Warps of a program by the size of its matrices."""
 
 
 def fits(n_support: int) -> bool:
-    """Return whether tasks with so many support points can be solved here."""
+    """Return whether tasks with this many support points can be solved here."""
     return n_support <= LARGEST
 
 
 def search(
     hessian: Tensor,
-    enough: Tensor,
+    threshold: Tensor,
     start: tuple[Tensor, Tensor, Tensor, Tensor],
     *,
     n_steps: int,
-    one_launch: bool = False,
-    n_warps: int | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return u, its distance from the bound and the multipliers after the last step.
+    """Return u, its slack and the multipliers after the last step.
 
     Args:
-        hessian: H with what keeps it regular on its diagonal, `tasks x support x support`.
-        enough: Mean product of slack and multiplier at which a task is done, `tasks`.
-        start: u, slacks, nu and multipliers to start from, `tasks x way x support`, nu with 1
-            way; left as they are.
-        n_steps: Steps at most.
-        one_launch: Make all steps in one launch.
-        n_warps: Warps of a program; by the size of the task if None.
+        hessian: Regularized H, `tasks x support x support`.
+        threshold: Mean product of slack and multiplier at which a task has converged, `tasks`.
+        start: Initial u, slacks, nu and multipliers, `tasks x way x support`, nu with 1 way; they
+            are not modified.
+        n_steps: Maximal number of steps.
 
     All tensors are float64.
     """
     n_tasks, n_way, n_support = start[0].shape
-    # u, slacks, multipliers, right sides, products of these with the inverses.
+    # u, slacks, multipliers, right sides, and products of the right sides with the inverses.
     rows = hessian.new_empty(n_tasks, 5, n_way, n_support)
     torch.stack((start[0], start[1], start[3]), dim=1, out=rows[:, :3])
     # The inverses of the classes, their sum and its factor.
     matrices = hessian.new_empty(n_tasks, n_way + 2, n_support, n_support)
-    tensors = (hessian.contiguous(), enough.contiguous(), start[2].clone(), rows, matrices)
+    tensors = (hessian.contiguous(), threshold.contiguous(), start[2].clone(), rows, matrices)
     size = max(16, triton.next_power_of_2(n_support))
     sizes = (n_way, n_support, triton.next_power_of_2(n_way), size)
-    warps = n_warps or WARPS[size]
-    if one_launch:
-        _whole[(n_tasks,)](*tensors, n_steps, *sizes, num_warps=warps)
-    else:
-        for _ in range(n_steps):
-            _invert[(n_tasks, n_way)](*tensors, *sizes, num_warps=warps)
-            _advance[(n_tasks,)](*tensors, *sizes, num_warps=warps)
+    for _ in range(n_steps):
+        _invert[(n_tasks, n_way)](*tensors, *sizes, num_warps=WARPS[size])
+        _advance[(n_tasks,)](*tensors, *sizes, num_warps=WARPS[size])
     return rows[:, 0], rows[:, 1], rows[:, 2]
 
 
-# In the kernels `way x n` numbers lie in tiles of `ways x size`, powers of two. What a tile has
-# too much is zero, or one where something is divided by it.
+# In the kernels, `way x n` numbers lie in tiles of `ways x size`, powers of two. The padding of a
+# tile is zero, or one if something is divided by it.
 
 
 @jit
 def _invert(
     hessian: tensor,
-    enough: tensor,
+    threshold: tensor,
     nu: tensor,
     rows: tensor,
     matrices: tensor,
@@ -94,18 +85,18 @@ def _invert(
     ways: constexpr,
     size: constexpr,
 ) -> None:
-    """Invert the block of a class."""
+    """Invert the block of one class."""
     task, k = tl.program_id(0), tl.program_id(1)
     hessian, nu, rows = hessian + task * n * n, nu + task * n, rows + task * 5 * way * n
     matrices += task * (way + 2) * n * n
-    if _is_open(enough + task, rows, way, n, ways, size):
+    if _is_active(threshold + task, rows, way, n, ways, size):
         _invert_block(k, hessian, nu, rows, matrices, way, n, size)
 
 
 @jit
 def _advance(
     hessian: tensor,
-    enough: tensor,
+    threshold: tensor,
     nu: tensor,
     rows: tensor,
     matrices: tensor,
@@ -114,52 +105,25 @@ def _advance(
     ways: constexpr,
     size: constexpr,
 ) -> None:
-    """Make the step of a task whose blocks are inverted."""
+    """Make the step of one task from its inverted blocks."""
     task = tl.program_id(0)
     nu, rows, matrices = (
         nu + task * n,
         rows + task * 5 * way * n,
         matrices + task * (way + 2) * n * n,
     )
-    if _is_open(enough + task, rows, way, n, ways, size):
+    if _is_active(threshold + task, rows, way, n, ways, size):
         _make_step(nu, rows, matrices, way, n, ways, size)
 
 
 @jit
-def _whole(
-    hessian: tensor,
-    enough: tensor,
-    nu: tensor,
-    rows: tensor,
-    matrices: tensor,
-    n_steps: constexpr,
-    way: constexpr,
-    n: constexpr,
-    ways: constexpr,
-    size: constexpr,
-) -> None:
-    """Make all steps of a task, one class after the other."""
-    task = tl.program_id(0)
-    hessian, nu, rows = hessian + task * n * n, nu + task * n, rows + task * 5 * way * n
-    matrices += task * (way + 2) * n * n
-    for _ in range(n_steps):
-        if _is_open(enough + task, rows, way, n, ways, size):
-            for k in range(way):
-                _invert_block(k, hessian, nu, rows, matrices, way, n, size)
-            # What one thread has stored another one loads.
-            tl.debug_barrier()
-            _make_step(nu, rows, matrices, way, n, ways, size)
-            tl.debug_barrier()
-
-
-@jit
-def _is_open(
-    enough: tensor, rows: tensor, way: constexpr, n: constexpr, ways: constexpr, size: constexpr
+def _is_active(
+    threshold: tensor, rows: tensor, way: constexpr, n: constexpr, ways: constexpr, size: constexpr
 ) -> tensor:
     slack = _rows(rows + way * n, 0.0, way, n, ways, size)
     multipliers = _rows(rows + 2 * way * n, 0.0, way, n, ways, size)
-    # Not so where a product is no number.
-    return _total(slack * multipliers) > tl.load(enough) * (way * n)
+    # False if a product is NaN.
+    return _total(slack * multipliers) > tl.load(threshold) * (way * n)
 
 
 @jit
@@ -184,7 +148,7 @@ def _invert_block(
     right = target - tl.sum(block * u[:, None], axis=0) - tl.load(nu + at, mask=real, other=0.0)
     right = tl.where(real, right, 0.0)
     block += tl.where(down == across, (multipliers / slack)[None, :], 0.0)
-    # Each pivot takes its row and column out and puts those of minus the inverse in.
+    # Each pivot replaces its row and column by those of minus the inverse.
     for pivot in range(n):
         line = tl.sum(tl.where(down == pivot, block, 0.0), axis=0)
         diagonal = tl.sum(tl.where(at == pivot, line, 0.0), axis=0)
@@ -209,7 +173,7 @@ def _make_step(
     size: constexpr,
 ) -> None:
     """Predict, correct, and go as far as the bounds allow."""
-    pivots = _factorise_schur(matrices, way, n, size)
+    pivots = _factorize_schur(matrices, way, n, size)
     u = _rows(rows, 0.0, way, n, ways, size)
     slack = _rows(rows + way * n, 1.0, way, n, ways, size)
     multipliers = _rows(rows + 2 * way * n, 1.0, way, n, ways, size)
@@ -218,16 +182,16 @@ def _make_step(
     off = tl.sum(u, axis=0)
 
     du = _rows(rows + 4 * way * n, 0.0, way, n, ways, size)
-    du, _ = _tie(du, off, matrices, pivots, way, n, ways, size)
+    du, _ = _balance(du, off, matrices, pivots, way, n, ways, size)
     share, scaled = du / slack, du * multipliers
     distance = 1 - 1 / tl.maximum(_largest(tl.abs(share - 0.5)) + 0.5, 1.0)
-    centre = _total(tl.where(real, multipliers * slack, 0.0)) / (way * n)
-    shift = (scaled * share - scaled + distance * distance * distance * centre) / slack
+    center = _total(tl.where(real, multipliers * slack, 0.0)) / (way * n)
+    shift = (scaled * share - scaled + distance * distance * distance * center) / slack
     shift = tl.where(real, shift, 0.0)
 
     right = _rows(rows + 3 * way * n, 0.0, way, n, ways, size)
     du = _times(matrices, right - shift, way, n, ways, size)
-    du, dnu = _tie(du, off, matrices, pivots, way, n, ways, size)
+    du, dnu = _balance(du, off, matrices, pivots, way, n, ways, size)
     target = shift + multipliers / slack * du
     reach = tl.where(real, tl.maximum(du / slack, 1 - target / multipliers), 0.0)
     step = 0.999 / tl.maximum(_largest(reach), 0.999)
@@ -241,8 +205,8 @@ def _make_step(
 
 
 @jit
-def _factorise_schur(matrices: tensor, way: constexpr, n: constexpr, size: constexpr) -> tensor:
-    """Store the sum S of the inverses and M, return d, of S^-1 = M' diag(1 / d) M.
+def _factorize_schur(matrices: tensor, way: constexpr, n: constexpr, size: constexpr) -> tensor:
+    """Store the sum S of the inverses, and M; return d, with S^-1 = M' diag(1 / d) M.
 
     M is lower triangular with ones on its diagonal.
     """
@@ -254,7 +218,7 @@ def _factorise_schur(matrices: tensor, way: constexpr, n: constexpr, size: const
     schur, inside = matrices + way * n * n + down * n + across, (down < n) & (across < n)
     tl.store(schur, block, mask=inside)
     pivots = tl.full([size], 1.0, tl.float64)
-    # Left of the pivot grows M, right of it remains what is still to be eliminated.
+    # Left of the pivot is M, right of it what is not yet eliminated.
     for pivot in range(n):
         line = tl.sum(tl.where(down == pivot, block, 0.0), axis=0)
         diagonal = tl.sum(tl.where(at == pivot, line, 0.0), axis=0)
@@ -265,13 +229,13 @@ def _factorise_schur(matrices: tensor, way: constexpr, n: constexpr, size: const
         block = rest - factors[:, None] * line[None, :]
     block = tl.where(down == across, 1.0, tl.where(down > across, block, 0.0))
     tl.store(schur + n * n, block, mask=inside)
-    # What one thread has stored another one loads.
+    # Other threads load what a thread has stored.
     tl.debug_barrier()
     return pivots
 
 
 @jit
-def _tie(
+def _balance(
     du: tensor,
     off: tensor,
     matrices: tensor,
@@ -281,15 +245,15 @@ def _tie(
     ways: constexpr,
     size: constexpr,
 ) -> tensor:
-    """Return du with sums over classes of -off, and the change of nu that makes them so."""
+    """Return du with sums over classes of -off, and the change of nu that achieves this."""
     total = tl.sum(du, axis=0) + off
     schur = matrices + way * n * n
     dnu = _divide(total, schur + n * n, pivots, n, size)
-    # Once more for what rounding left.
+    # One step of refinement, for rounding errors.
     left = total - tl.sum(_square(schur, n, size) * dnu[:, None], axis=0)
     dnu += _divide(left, schur + n * n, pivots, n, size)
-    alike = tl.zeros([ways, size], tl.float64) + dnu[None, :]
-    return du - _times(matrices, alike, way, n, ways, size), dnu
+    same = tl.zeros([ways, size], tl.float64) + dnu[None, :]
+    return du - _times(matrices, same, way, n, ways, size), dnu
 
 
 @jit
@@ -309,7 +273,7 @@ def _times(
     ways: constexpr,
     size: constexpr,
 ) -> tensor:
-    """Return the product of every class's inverse with its row, `ways x size`."""
+    """Return the product of the inverse of every class with its row, `ways x size`."""
     classes = tl.arange(0, ways)[:, None]
     products = tl.zeros([ways, size], tl.float64)
     for k in range(way):
