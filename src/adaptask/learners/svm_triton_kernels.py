@@ -85,12 +85,33 @@ def _invert(
     ways: constexpr,
     size: constexpr,
 ) -> None:
-    """Invert the block of one class."""
+    """Store the inverse of H + D_k of class k, its right side and their product."""
     task, k = tl.program_id(0), tl.program_id(1)
     hessian, nu, rows = hessian + task * n * n, nu + task * n, rows + task * 5 * way * n
     matrices += task * (way + 2) * n * n
     if _is_active(threshold + task, rows, way, n, ways, size):
-        _invert_block(k, hessian, nu, rows, matrices, way, n, size)
+        at = tl.arange(0, size)
+        down, across, real, own = at[:, None], at[None, :], at < n, rows + k * n + at
+        block = _square(hessian, n, size)
+        u = tl.load(own, mask=real, other=0.0)
+        slack = tl.load(own + way * n, mask=real, other=1.0)
+        multipliers = tl.load(own + 2 * way * n, mask=real, other=0.0)
+        target = tl.where(at // (n // way) == k, 1.0, 0.0)
+        right = target - tl.sum(block * u[:, None], axis=0) - tl.load(nu + at, mask=real, other=0.0)
+        right = tl.where(real, right, 0.0)
+        block += tl.where(down == across, (multipliers / slack)[None, :], 0.0)
+        # Each pivot replaces its row and column by those of minus the inverse.
+        for pivot in range(n):
+            line = tl.sum(tl.where(down == pivot, block, 0.0), axis=0)
+            diagonal = tl.sum(tl.where(at == pivot, line, 0.0), axis=0)
+            line = tl.where(at == pivot, -1.0, line)
+            rest = tl.where((down == pivot) | (across == pivot), 0.0, block)
+            block = rest - line[:, None] * (line / diagonal)[None, :]
+        block = -block
+        inverse = matrices + k * n * n + down * n + across
+        tl.store(inverse, block, mask=(down < n) & (across < n))
+        tl.store(own + 3 * way * n, right, mask=real)
+        tl.store(own + 4 * way * n, tl.sum(block * right[:, None], axis=0), mask=real)
 
 
 @jit
@@ -105,7 +126,7 @@ def _advance(
     ways: constexpr,
     size: constexpr,
 ) -> None:
-    """Make the step of one task from its inverted blocks."""
+    """Make the step of one task: predict, correct, and go as far as the bounds allow."""
     task = tl.program_id(0)
     nu, rows, matrices = (
         nu + task * n,
@@ -113,7 +134,35 @@ def _advance(
         matrices + task * (way + 2) * n * n,
     )
     if _is_active(threshold + task, rows, way, n, ways, size):
-        _make_step(nu, rows, matrices, way, n, ways, size)
+        pivots = _factorize_schur(matrices, way, n, size)
+        u = _rows(rows, 0.0, way, n, ways, size)
+        slack = _rows(rows + way * n, 1.0, way, n, ways, size)
+        multipliers = _rows(rows + 2 * way * n, 1.0, way, n, ways, size)
+        at = tl.arange(0, size)
+        real = (tl.arange(0, ways)[:, None] < way) & (at[None, :] < n)
+        off = tl.sum(u, axis=0)
+
+        du = _rows(rows + 4 * way * n, 0.0, way, n, ways, size)
+        du, _ = _balance(du, off, matrices, pivots, way, n, ways, size)
+        share, scaled = du / slack, du * multipliers
+        distance = 1 - 1 / tl.maximum(_largest(tl.abs(share - 0.5)) + 0.5, 1.0)
+        center = _total(tl.where(real, multipliers * slack, 0.0)) / (way * n)
+        shift = (scaled * share - scaled + distance * distance * distance * center) / slack
+        shift = tl.where(real, shift, 0.0)
+
+        right = _rows(rows + 3 * way * n, 0.0, way, n, ways, size)
+        du = _times(matrices, right - shift, way, n, ways, size)
+        du, dnu = _balance(du, off, matrices, pivots, way, n, ways, size)
+        target = shift + multipliers / slack * du
+        reach = tl.where(real, tl.maximum(du / slack, 1 - target / multipliers), 0.0)
+        step = 0.999 / tl.maximum(_largest(reach), 0.999)
+
+        before = tl.load(nu + at, mask=at < n, other=0.0)
+        tl.store(nu + at, before + step * dnu, mask=at < n)
+        _store_rows(rows, u + step * du, way, n, ways, size)
+        _store_rows(rows + way * n, slack - step * du, way, n, ways, size)
+        moved = multipliers + step * (target - multipliers)
+        _store_rows(rows + 2 * way * n, moved, way, n, ways, size)
 
 
 @jit
@@ -124,84 +173,6 @@ def _is_active(
     multipliers = _rows(rows + 2 * way * n, 0.0, way, n, ways, size)
     # False if a product is NaN.
     return _total(slack * multipliers) > tl.load(threshold) * (way * n)
-
-
-@jit
-def _invert_block(
-    k: tensor,
-    hessian: tensor,
-    nu: tensor,
-    rows: tensor,
-    matrices: tensor,
-    way: constexpr,
-    n: constexpr,
-    size: constexpr,
-) -> None:
-    """Store the inverse of H + D_k, the right side of class k and their product."""
-    at = tl.arange(0, size)
-    down, across, real, own = at[:, None], at[None, :], at < n, rows + k * n + at
-    block = _square(hessian, n, size)
-    u = tl.load(own, mask=real, other=0.0)
-    slack = tl.load(own + way * n, mask=real, other=1.0)
-    multipliers = tl.load(own + 2 * way * n, mask=real, other=0.0)
-    target = tl.where(at // (n // way) == k, 1.0, 0.0)
-    right = target - tl.sum(block * u[:, None], axis=0) - tl.load(nu + at, mask=real, other=0.0)
-    right = tl.where(real, right, 0.0)
-    block += tl.where(down == across, (multipliers / slack)[None, :], 0.0)
-    # Each pivot replaces its row and column by those of minus the inverse.
-    for pivot in range(n):
-        line = tl.sum(tl.where(down == pivot, block, 0.0), axis=0)
-        diagonal = tl.sum(tl.where(at == pivot, line, 0.0), axis=0)
-        line = tl.where(at == pivot, -1.0, line)
-        rest = tl.where((down == pivot) | (across == pivot), 0.0, block)
-        block = rest - line[:, None] * (line / diagonal)[None, :]
-    block = -block
-    inverse = matrices + k * n * n + down * n + across
-    tl.store(inverse, block, mask=(down < n) & (across < n))
-    tl.store(own + 3 * way * n, right, mask=real)
-    tl.store(own + 4 * way * n, tl.sum(block * right[:, None], axis=0), mask=real)
-
-
-@jit
-def _make_step(
-    nu: tensor,
-    rows: tensor,
-    matrices: tensor,
-    way: constexpr,
-    n: constexpr,
-    ways: constexpr,
-    size: constexpr,
-) -> None:
-    """Predict, correct, and go as far as the bounds allow."""
-    pivots = _factorize_schur(matrices, way, n, size)
-    u = _rows(rows, 0.0, way, n, ways, size)
-    slack = _rows(rows + way * n, 1.0, way, n, ways, size)
-    multipliers = _rows(rows + 2 * way * n, 1.0, way, n, ways, size)
-    at = tl.arange(0, size)
-    real = (tl.arange(0, ways)[:, None] < way) & (at[None, :] < n)
-    off = tl.sum(u, axis=0)
-
-    du = _rows(rows + 4 * way * n, 0.0, way, n, ways, size)
-    du, _ = _balance(du, off, matrices, pivots, way, n, ways, size)
-    share, scaled = du / slack, du * multipliers
-    distance = 1 - 1 / tl.maximum(_largest(tl.abs(share - 0.5)) + 0.5, 1.0)
-    center = _total(tl.where(real, multipliers * slack, 0.0)) / (way * n)
-    shift = (scaled * share - scaled + distance * distance * distance * center) / slack
-    shift = tl.where(real, shift, 0.0)
-
-    right = _rows(rows + 3 * way * n, 0.0, way, n, ways, size)
-    du = _times(matrices, right - shift, way, n, ways, size)
-    du, dnu = _balance(du, off, matrices, pivots, way, n, ways, size)
-    target = shift + multipliers / slack * du
-    reach = tl.where(real, tl.maximum(du / slack, 1 - target / multipliers), 0.0)
-    step = 0.999 / tl.maximum(_largest(reach), 0.999)
-
-    before = tl.load(nu + at, mask=at < n, other=0.0)
-    tl.store(nu + at, before + step * dnu, mask=at < n)
-    _store_rows(rows, u + step * du, way, n, ways, size)
-    _store_rows(rows + way * n, slack - step * du, way, n, ways, size)
-    moved = multipliers + step * (target - multipliers)
-    _store_rows(rows + 2 * way * n, moved, way, n, ways, size)
 
 
 @jit
