@@ -30,7 +30,7 @@ from torch.distributed.rendezvous import rendezvous
 from adaptask.errors import AdaptaskError, ArgumentError, TrainingError
 from adaptask.interfaces import Episodes, take_tasks
 from adaptask.samplers import Sampler
-from adaptask.samplers.feedback import mean_queries
+from adaptask.samplers.base import mean_queries
 
 T = TypeVar("T")
 

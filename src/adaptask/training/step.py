@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from adaptask.arguments import check_choice, check_integer, check_number
 from adaptask.errors import ArgumentError, StateError, TrainingError
-from adaptask.interfaces import EpisodeLearner, Episodes, Outcome
+from adaptask.interfaces import EpisodeLearner, Episodes, Outcome, TaskSampler
 from adaptask.kernels import find_kernels
 from adaptask.training.distributed import SINGLE_PROCESS, ProcessGroup, TaskSource
 
@@ -41,7 +41,7 @@ class TrainingStep:
     def __init__(
         self,
         learner: nn.Module,
-        sampler: Any,
+        sampler: TaskSampler,
         source: TaskSource,
         optimizer: optim.Optimizer,
         *,

@@ -16,6 +16,7 @@ from torch import Tensor, nn, optim
 
 from adaptask.arguments import check_integer, check_members
 from adaptask.errors import ArgumentError, StateError, TrainingError
+from adaptask.interfaces import TaskSampler
 from adaptask.intervals import Intervals
 from adaptask.learners import Ensemble
 from adaptask.registry import BACKBONES, LEARNERS, SAMPLERS
@@ -83,7 +84,7 @@ class Trainer:
     def __init__(
         self,
         learner: nn.Module,
-        sampler: Any,
+        sampler: TaskSampler,
         source: TaskSource,
         *,
         n_shot: int = 1,
@@ -111,7 +112,8 @@ class Trainer:
                 "a run on several processes needs a sampler with state_dict and load_state_dict, "
                 f"so that all processes draw the same tasks; {type(sampler).__name__} lacks them."
             )
-        self.learner, self.sampler, self.source = learner, sampler, source
+        self.learner, self.source = learner, source
+        self.sampler: Any = sampler  # what it has beyond the protocol is used if it is there
         self.optimizer = optimizer or build_optimizer("adam", learner.parameters())
         self.schedule, self.validation, self.every = schedule, validation, every
         self.group = group
