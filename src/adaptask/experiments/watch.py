@@ -176,7 +176,7 @@ def _columns_that_fit(columns: Mapping[str, Sequence[Text]], width: int) -> dict
 
     Others are left out: of a heading that is cut off, nobody knows what it means.
     """
-    widths = {name: max(map(len, (name, *cells))) for name, cells in columns.items()}
+    widths = {name: max(len(name), *map(len, cells)) for name, cells in columns.items()}
     for name in _LEFT_OUT_FIRST:
         if sum(widths.values()) + 2 * len(widths) > width:
             del widths[name]
