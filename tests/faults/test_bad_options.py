@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from adaptask.cli import main
 from adaptask.experiments import run as run_module
-from adaptask.experiments.building import build_schedule
+from adaptask.experiments.factory import build_schedule
 from adaptask.experiments.config import RunConfig
 
 N_EXAMPLES = max(30, int(os.environ.get("ADAPTASK_FUZZ_CASES", "1000")) // 200)

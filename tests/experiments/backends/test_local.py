@@ -117,7 +117,7 @@ def test_a_failure_is_left_in_the_folder_until_the_run_succeeds(
         raise ZeroDivisionError("by chance")
 
     with monkeypatch.context() as patch:
-        patch.setattr("adaptask.experiments.run.save_portrait", fail)
+        patch.setattr("adaptask.experiments.run.save_preview", fail)
         assert Interleaved().run([job], take_notes()) == {"job": "ZeroDivisionError: by chance"}
     assert "Traceback" in Run(job.path).failure
     assert Interleaved().run([job], take_notes()) == {}

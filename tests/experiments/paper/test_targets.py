@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from adaptask.errors import ArgumentError
-from adaptask.experiments.building import build_evaluator, build_trainer
+from adaptask.experiments.factory import build_evaluator, build_trainer
 from adaptask.experiments.config import check_config
 from adaptask.experiments.config_file import dump_config, parse_config
 from adaptask.experiments.paper.published import TABLE_2, TABLE_3

@@ -14,7 +14,7 @@ import tomlkit
 import torch
 from rich.console import Console
 
-from adaptask.experiments.building import build_trainer
+from adaptask.experiments.factory import build_trainer
 from adaptask.experiments.config import check_config
 from adaptask.experiments.config_file import load_config
 from adaptask.experiments.evaluate_command import evaluate_run
