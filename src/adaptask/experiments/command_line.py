@@ -6,7 +6,6 @@ classes are imported, and the parser is made for the options of these classes al
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 import textwrap
@@ -81,6 +80,8 @@ def read_command_line(command: str, arguments: Sequence[str]) -> CommandLine:
     words = upgrade_flags(arguments)
     if command == "sweep":
         words = _vary_lists(words)
+    if command != "train" and _value(words, "--seed") is not None:
+        raise ArgumentError(f"{command} trains the seeds 0, 1, ...; set their number with --seeds.")
     names = {kind: [name] for kind in REGISTRIES if (name := _value(words, f"--{kind}"))}
     if dataset := _value(words, "--dataset"):
         names["dataset"] = [dataset]
@@ -107,7 +108,7 @@ def allow_imports_from_here() -> None:
 
     Worker processes inherit the path.
     """
-    here = os.getcwd()
+    here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:
         sys.path.append(here)
 

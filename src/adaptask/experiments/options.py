@@ -59,10 +59,18 @@ class AlgorithmConfig:
     name: str
     """A name of the registry, or `package.module:Class`."""
     _kind: ClassVar[str] = ""
+    _name: ClassVar[str] = ""
 
     if TYPE_CHECKING:  # the options, which differ from class to class
 
         def __getattr__(self, name: str) -> Any: ...
+
+    def __post_init__(self) -> None:
+        if self._kind and self.name != self._name:
+            raise ArgumentError(
+                f"these are the options of the {self._kind} {self._name!r}; choose another one "
+                f"with configure({self._kind!r}, {self.name!r})."
+            )
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A generated class cannot be found by its name in another process.
@@ -217,7 +225,7 @@ def _make_section(
         f"{class_name}Options",
         members,
         bases=(AlgorithmConfig,),
-        namespace={"_kind": kind, "__doc__": f"{text}."},
+        namespace={"_kind": kind, "_name": name, "__doc__": f"{text}."},
         frozen=True,
     )
 

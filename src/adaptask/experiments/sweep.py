@@ -145,7 +145,7 @@ def parse_space(base: RunConfig, vary: Sequence[str]) -> dict[str, BaseDistribut
             twice, or a value is not of its type.
     """
     space: dict[str, BaseDistribution] = {}
-    for text in vary:
+    for text in sorted(vary, key=lambda text: ".name=" not in text):
         name, _, values = text.partition("=")
         if not values.strip():
             raise ArgumentError(
@@ -156,7 +156,10 @@ def parse_space(base: RunConfig, vary: Sequence[str]) -> dict[str, BaseDistribut
         if key in space:
             raise ArgumentError(f"{key} is given twice; give all its values in one place.")
         # A comma in brackets is part of a value that is a list.
-        space[key] = _distribution(base, key, re.split(r",(?![^\[]*\])", values))
+        texts = re.split(r",(?![^\[]*\])", values)
+        space[key] = _distribution(base, key, texts)
+        if key.endswith(".name"):
+            base = with_option(base, key, texts[0])  # what follows may be options of it
     if not space:
         raise ArgumentError(
             "a sweep needs something to vary: --alpha 0.5 1 2, --tau, --lr, or any option with "
@@ -264,8 +267,7 @@ def plan_trials(
 def labeled_config(base: RunConfig, space: Iterable[str], labels: Mapping[str, str]) -> RunConfig:
     """Return the configuration of the trial with these labels."""
     config = base
-    # Another name brings the defaults of its class: it must come first.
-    for key, name in sorted(short_names(space).items(), key=lambda item: ".name" not in item[0]):
+    for key, name in short_names(space).items():
         config = with_option(config, key, labels[name])
     return config
 
