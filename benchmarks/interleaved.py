@@ -36,9 +36,9 @@ from adaptask.experiments.config import (
     MachineConfig,
     OptimizerConfig,
     RunConfig,
-    SamplerConfig,
     TaskConfig,
 )
+from adaptask.experiments.options import configure
 from adaptask.report.study import Arm
 
 CONFIG = RunConfig(

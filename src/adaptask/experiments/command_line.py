@@ -316,8 +316,8 @@ def _help_of(key: str) -> str:
     """Return the help text of an option of a run, with its default."""
     if key in REGISTRIES:
         names = ", ".join(REGISTRIES[key])
-        default = config_module.DEFAULT_NAMES[key]
-        return f"{names}, or your own package.module:Class. (default: {default})"
+        chosen = config_module.DEFAULT_NAMES[key]
+        return f"{names}, or your own package.module:Class. (default: {chosen})"
     section, _, name = key.rpartition(".")
     kind = getattr(config_module, f"{section.capitalize()}Config") if section else RunConfig
     documented = docstring_parser.parse_from_object(kind).params
