@@ -11,6 +11,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -221,7 +222,7 @@ def _without(words: Sequence[str], flag: str) -> list[str]:
 def _value(words: Sequence[str], flag: str) -> str | None:
     """Return the value of a flag; the last one wins, as in the parser."""
     found = None
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in pairwise([*words, ""]):
         name, equals, value = word.partition("=")
         if name == flag:
             found = value if equals else following
