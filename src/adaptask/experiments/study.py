@@ -16,15 +16,15 @@ from adaptask.atomic_file import not_written
 from adaptask.data import load
 from adaptask.errors import AdaptaskError, ArgumentError, DataError
 from adaptask.experiments.backends import Event, choose_backend
-from adaptask.experiments.building import (
+from adaptask.experiments.config import MachineConfig, RunConfig, check_config
+from adaptask.experiments.config_file import decisive_settings, dump_config, load_config
+from adaptask.experiments.factory import (
     build_evaluator,
     build_parts,
     build_schedule,
     depends_on_steps,
     open_split,
 )
-from adaptask.experiments.config import MachineConfig, RunConfig, check_config
-from adaptask.experiments.config_file import decisive_settings, dump_config, load_config
 from adaptask.experiments.run import resolve_auto
 from adaptask.experiments.study_display import StudyDisplay
 from adaptask.report.report import make_report, print_report
@@ -279,7 +279,7 @@ def _check_comparable(run: Run, config: RunConfig, folder: Path) -> None:
 def _changes(run: Run, config: RunConfig) -> list[tuple[str, Any, Any]]:
     """Return the settings of a run that have changed: name, old value, new value."""
     try:
-        begun = load_config(run.path / "config.toml")
+        begun = load_config(run.path / "config.toml", known=config)
     except ArgumentError:
         return []  # it has not begun, or the run itself will report the error
     before, now = decisive_settings(dump_config(begun)), decisive_settings(dump_config(config))

@@ -22,9 +22,9 @@ from adaptask.experiments.backends import (
     record_pruning,
 )
 from adaptask.experiments.config import RunConfig
+from adaptask.experiments.options import class_of
 from adaptask.experiments.run import run_steps
 from adaptask.learners import EmbeddingLearner
-from adaptask.registry import BACKBONES, LEARNERS
 from adaptask.report.run import Run
 from adaptask.training.device_steps import DeviceSteps, Wait
 from adaptask.training.displays import Display, evaluation_text
@@ -73,11 +73,10 @@ def can_share_gpu(config: RunConfig) -> bool:
     A step that is not captured keeps Python busy, and a learner that draws from torch's global
     generators would get other numbers than alone.
     """
-    task, learner = config.task, LEARNERS[config.model.learner]
-    backbone = BACKBONES[config.model.backbone]
+    task, learner = config.task, class_of(config.learner)
     n_images = task.n_tasks * task.n_way * (task.n_shot + task.n_query)
     return (
-        getattr(backbone, "is_small", False)
+        getattr(class_of(config.backbone), "is_small", False)
         and issubclass(learner, EmbeddingLearner)
         and not learner.draws_in_evaluation
         and n_images <= _IMAGES_THAT_FILL
