@@ -67,7 +67,7 @@ class FeedbackModule(RandomModule, ABC):
     """
 
     description: ClassVar[str] = ""
-    """One sentence for `adaptask list` and the report, such as "draws every task alike"."""
+    """One sentence for `adaptask list` and the report, such as "draws every task with the same probability"."""
     learns: ClassVar[bool] = True
     """Whether feedback changes what it draws."""
     draws: ClassVar[str] = "tasks"
