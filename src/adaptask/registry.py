@@ -102,8 +102,8 @@ class Registry(Mapping[str, type[Any]]):
             settings: The keyword arguments of the class.
 
         Raises:
-            ArgumentError: If there is no such class, it does not take such an argument, or one
-                that it needs is missing.
+            ArgumentError: If there is no such class, it does not take such an argument, one that
+                it needs is missing, or it refuses a value.
         """
         found = self[name]
         parameters = inspect.signature(found).parameters
@@ -120,7 +120,12 @@ class Registry(Mapping[str, type[Any]]):
         ]
         if missing := [key for key in required if key not in settings]:
             raise ArgumentError(f"The {self.kind} {name!r} needs {', '.join(missing)}.")
-        return found(**settings)
+        try:
+            return found(**settings)
+        except ArgumentError:
+            raise
+        except (TypeError, ValueError) as error:  # how classes of others refuse a value
+            raise ArgumentError(f"the {self.kind} {name!r} cannot be built: {error}") from error
 
 
 def is_address(name: str) -> bool:
