@@ -58,10 +58,10 @@ def compare(
     Raises:
         AdaptaskError: If something cannot be used or done; the message says what to do.
     """
-    from adaptask.experiments.study import run_and_conclude
-    from adaptask.training.distributed import refuse_launch
+    from adaptask.experiments.study import run_and_report
+    from adaptask.training.distributed import refuse_torchrun
 
-    refuse_launch("compare")
+    refuse_torchrun("compare")
     check_integer("seeds", seeds, low=1)
     arms = comparison(base, learners=learners, samplers=samplers, options=options)
     names = list(map(short_name, learners))
@@ -81,7 +81,7 @@ def compare(
         except ArgumentError:
             return None  # a plug-in that was not named now
 
-    return run_and_conclude(study, folder, workers=workers, cluster=cluster, config_of=config_of)
+    return run_and_report(study, folder, workers=workers, cluster=cluster, config_of=config_of)
 
 
 def comparison(

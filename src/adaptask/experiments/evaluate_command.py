@@ -16,10 +16,10 @@ from adaptask.experiments.config import RunConfig
 from adaptask.experiments.config_file import load_config, no_run_in
 from adaptask.experiments.factory import build_evaluator, build_model, with_weights
 from adaptask.experiments.run import half_precision_pays
-from adaptask.training.distributed import refuse_launch
+from adaptask.training.distributed import refuse_torchrun
 from adaptask.training.evaluation import Evaluation
-from adaptask.training.machine import choose_device
-from adaptask.training.records import MetricsLog
+from adaptask.training.loggers import MetricsLog
+from adaptask.training.process import choose_device
 from adaptask.training.run_folder import RunFolder
 
 
@@ -45,7 +45,7 @@ def evaluate_run(
     Raises:
         AdaptaskError: If something cannot be used or done; the message says what to do.
     """
-    refuse_launch("evaluate")
+    refuse_torchrun("evaluate")
     folder = RunFolder(path)
     if not folder.config.exists():
         raise no_run_in(Path(path))
