@@ -3,7 +3,7 @@
 import importlib.util
 
 _NEED_TRITON = [
-    "src/adaptask/data/fused.py",
+    "src/adaptask/data/triton_kernels.py",
     "src/adaptask/learners/crammer_singer_triton.py",
     "src/adaptask/samplers/fused.py",
     "src/adaptask/samplers/fused_learning.py",

@@ -134,11 +134,11 @@ def is_address(name: str) -> bool:
     return bool(colon) and all(part.isidentifier() for part in parts)
 
 
-def _import_class(address: str, kind: str) -> type[Any]:
-    """Return the class at an address.
+def import_object(address: str, kind: str) -> Any:
+    """Return what is at an address.
 
     Raises:
-        ArgumentError: If it cannot be imported, or is not a class.
+        ArgumentError: If it cannot be imported.
     """
     module_name, _, attribute = address.partition(":")
     try:
@@ -149,6 +149,16 @@ def _import_class(address: str, kind: str) -> type[Any]:
         raise ArgumentError(
             f"the {kind} {address!r} cannot be imported: {type(error).__name__}: {error}."
         ) from error
+    return found
+
+
+def _import_class(address: str, kind: str) -> type[Any]:
+    """Return the class at an address.
+
+    Raises:
+        ArgumentError: If it cannot be imported, or is not a class.
+    """
+    found = import_object(address, kind)
     if not inspect.isclass(found):
         raise ArgumentError(
             f"the {kind} {address!r} must be a class; it is a {type(found).__name__}."

@@ -8,9 +8,9 @@ import pytest
 import torch
 from PIL import Image
 
-from adaptask.data.class_lists import SPLITS
+from adaptask.data.datasets import load
+from adaptask.data.images import SPLITS
 from adaptask.data.prepare import prepare_benchmark
-from adaptask.data.registry import load
 
 N_EACH = 2
 
@@ -21,16 +21,16 @@ LAYOUTS = [
     ("cifar-fs", None, 32, "cifar_fs_pickles", "CIFAR_FS_"),
     ("fc100", None, 32, "cifar_100_python", "cifar-100-python"),
     ("fc100", None, 32, "fc100_pickles", "FC100_"),
-    ("fc100", None, 32, "direct_folders", "one folder a class"),
+    ("fc100", None, 32, "direct_folders", "one folder per class"),
     ("mini-imagenet", 4, 84, "ravi_csv", "Ravi"),
-    ("mini-imagenet", 4, 84, "direct_folders", "one folder a class"),
-    ("mini-imagenet", 4, 84, "split_folders", "one folder a class"),
+    ("mini-imagenet", 4, 84, "direct_folders", "one folder per class"),
+    ("mini-imagenet", 4, 84, "split_folders", "one folder per class"),
     ("mini-imagenet", 4, 84, "mini_cache", "mini-imagenet-cache"),
     ("mini-imagenet", 4, 84, "mini_category_split", "category_split"),
     ("tiered-imagenet", 4, 84, "tiered_png", "images_png.pkl"),
     ("tiered-imagenet", 4, 84, "tiered_npz", "images.npz"),
-    ("tiered-imagenet", 4, 84, "split_folders", "one folder a class"),
-    ("cub", 4, 84, "images_folder", "images/<class>"),
+    ("tiered-imagenet", 4, 84, "split_folders", "one folder per class"),
+    ("cub", 4, 84, "images_folder", "one folder per class"),
 ]
 
 
@@ -44,12 +44,12 @@ def assert_equal_to(truth, name):
 
 
 @pytest.mark.parametrize(
-    ("name", "n_classes", "size", "lay_out", "recognised"),
+    ("name", "n_classes", "size", "lay_out", "recognized"),
     LAYOUTS,
     ids=[f"{name}-{lay_out}" for name, _, _, lay_out, _ in LAYOUTS],
 )
 def test_every_layout_gives_the_images_that_were_laid_out(
-    writers, tmp_path, cache_home, name, n_classes, size, lay_out, recognised
+    writers, tmp_path, cache_home, name, n_classes, size, lay_out, recognized
 ):
     benchmark = writers.small(name, n_classes)
     truth = writers.make_truth(benchmark, size)
@@ -57,7 +57,7 @@ def test_every_layout_gives_the_images_that_were_laid_out(
     source.mkdir()
     getattr(writers, lay_out)(source, truth)
     done = prepare_benchmark(benchmark, source)
-    assert recognised in done.source
+    assert recognized in done.source
     assert done.n_classes == {split: len(names) for split, names in benchmark.classes.items()}
     assert_equal_to(truth, name)
     assert [path.name for path in cache_home.iterdir()] == [name]

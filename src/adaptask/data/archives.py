@@ -1,4 +1,4 @@
-"""Archives from strangers, extracted without writing outside the folder meant for them."""
+"""Archives that are not trusted, extracted without writing outside their folder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def open_source(source: Path, *, scratch: Path) -> Iterator[Path]:
     An archive is extracted under `scratch` and removed again afterwards.
 
     Raises:
-        DataError: There is nothing there, it is damaged, or it would write outside its folder.
+        DataError: If there is nothing, it is damaged, or it would write outside its folder.
     """
     if source.is_dir():
         yield source
@@ -43,7 +43,7 @@ def open_source(source: Path, *, scratch: Path) -> Iterator[Path]:
         except tarfile.FilterError as error:
             raise _unsafe(source, str(error)) from error
         except _DAMAGED as error:
-            raise DataError(f"{source} is damaged: {error}. Fetch it again.") from error
+            raise DataError(f"{source} is damaged: {error}. Download it again.") from error
         except (OSError, NotImplementedError) as error:
             raise DataError(f"{source} could not be extracted to {scratch}: {error}.") from error
         yield folder
@@ -61,7 +61,7 @@ def _extract_tar(source: Path, folder: Path) -> None:
         raise DataError("extracting .tar archives safely needs Python 3.11.4 or newer.")
 
     def only_files(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
-        # Before the data filter: chains of links longer than a path may be lead it astray.
+        # Before the data filter: it can be misled by chains of links longer than a path may be.
         if member.issym() or member.islnk():
             raise _unsafe(source, f"'{member.name}' is a link")
         return tarfile.data_filter(member, path)
@@ -71,7 +71,7 @@ def _extract_tar(source: Path, folder: Path) -> None:
 
 
 def _extract_zip(source: Path, folder: Path) -> None:
-    """Do for `.zip`, which has no filters, what tarfile's data filter does."""
+    """Apply the rules of tarfile's data filter to `.zip`, which has no filters."""
     with zipfile.ZipFile(source) as archive:
         members = archive.infolist()
         for member in members:
@@ -100,5 +100,5 @@ def _check_member(source: Path, member: zipfile.ZipInfo) -> None:
 
 def _unsafe(source: Path, why: str) -> DataError:
     return DataError(
-        f"{source} was not extracted: {why}. Fetch the archive anew from where it is published."
+        f"{source} was not extracted: {why}. Download the archive again from its official home."
     )

@@ -1,6 +1,6 @@
-"""Prepared datasets on disk: one memory-mapped array of images a split, and one `meta.json`.
+"""Prepared datasets on disk: one memory-mapped array of images per split, and one `meta.json`.
 
-Torch is imported where images are read: `adaptask data list` reads `meta.json` alone.
+Torch is imported when images are read: `adaptask data list` reads `meta.json` alone.
 """
 
 from __future__ import annotations
@@ -10,21 +10,23 @@ import json
 import os
 import shutil
 import sys
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
+from dataclasses import dataclass
+from itertools import combinations, groupby, islice, pairwise, product
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from adaptask.data.atomic_folder import not_written, replace_folder, restore_folder
-from adaptask.data.images import ImageSet
+from adaptask.data.images import SPLITS, ImageSet
 from adaptask.errors import ArgumentError, DataError
 from adaptask.parsing import parse_json
 
 FORMAT = 1
-"""Version of the layout written here; a cache of another version is prepared anew."""
+"""Version of the layout written here; a cache of another version must be prepared again."""
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 _Counts = np.ndarray[Any, np.dtype[np.int64]]
@@ -49,8 +51,8 @@ def cache_root() -> Path:
 class CacheWriter:
     """Writes the splits of one cache, image by image, without ever holding a whole split.
 
-    Made by `open_cache_writer`. Ordinary writes are used rather than a mapped file: on a full
-    disk a write fails with an error, where a store into a mapped page would kill the process.
+    Made by `open_cache_writer`. It writes in the ordinary way, not into a mapped file: on a full
+    disk a write fails with an error, whereas a store into a mapped page would kill the process.
     """
 
     def __init__(
@@ -88,7 +90,7 @@ class CacheWriter:
         _check_space(self._folder, int(np.prod(shape, dtype=np.int64)))
         n_written, counts, digest = self._write_array(split, shape, chunks)
         if n_written != starts[-1]:
-            raise DataError(f"split '{split}' was to have {starts[-1]} images, {n_written} came.")
+            raise DataError(f"split '{split}' must have {starts[-1]} images; got {n_written}.")
         if split == "train":
             self._meta |= _statistics(counts)
         self._meta["splits"][split] = {
@@ -100,7 +102,7 @@ class CacheWriter:
     def _write_array(
         self, split: str, shape: tuple[int, ...], chunks: Iterable[Pixels]
     ) -> tuple[int, _Counts, str]:
-        """Return how many images came, how often each value did, and the file's checksum."""
+        """Return the number of images, how often each value occurs, and the file's checksum."""
         counts = np.zeros((shape[1], 256), dtype=np.int64)
         n_written = 0
         with (self._folder / f"{split}.npy").open("wb") as file:
@@ -117,9 +119,9 @@ class CacheWriter:
         return n_written, counts, sink.hexdigest()
 
     def finish(self) -> None:
-        """Write `meta.json`; without it the folder is no cache."""
+        """Write `meta.json`; without it the folder is not a cache."""
         if "train" not in self._meta["splits"]:
-            raise ArgumentError("a cache needs a 'train' split: its statistics normalise images.")
+            raise ArgumentError("a cache needs a 'train' split: its statistics normalize images.")
         meta = self._meta | {"sha256": _digest(self._meta)}
         with (self._folder / "meta.json").open("w", encoding="utf-8") as file:
             json.dump(meta, file, indent=1)
@@ -145,8 +147,8 @@ def open_cache_writer(
 ) -> Iterator[CacheWriter]:
     """Yield a writer whose splits become the cache `folder` when the block ends well.
 
-    A block that fails, a full disk included, leaves `folder` as it was and nothing beside it; so
-    does one at whose end `unless` is true.
+    A block that fails, also because the disk is full, leaves `folder` as it was and nothing beside
+    it. So does a block at whose end `unless` is true.
     """
     try:
         with replace_folder(folder, unless=unless) as partial:
@@ -167,10 +169,10 @@ def write_cache(
     """Write `splits`, held in memory, as the cache `folder`, replacing one that is there.
 
     Args:
-        folder: Where the cache is to be.
+        folder: Where the cache will be.
         splits: The image sets by the name of their split, `train` among them.
-        source: What the images came from, in words.
-        unless: Asked at the end whether what is there by then is to stay instead.
+        source: Where the images came from, in words.
+        unless: Called at the end; if it returns true, the cache that is there by then stays.
     """
     if not splits:
         raise ArgumentError("a cache needs a 'train' split; got no splits.")
@@ -190,8 +192,8 @@ def write_cache(
 def read_cache(folder: Path, split: str) -> ImageSet:
     """Return a split of a cache, its images mapped from disk and read as they are used.
 
-    The file is checked against `meta.json` for size and shape, not for its content: that is what
-    `adaptask data check` does. Writing into the images changes this process's copy alone.
+    The file is checked against `meta.json` for size and shape, not for its content: `adaptask data
+    check` does that. Writing into the images changes only the copy of this process.
     """
     import torch
 
@@ -205,7 +207,7 @@ def read_cache(folder: Path, split: str) -> ImageSet:
     try:
         status = path.stat()
         pixels = np.load(path, mmap_mode="c", allow_pickle=False)
-    except Exception as error:  # whatever a file with wrong bytes in it brings about
+    except Exception as error:  # a file with wrong bytes can fail in any way
         raise _damaged(path, f"it cannot be mapped ({error})") from error
     if pixels.dtype != np.uint8 or pixels.shape != shape:
         raise _damaged(path, f"expected uint8 {shape}, got {pixels.dtype} {pixels.shape}")
@@ -217,7 +219,7 @@ def read_cache(folder: Path, split: str) -> ImageSet:
         class_starts=torch.tensor(starts, dtype=torch.int64),
     )
     file = (str(path), status.st_ino, status.st_mtime_ns, status.st_size)
-    object.__setattr__(image_set, "file", file)  # frozen, and no argument: see there
+    object.__setattr__(image_set, "file", file)  # frozen, and not an argument: see there
     return image_set
 
 
@@ -228,7 +230,7 @@ def read_statistics(folder: Path) -> tuple[tuple[float, ...], tuple[float, ...]]
 
 
 def is_cache_of(folder: Path, source: str) -> bool:
-    """Return whether there is a cache from `source` with all its files, their content unread."""
+    """Return whether there is a cache from `source` with all its files, without reading them."""
     try:
         meta = read_meta(folder)
         for split in meta["splits"]:
@@ -239,7 +241,7 @@ def is_cache_of(folder: Path, source: str) -> bool:
 
 
 def read_meta(folder: Path) -> dict[str, Any]:
-    """Return what `meta.json` says, once its own checksum has been verified."""
+    """Return the content of `meta.json`, after verifying its checksum."""
     restore_folder(folder)
     path = folder / "meta.json"
     try:
@@ -264,7 +266,7 @@ def read_meta(folder: Path) -> dict[str, Any]:
 
 
 def _is_description(meta: dict[str, Any]) -> bool:
-    """Return whether everything is there and of its form, as in what is written here."""
+    """Return whether all entries are there and of the right type."""
     try:
         shape, splits = meta["image_shape"], meta["splits"]
         statistics = [*meta["mean"], *meta["std"]]
@@ -284,7 +286,7 @@ def _is_split(item: tuple[str, dict[str, Any]]) -> bool:
     name, entry = item
     class_names, starts = entry["class_names"], entry["class_starts"]
     return (
-        name in ("train", "val", "test")
+        name in SPLITS
         and isinstance(entry["sha256"], str)
         and all(isinstance(name, str) for name in class_names)
         and all(type(start) is int and start < 1 << 62 for start in starts)
@@ -307,7 +309,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 class _HashingSink:
-    """Writes to a file and hashes what goes by, so that nothing is read back."""
+    """Writes to a file and hashes what is written, so that nothing is read back."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -322,7 +324,7 @@ class _HashingSink:
 
 
 def _check_classes(split: str, class_names: Sequence[str], class_counts: Sequence[int]) -> None:
-    if split not in ("train", "val", "test"):
+    if split not in SPLITS:
         raise ArgumentError(f"a split is 'train', 'val' or 'test'; got '{split}'.")
     if len(class_names) != len(class_counts) or not class_names:
         raise ArgumentError(
@@ -359,3 +361,87 @@ def _statistics(counts: _Counts) -> dict[str, list[float]]:
     mean = counts @ values / totals
     variance = (counts * (values - mean[:, None]) ** 2).sum(axis=1) / totals
     return {"mean": mean.tolist(), "std": np.sqrt(variance).tolist()}
+
+
+# --- checking a whole cache -----------------------------------------------------------------------
+
+MAX_EXAMPLES = 100
+
+ClassPlace = tuple[str, str]
+"""A class: its split and its name."""
+
+
+@dataclass(frozen=True)
+class ImagePlace:
+    """One image of a dataset."""
+
+    split: str
+    class_name: str
+    index: int
+    """Its number within the class."""
+
+
+@dataclass(frozen=True)
+class CacheReport:
+    """The result of a check of a cache."""
+
+    n_images: int
+    duplicates: Counter[tuple[ClassPlace, ClassPlace]]
+    """Number of pairs of images in different splits that are equal in every pixel, by class."""
+    examples: list[tuple[ImagePlace, ImagePlace]]
+    """The first `MAX_EXAMPLES` of these pairs."""
+
+
+def check_cache(folder: Path) -> CacheReport:
+    """Read a whole cache, compare it with its checksums and look for images in two splits.
+
+    Raises:
+        DataError: If a file is not what was written.
+    """
+    splits = read_meta(folder)["splits"]
+    for split, entry in splits.items():
+        path = folder / f"{split}.npy"
+        try:
+            with path.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise DataError(f"the cache file {path} cannot be read: {error.strerror}.") from error
+        if digest != entry["sha256"]:
+            raise DataError(
+                f"the cache file {path} does not match its checksum: it was changed or is "
+                "damaged. Prepare the dataset again."
+            )
+    return find_duplicates([read_cache(folder, split) for split in splits])
+
+
+def find_duplicates(sets: Sequence[ImageSet]) -> CacheReport:
+    """Look for images that are in two splits of a dataset."""
+    duplicates: Counter[tuple[ClassPlace, ClassPlace]] = Counter()
+    examples: list[tuple[ImagePlace, ImagePlace]] = []
+    for first, second in _equal_in_two_splits(sets):
+        # There can be very many pairs: they are counted, not listed.
+        for (a, n_a), (b, n_b) in product(_class_counts(first), _class_counts(second)):
+            duplicates[a, b] += n_a * n_b
+        examples += islice(product(first, second), MAX_EXAMPLES - len(examples))
+    return CacheReport(sum(len(s.images) for s in sets), duplicates, examples)
+
+
+def _class_counts(places: list[ImagePlace]) -> Iterable[tuple[ClassPlace, int]]:
+    return Counter((place.split, place.class_name) for place in places).items()
+
+
+def _equal_in_two_splits(
+    sets: Sequence[ImageSet],
+) -> Iterator[tuple[list[ImagePlace], list[ImagePlace]]]:
+    """Yield, for every image that is in two splits, its places in the one and in the other."""
+    seen: dict[bytes, list[ImagePlace]] = defaultdict(list)
+    for images in sets:
+        pixels = images.images.numpy()
+        starts = images.class_starts.tolist()
+        for name, start, stop in zip(images.class_names, starts[:-1], starts[1:], strict=True):
+            for index in range(start, stop):
+                digest = hashlib.blake2b(pixels[index].data, digest_size=16).digest()
+                seen[digest].append(ImagePlace(images.split, name, index - start))
+    for places in seen.values():
+        by_split = [list(group) for _, group in groupby(places, key=lambda place: place.split)]
+        yield from combinations(by_split, 2)

@@ -17,7 +17,7 @@ SAMPLERS: dict[str, str] = {
 
 def catalogue() -> dict[str, dict[str, str]]:
     """Return every part by its kind and its name, with what it is."""
-    from adaptask.data.registry import status
+    from adaptask.data.datasets import status
 
     config = RunConfig()
     return {

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from adaptask.data.cache import cache_root
-from adaptask.data.registry import DATASETS, Generated, is_prepared
+from adaptask.data.datasets import DATASETS, Generated, is_prepared
 from adaptask.experiments.backends import choose_backend
 from adaptask.experiments.config import RunConfig, SamplerConfig
 from adaptask.experiments.paper.reproduction import Plan

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from adaptask.arguments import check_choice, check_integer, check_number
-from adaptask.data.registry import names as dataset_names
+from adaptask.data.datasets import names as dataset_names
 from adaptask.errors import ArgumentError
 from adaptask.experiments.backends.ray import ClusterOptions
 from adaptask.experiments.config import RunConfig

@@ -7,8 +7,9 @@ from dataclasses import replace
 from itertools import pairwise
 
 from adaptask.data import glyphs
+from adaptask.data.benchmarks import Benchmark
 from adaptask.data.cache import cache_root, read_meta
-from adaptask.data.registry import DATASETS, Benchmark, is_prepared
+from adaptask.data.datasets import DATASETS, is_prepared
 from adaptask.experiments.config import EveryConfig, RunConfig
 
 LEAST_STEPS = 30

@@ -18,7 +18,7 @@ import torch
 from rich.console import Console
 
 from adaptask.atomic_file import not_written, replace_file
-from adaptask.data.registry import dataset_folder
+from adaptask.data.datasets import check_available
 from adaptask.experiments.building import build_trainer
 from adaptask.experiments.config import (
     EvaluationConfig,
@@ -167,7 +167,7 @@ def time_plan(planned: Plan, folder: Path) -> None:
     """
     console = Console(highlight=False)
     device, (dataset,) = choose_device(planned.device), planned.datasets
-    dataset_folder(dataset)  # refuses one that has not been prepared
+    check_available(dataset)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

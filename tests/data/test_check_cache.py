@@ -4,8 +4,7 @@ from collections import Counter
 import pytest
 import torch
 
-from adaptask.data.cache import write_cache
-from adaptask.data.check import MAX_EXAMPLES, ImagePlace, check_cache
+from adaptask.data.cache import MAX_EXAMPLES, ImagePlace, check_cache, write_cache
 from adaptask.data.images import ImageSet
 from adaptask.errors import DataError
 
