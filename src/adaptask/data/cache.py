@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import combinations, groupby, islice, pairwise, product
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,6 +22,7 @@ import numpy as np
 
 from adaptask.data.atomic_folder import not_written, replace_folder, restore_folder
 from adaptask.data.images import SPLITS, ImageSet
+from adaptask.data.normalization import histograms, statistics_of
 from adaptask.errors import ArgumentError, DataError
 from adaptask.parsing import parse_json
 
@@ -92,7 +93,7 @@ class CacheWriter:
         if n_written != starts[-1]:
             raise DataError(f"split '{split}' must have {starts[-1]} images; got {n_written}.")
         if split == "train":
-            self._meta |= _statistics(counts)
+            self._meta["mean"], self._meta["std"] = statistics_of(counts)
         self._meta["splits"][split] = {
             "class_names": list(class_names),
             "class_starts": starts,
@@ -112,7 +113,7 @@ class CacheWriter:
             for chunk in chunks:
                 self._check_chunk(split, chunk)
                 sink.write(np.ascontiguousarray(chunk).data)
-                counts += _histograms(chunk)
+                counts += histograms(chunk)
                 n_written += len(chunk)
             file.flush()
             os.fsync(file.fileno())
@@ -348,48 +349,19 @@ def _check_space(folder: Path, n_bytes: int) -> None:
         )
 
 
-def _histograms(chunk: Pixels) -> _Counts:
-    """Count the 256 values of each channel, `channels x 256`."""
-    channels = np.moveaxis(chunk, 1, 0).reshape(chunk.shape[1], -1)
-    return np.stack([np.bincount(channel, minlength=256) for channel in channels])
-
-
-def _statistics(counts: _Counts) -> dict[str, list[float]]:
-    """Exact mean and standard deviation of each channel from its histogram."""
-    values = np.arange(256) / 255
-    totals = counts.sum(axis=1)
-    mean = counts @ values / totals
-    variance = (counts * (values - mean[:, None]) ** 2).sum(axis=1) / totals
-    return {"mean": mean.tolist(), "std": np.sqrt(variance).tolist()}
-
-
 # --- checking a whole cache -----------------------------------------------------------------------
-
-MAX_EXAMPLES = 100
 
 ClassPlace = tuple[str, str]
 """A class: its split and its name."""
 
 
 @dataclass(frozen=True)
-class ImagePlace:
-    """One image of a dataset."""
-
-    split: str
-    class_name: str
-    index: int
-    """Its number within the class."""
-
-
-@dataclass(frozen=True)
 class CacheReport:
-    """The result of a check of a cache."""
+    """The result of a check of a dataset."""
 
     n_images: int
     duplicates: Counter[tuple[ClassPlace, ClassPlace]]
     """Number of pairs of images in different splits that are equal in every pixel, by class."""
-    examples: list[tuple[ImagePlace, ImagePlace]]
-    """The first `MAX_EXAMPLES` of these pairs."""
 
 
 def check_cache(folder: Path) -> CacheReport:
@@ -414,34 +386,18 @@ def check_cache(folder: Path) -> CacheReport:
     return find_duplicates([read_cache(folder, split) for split in splits])
 
 
-def find_duplicates(sets: Sequence[ImageSet]) -> CacheReport:
+def find_duplicates(image_sets: Sequence[ImageSet]) -> CacheReport:
     """Look for images that are in two splits of a dataset."""
+    seen: dict[bytes, Counter[ClassPlace]] = defaultdict(Counter)
+    for image_set in image_sets:
+        pixels = image_set.images.numpy(force=True)
+        names = np.repeat(np.arange(image_set.n_classes), image_set.class_counts())
+        for image, number in zip(pixels, names.tolist(), strict=True):
+            digest = hashlib.blake2b(np.ascontiguousarray(image).data, digest_size=16).digest()
+            seen[digest][image_set.split, image_set.class_names[number]] += 1
     duplicates: Counter[tuple[ClassPlace, ClassPlace]] = Counter()
-    examples: list[tuple[ImagePlace, ImagePlace]] = []
-    for first, second in _equal_in_two_splits(sets):
-        # There can be very many pairs: they are counted, not listed.
-        for (a, n_a), (b, n_b) in product(_class_counts(first), _class_counts(second)):
-            duplicates[a, b] += n_a * n_b
-        examples += islice(product(first, second), MAX_EXAMPLES - len(examples))
-    return CacheReport(sum(len(s.images) for s in sets), duplicates, examples)
-
-
-def _class_counts(places: list[ImagePlace]) -> Iterable[tuple[ClassPlace, int]]:
-    return Counter((place.split, place.class_name) for place in places).items()
-
-
-def _equal_in_two_splits(
-    sets: Sequence[ImageSet],
-) -> Iterator[tuple[list[ImagePlace], list[ImagePlace]]]:
-    """Yield, for every image that is in two splits, its places in the one and in the other."""
-    seen: dict[bytes, list[ImagePlace]] = defaultdict(list)
-    for images in sets:
-        pixels = images.images.numpy()
-        starts = images.class_starts.tolist()
-        for name, start, stop in zip(images.class_names, starts[:-1], starts[1:], strict=True):
-            for index in range(start, stop):
-                digest = hashlib.blake2b(pixels[index].data, digest_size=16).digest()
-                seen[digest].append(ImagePlace(images.split, name, index - start))
     for places in seen.values():
-        by_split = [list(group) for _, group in groupby(places, key=lambda place: place.split)]
-        yield from combinations(by_split, 2)
+        for first, second in combinations(places, 2):
+            if first[0] != second[0]:
+                duplicates[first, second] += places[first] * places[second]
+    return CacheReport(sum(len(images.images) for images in image_sets), duplicates)

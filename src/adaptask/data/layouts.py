@@ -230,7 +230,8 @@ def _recognizes_class_folders(root: Path, lists: ClassLists) -> bool:
 
 def _read_class_folders(root: Path, lists: ClassLists, _: Path) -> Found:
     places, folders = _class_folders(root, lists)
-    splits, n_moved = {}, 0
+    splits: dict[str, list[ClassImages]] = {}
+    n_moved = 0
     for split in SPLITS:
         splits[split] = []
         for name in lists[split]:

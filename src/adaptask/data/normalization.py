@@ -1,14 +1,37 @@
-"""Normalization of images with the statistics of their own dataset."""
+"""Normalization of images with the statistics of their own dataset.
+
+Torch is imported when it is used: `adaptask data list` needs none.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from adaptask.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_Counts = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def histograms(pixels: np.ndarray[Any, np.dtype[np.uint8]]) -> _Counts:
+    """Count the 256 values of each channel of images, `channels x 256`."""
+    channels = np.moveaxis(pixels, 1, 0).reshape(pixels.shape[1], -1)
+    return np.stack([np.bincount(channel, minlength=256) for channel in channels])
+
+
+def statistics_of(counts: _Counts) -> tuple[list[float], list[float]]:
+    """Return mean and standard deviation of each channel, exactly, from its histogram."""
+    values = np.arange(256) / 255
+    totals = counts.sum(axis=1)
+    mean = counts @ values / totals
+    variance = (counts * (values - mean[:, None]) ** 2).sum(axis=1) / totals
+    return mean.tolist(), np.sqrt(variance).tolist()
 
 
 def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -22,23 +45,17 @@ def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, 
     Raises:
         ArgumentError: If they are not, or there are none.
     """
+    import torch
+
     if images.dtype != torch.uint8 or images.ndim != 4 or images.numel() == 0:
         raise ArgumentError(
             "images must be a uint8 tensor, images x channels x height x width, with one image or "
             f"more; got {images.dtype}, {tuple(images.shape)}."
         )
-    values = torch.arange(256, dtype=torch.float64) / 255
-    means, deviations = [], []
-    for channel in range(images.shape[1]):
-        counts = torch.zeros(256, dtype=torch.int64)
-        # In parts, so that a memory-mapped split is never held twice.
-        for part in torch.split(images[:, channel], 4096):
-            counts += torch.bincount(part.flatten(), minlength=256).cpu()
-        share = counts.double() / counts.sum()
-        mean = (share * values).sum()
-        means.append(float(mean))
-        deviations.append(float((share * (values - mean) ** 2).sum().sqrt()))
-    return tuple(means), tuple(deviations)
+    # In parts, so that a memory-mapped split is never held twice.
+    parts = (histograms(part.numpy(force=True)) for part in torch.split(images, 4096))
+    mean, deviation = statistics_of(np.sum(list(parts), axis=0))
+    return tuple(mean), tuple(deviation)
 
 
 def scale_and_shift(
@@ -56,6 +73,8 @@ def scale_and_shift(
     Raises:
         ArgumentError: If a list has the wrong length, or a deviation is not positive.
     """
+    import torch
+
     if normalization is None:
         normalization = ((0.0,) * n_channels, (1.0,) * n_channels)
     mean, deviation = (torch.tensor(tuple(part), dtype=torch.float64) for part in normalization)

@@ -99,11 +99,15 @@ def prepare_benchmark(
                 f"The source was read as: {layout.description}. Download or extract what is "
                 "missing, or give another folder.",
             )
-        how = f", {found.how}" if found.how else ""
-        writing = _Writing(
-            benchmark.name, layout.description + how, benchmark.image_format, workers, progress
+        return _write(
+            found,
+            dataset=benchmark.name,
+            source=layout.description + (f", {found.how}" if found.how else ""),
+            image_format=benchmark.image_format,
+            workers=workers,
+            progress=progress,
+            start=start,
         )
-        return writing.write(found, start)
 
 
 def prepare_folder(
@@ -142,8 +146,15 @@ def prepare_folder(
     with open_source(source, scratch=cache_root()) as opened, _clear_errors(source, opened):
         found = find_classes(opened, fractions=fractions, seed=seed, split_lists=split_lists)
         how = found.how.replace(str(opened), source.name) if opened != source else found.how
-        described = f"{source.resolve().name}, {how}"
-        return _Writing(name, described, image_format, workers, progress).write(found, start)
+        return _write(
+            found,
+            dataset=name,
+            source=f"{source.resolve().name}, {how}",
+            image_format=image_format,
+            workers=workers,
+            progress=progress,
+            start=start,
+        )
 
 
 @contextmanager
@@ -162,47 +173,41 @@ def _clear_errors(source: Path, opened: Path) -> Iterator[None]:
         ) from error
 
 
-@dataclass(frozen=True)
-class _Writing:
-    """How the images of a dataset become its cache."""
-
-    dataset: str
-    source: str
-    image_format: ImageFormat
-    workers: int | None
-    progress: Progress | None
-
-    def write(self, found: Found, start: float) -> Prepared:
-        """Convert images and write the cache, or leave the one that is there as it was."""
-        folder = cache_root() / self.dataset
-        n_images = {s: sum(len(c.images) for c in cs) for s, cs in found.splits.items()}
-        total = sum(n_images.values())
-        with (
-            open_cache_writer(
-                folder,
-                dataset=self.dataset,
-                source=self.source,
-                image_shape=self.image_format.shape,
-            ) as writer,
-            worker_pool(total, self.workers) as pool,
-        ):
-            converter = Converter(
-                self.image_format, n_images=total, pool=pool, progress=self.progress
-            )
-            for split, classes in found.splits.items():
-                counts = [len(c.images) for c in classes]
-                pixels = converter.convert(classes)
-                writer.write_split(split, [c.name for c in classes], counts, pixels)
-            converter.finish()
-        return Prepared(
-            dataset=self.dataset,
-            folder=folder,
-            source=self.source,
-            n_classes={split: len(classes) for split, classes in found.splits.items()},
-            n_images=n_images,
-            seconds=time.perf_counter() - start,
-            left_out=tuple(found.left_out),
-        )
+def _write(
+    found: Found,
+    *,
+    dataset: str,
+    source: str,
+    image_format: ImageFormat,
+    workers: int | None,
+    progress: Progress | None,
+    start: float,
+) -> Prepared:
+    """Convert images and write the cache, or leave the one that is there as it was."""
+    folder = cache_root() / dataset
+    n_images = {s: sum(len(c.images) for c in classes) for s, classes in found.splits.items()}
+    total = sum(n_images.values())
+    with (
+        open_cache_writer(
+            folder, dataset=dataset, source=source, image_shape=image_format.shape
+        ) as writer,
+        worker_pool(total, workers) as pool,
+    ):
+        converter = Converter(image_format, n_images=total, pool=pool, progress=progress)
+        for split, classes in found.splits.items():
+            counts = [len(c.images) for c in classes]
+            pixels = converter.convert(classes)
+            writer.write_split(split, [c.name for c in classes], counts, pixels)
+        converter.finish()
+    return Prepared(
+        dataset=dataset,
+        folder=folder,
+        source=source,
+        n_classes={split: len(classes) for split, classes in found.splits.items()},
+        n_images=n_images,
+        seconds=time.perf_counter() - start,
+        left_out=tuple(found.left_out),
+    )
 
 
 def _recognize(benchmark: Benchmark, opened: Path, source: Path) -> tuple[Layout, Path]:
