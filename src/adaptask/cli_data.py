@@ -22,6 +22,32 @@ def data_list() -> None:
     list_datasets()
 
 
+@app.command(name="download")
+def data_download(
+    name: Positional[Name],
+    *,
+    folder: Annotated[
+        Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: in the cache)")
+    ] = None,
+    workers: Annotated[
+        int | None, arg(metavar="INT", help_behavior_hint="(default: all cores)")
+    ] = None,
+) -> None:
+    """Download a dataset from its official home and prepare it.
+
+    cifar-fs, fc100, omniglot and cub can be downloaded. A download that was interrupted is
+    continued.
+
+    Args:
+        name: A dataset of `adaptask data list`.
+        folder: Where the downloaded files are kept.
+        workers: Number of processes that prepare.
+    """
+    from adaptask.experiments.data_commands import download_dataset
+
+    download_dataset(name=name, folder=folder, workers=workers)
+
+
 @app.command(name="prepare")
 def data_prepare(
     dataset: Positional[Name],

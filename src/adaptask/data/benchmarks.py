@@ -8,6 +8,7 @@ from functools import cache
 from importlib import resources
 
 from adaptask.data.convert import ImageFormat
+from adaptask.data.download import RemoteFile
 from adaptask.data.images import SPLITS
 from adaptask.data.layouts import LAYOUTS, ClassLists, Layout
 
@@ -48,6 +49,8 @@ class Benchmark:
     """Fewest and most images of a class."""
     n_images: int
     """Number of images of all splits together."""
+    files: tuple[RemoteFile, ...] = ()
+    """What `adaptask data download` fetches; none if the home is closed."""
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
@@ -61,6 +64,12 @@ class Benchmark:
 
 
 _CIFAR_HOME = "https://www.cs.toronto.edu/~kriz/cifar.html (cifar-100-python.tar.gz)"
+_CIFAR_100 = RemoteFile(
+    "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
+    169_001_437,
+    "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
+)
+_OMNIGLOT = "https://github.com/brendenlake/omniglot/raw/master/python/"
 _IMAGENET_HOME = "https://image-net.org (ILSVRC 2012, after registration)"
 
 BENCHMARKS = (
@@ -72,6 +81,7 @@ BENCHMARKS = (
         classes=class_lists("cifar-fs"),
         class_size=(600, 600),
         n_images=60_000,
+        files=(_CIFAR_100,),
     ),
     Benchmark(
         name="fc100",
@@ -81,6 +91,7 @@ BENCHMARKS = (
         classes=class_lists("fc100"),
         class_size=(600, 600),
         n_images=60_000,
+        files=(_CIFAR_100,),
     ),
     Benchmark(
         name="mini-imagenet",
@@ -108,6 +119,18 @@ BENCHMARKS = (
         classes=with_rotations(class_lists("omniglot")),
         class_size=(20, 20),
         n_images=129_840,
+        files=(
+            RemoteFile(
+                _OMNIGLOT + "images_background.zip",
+                9_464_212,
+                "ad41ab679c8b5d90b271ef46be6987cc81211774a695c29dcc5367b2b26ee640",
+            ),
+            RemoteFile(
+                _OMNIGLOT + "images_evaluation.zip",
+                6_462_886,
+                "1f61a8f3366785b057fc117d9228e78a16e3d976c8953b2a10fcc74cf0609cee",
+            ),
+        ),
     ),
     Benchmark(
         name="cub",
@@ -117,6 +140,13 @@ BENCHMARKS = (
         classes=class_lists("cub"),
         class_size=(41, 60),
         n_images=11_788,
+        files=(
+            RemoteFile(
+                "https://data.caltech.edu/records/65de6-vp158/files/CUB_200_2011.tgz",
+                1_150_585_339,
+                "0c685df5597a8b24909f6a7c9db6d11e008733779a671760afef78feb49bf081",
+            ),
+        ),
     ),
 )
 """Every benchmark that `adaptask data prepare` knows."""

@@ -46,7 +46,9 @@ def contact_sheet(image_set: ImageSet, *, n_classes: int = 12, n_images: int = 1
     )
     for row, (c, size) in enumerate(zip(chosen, sizes, strict=True)):
         top = _MARGIN + _TITLE + row * step
-        name = _shortened(image_set.class_names[c].replace("_", " "), _font(13), _NAMES - 12)
+        # In one line: a class may be a folder with a line break in its name.
+        words = image_set.class_names[c].replace("_", " ").split()
+        name = _shortened(" ".join(words), _font(13), _NAMES - 12)
         draw.text((_MARGIN, top + _CELL // 2 - 9), name, _INK, _font(13))
         draw.text((_MARGIN, top + _CELL // 2 + 8), f"{size} images", _FAINT, _font(10))
         for column, i in enumerate(_spread(size, n_images)):

@@ -215,8 +215,7 @@ class EpisodeSource:
             ArgumentError: If an argument lies outside its range.
             DataError: If the smallest class has fewer than `n_shot + n_query` images.
         """
-        split = f"the number of classes in {self.image_set.dataset} ({self.image_set.split})"
-        n_way = check_integer("n_way", n_way, low=2, high=self.n_classes, meaning=split)
+        n_way = self.check_way(n_way)
         self.check_counts(n_shot, n_query)
         return plan_episodes(
             self._bounds,
@@ -393,6 +392,26 @@ class EpisodeSource:
     def _labels(self, n_tasks: int, n_way: int, n_images: int) -> Tensor:
         positions = torch.arange(n_way, device=self.device)[:, None]
         return positions.expand(n_tasks, n_way, n_images).flatten(1)
+
+    def check_way(self, n_way: int, name: str = "n_way") -> int:
+        """Check that the split has enough classes for a task.
+
+        Args:
+            n_way: Classes per task.
+            name: What the user calls it.
+
+        Raises:
+            ArgumentError: If it is below 2 or above the number of classes.
+            DataError: If the split has one class only.
+        """
+        split = f"{self.image_set.dataset} ({self.image_set.split})"
+        if self.n_classes < 2:
+            raise DataError(
+                f"{split} has one class, {self.image_set.class_names[0]!r}; a task needs at least "
+                "2. Move more classes into this split, or leave the split out."
+            )
+        meaning = f"the number of classes in {split}"
+        return check_integer(name, n_way, low=2, high=self.n_classes, meaning=meaning)
 
     def check_counts(self, n_shot: int, n_query: int) -> None:
         """Check that every class has enough images.

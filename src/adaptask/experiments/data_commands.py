@@ -1,4 +1,4 @@
-"""What `adaptask data list | prepare | check | sheet` do."""
+"""What `adaptask data list | download | prepare | check | sheet` do."""
 
 from __future__ import annotations
 
@@ -8,15 +8,23 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.progress import Progress as ProgressBar
 from rich.table import Table
 
+from adaptask.data.benchmarks import BENCHMARKS, Benchmark
 from adaptask.data.cache import cache_root, check_cache, find_duplicates
 from adaptask.data.contact_sheet import contact_sheet
 from adaptask.data.convert import Progress
 from adaptask.data.datasets import (
     DATASETS,
+    Generated,
     Status,
     dataset_folder,
     is_plugin,
@@ -24,8 +32,9 @@ from adaptask.data.datasets import (
     splits_of,
     status,
 )
+from adaptask.data.download import download
 from adaptask.data.prepare import Prepared, prepare, prepare_folder
-from adaptask.errors import ArgumentError
+from adaptask.errors import ArgumentError, DataError
 
 _MOST_LEFT_OUT = 10
 
@@ -53,7 +62,10 @@ def list_datasets() -> None:
     where = f"\nCaches are in {cache_root()} (ADAPTASK_CACHE changes that)."
     console.print(where, style="dim", markup=False)
     if any(row.needs_source and not row.is_prepared for row in rows):
-        console.print("To prepare one: adaptask data prepare NAME --source PATH", style="dim")
+        console.print(
+            "To prepare one: adaptask data download NAME, or adaptask data prepare NAME --source PATH",
+            style="dim",
+        )
 
 
 def prepare_dataset(
@@ -92,6 +104,34 @@ def prepare_dataset(
         else:
             done = prepare(dataset, source, workers=workers, progress=progress)
     _print_prepared(done)
+
+
+def download_dataset(*, name: str, folder: Path | None = None, workers: int | None = None) -> None:
+    """Download a benchmark from its official home and prepare it.
+
+    Raises:
+        ArgumentError: If there is no benchmark of that name.
+        DataError: If its home is closed, or the download or the preparation fails.
+    """
+    if is_plugin(name) or isinstance(DATASETS.get(name), Generated):
+        raise ArgumentError(f"'{name}' needs no download.")
+    entry = DATASETS.get(name)
+    if not isinstance(entry, Benchmark):
+        known = [other.name for other in BENCHMARKS if other.files]
+        raise ArgumentError(f"'{name}' cannot be downloaded; {', '.join(known)} can.")
+    if not entry.files:
+        raise DataError(
+            f"the home of '{name}' is closed: ask for the data at {entry.home}. "
+            f"Then run: adaptask data prepare {name} --source PATH"
+        )
+    # Named after the first file, so that datasets of the same files share them.
+    folder = folder or cache_root() / "downloads" / entry.files[0].name.partition(".")[0]
+    for file in entry.files:
+        with _progress_bar(f"downloading {file.name}", is_bytes=True) as progress:
+            download(file, folder, progress=progress)
+    _console().print(f"Downloaded to {folder}", style="dim", markup=False)
+    source = folder / entry.files[0].name if len(entry.files) == 1 else folder
+    prepare_dataset(dataset=name, source=source, workers=workers)
 
 
 def check_dataset(*, name: str) -> None:
@@ -151,11 +191,12 @@ def _state(row: Status) -> str:
 
 
 @contextmanager
-def _progress_bar(title: str) -> Iterator[Progress]:
-    columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+def _progress_bar(title: str, *, is_bytes: bool = False) -> Iterator[Progress]:
+    count = DownloadColumn() if is_bytes else MofNCompleteColumn()
+    columns = (TextColumn(title), BarColumn(), count, TimeRemainingColumn())
     with ProgressBar(*columns, console=_console(), transient=True) as bar:
         task = bar.add_task(title, total=None)
-        yield lambda done, n_images: bar.update(task, completed=done, total=n_images)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def _print_prepared(done: Prepared) -> None:
