@@ -135,6 +135,11 @@ def test_a_plan_that_cannot_be_is_refused(changes, message):
         EpisodeSource(make_set(COUNTS)).plan(**WISH | changes)
 
 
+def test_a_split_of_one_class_has_no_tasks():
+    with pytest.raises(DataError, match=r"toy \(val\) has one class, 'class-0'; a task needs at"):
+        EpisodeSource(make_set([12])).plan(**WISH)
+
+
 def test_a_class_with_too_few_images_for_a_plan_is_named():
     with pytest.raises(DataError, match=r"class 'class-1' of toy \(val\) has 7 images.*= 8"):
         EpisodeSource(make_set(COUNTS)).plan(**WISH | {"n_query": 6})

@@ -1,4 +1,6 @@
+import errno
 import io
+import os
 import tarfile
 import zipfile
 from pathlib import Path
@@ -7,8 +9,9 @@ import numpy as np
 import pytest
 from PIL import ExifTags, Image, ImageOps
 
+from adaptask.data import open_episodes
 from adaptask.data.convert import ImageFormat, Piece, decode
-from adaptask.data.datasets import load
+from adaptask.data.datasets import load, splits_of
 from adaptask.data.prepare import prepare, prepare_folder
 from adaptask.errors import ArgumentError, DataError
 
@@ -379,3 +382,103 @@ def test_pixels_are_those_of_the_file(tmp_path, cache_home):
         images = load("folder", split)
         expected = pixels["abc".index(images.class_names[0])].transpose(2, 0, 1)
         assert np.array_equal(images.images[0].numpy(), expected)
+
+
+# --- what people have -----------------------------------------------------------------------------
+
+
+def test_a_link_that_leads_to_itself_is_left_out(tmp_path, cache_home):
+    draw(tmp_path / "s", NAMES[:4])
+    for place in (tmp_path / "s", tmp_path / "s" / NAMES[0]):
+        (place / "loop").symlink_to(place / "loop")
+        (place / "again").symlink_to(tmp_path / "s", target_is_directory=True)
+    done = prepare_folder(tmp_path / "s", image_size=8)
+    assert sum(done.n_classes.values()) == 4
+    assert any("again" in line for line in done.left_out)
+
+
+def test_a_broken_link_to_an_image_is_named(tmp_path, cache_home):
+    draw(tmp_path / "s", NAMES[:4])
+    (tmp_path / "s" / NAMES[0] / "loop.png").symlink_to(tmp_path / "s" / NAMES[0] / "loop.png")
+    with pytest.raises(DataError, match=r"loop\.png cannot be read"):
+        prepare_folder(tmp_path / "s", image_size=8)
+
+
+def test_a_folder_that_cannot_be_read_is_named(tmp_path, cache_home, monkeypatch):
+    draw(tmp_path / "s", NAMES[:4])
+    secret = tmp_path / "s" / NAMES[1]
+    real = os.scandir
+
+    def scandir(path):
+        if Path(path) == secret:
+            raise PermissionError(errno.EACCES, "Permission denied", str(secret))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(DataError, match=rf"{NAMES[1]} cannot be read: Permission denied"):
+        prepare_folder(tmp_path / "s", image_size=8)
+
+
+@pytest.mark.parametrize("names", [("Train", "Val", "Test"), ("training", "validation", "testing")])
+def test_split_folders_may_have_other_usual_names(tmp_path, cache_home, names):
+    for i, name in enumerate(names):
+        draw(tmp_path / "s" / name, [f"class-{i}", f"other-{i}"])
+    done = prepare_folder(tmp_path / "s", image_size=8)
+    assert done.n_classes == {"train": 2, "val": 2, "test": 2}
+    assert f"split by its folders {names[0]}/, {names[1]}/, {names[2]}/" in done.source
+
+
+def test_two_folders_for_one_split_are_refused(tmp_path, cache_home):
+    for name in ("train", "val", "valid"):
+        draw(tmp_path / "s" / name, [f"class-{name}"])
+    with pytest.raises(DataError, match="two folders for the split 'val': val/ and valid/"):
+        prepare_folder(tmp_path / "s")
+
+
+def test_a_readme_may_be_beside_a_wrapper(tmp_path, cache_home):
+    draw(tmp_path / "s" / "birds-v2" / "images", NAMES[:4])
+    (tmp_path / "s" / "README.md").write_text("about")
+    (tmp_path / "s" / "birds-v2" / "LICENSE").write_text("free")
+    assert sum(prepare_folder(tmp_path / "s", image_size=8).n_classes.values()) == 4
+
+
+def test_a_flat_folder_says_what_was_taken_for_a_class(tmp_path, cache_home):
+    draw(tmp_path / "s", ["images"])
+    n_images = len(list((tmp_path / "s" / "images").iterdir()))
+    with pytest.raises(DataError, match=rf"is a class; found images/ \({n_images} images\)"):
+        prepare_folder(tmp_path / "s")
+    with pytest.raises(DataError, match=rf"one folder per class, found {n_images} images in no"):
+        prepare_folder(tmp_path / "s" / "images")
+
+
+def test_everything_that_is_passed_over_is_counted_with_an_example(tmp_path, cache_home):
+    draw(tmp_path / "s", NAMES[:4])
+    draw(tmp_path / "s" / NAMES[0], ["nested"])
+    n_nested = len(list((tmp_path / "s" / NAMES[0] / "nested").iterdir()))
+    for i in range(3):
+        (tmp_path / "s" / NAMES[1] / f"{i}.heic").write_bytes(b"?")
+    Image.new("L", (3, 3)).save(tmp_path / "s" / "lost.png")
+    left_out = prepare_folder(tmp_path / "s", image_size=8).left_out
+    assert left_out[0] == "1 image in no folder of a class, such as lost.png"
+    assert left_out[1].startswith(f"{n_nested} file")
+    assert f"such as {NAMES[0]}/nested/" in left_out[1]
+    assert left_out[2] == f"3 files that are not images, such as {NAMES[1]}/0.heic"
+
+
+@pytest.mark.parametrize("suffix", [".jfif", ".jpe", ".JPG"])
+def test_jpeg_files_are_read_under_all_their_names(tmp_path, cache_home, suffix):
+    for name in NAMES[:3]:
+        (tmp_path / "s" / name).mkdir(parents=True)
+        Image.new("RGB", (9, 9)).save(tmp_path / "s" / name / f"0{suffix}", "JPEG")
+    done = prepare_folder(tmp_path / "s", image_size=8)
+    assert sum(done.n_images.values()) == 3
+    assert done.left_out == ()
+
+
+def test_val_and_test_may_be_left_out(tmp_path, cache_home):
+    draw(tmp_path / "s" / "train", NAMES[:3])
+    prepare_folder(tmp_path / "s", name="birds", image_size=8)
+    assert splits_of("birds") == ("train",)
+    assert open_episodes("birds", "train").n_classes == 3
+    with pytest.raises(DataError, match="has no split 'val'; it has 'train'"):
+        open_episodes("birds", "val")

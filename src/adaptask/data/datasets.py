@@ -159,10 +159,13 @@ def dataset_folder(name: str) -> Path:
         return folder
     if entry is None:
         raise _unknown(name)
-    where = f" The data is published at {entry.home}." if isinstance(entry, Benchmark) else ""
+    where = how = ""
+    if isinstance(entry, Benchmark):
+        where = f" The data is published at {entry.home}."
+        how = f"adaptask data download {name}, or if you have the data: " if entry.files else ""
     raise DataError(
         f"the dataset '{name}' has not been prepared in {cache_root()}. "
-        f"Run: adaptask data prepare {name} --source PATH.{where}"
+        f"Run: {how}adaptask data prepare {name} --source PATH.{where}"
     )
 
 

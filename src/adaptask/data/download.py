@@ -65,10 +65,10 @@ def download(remote: RemoteFile, folder: Path, *, progress: Received | None = No
         _receive_all(remote, partial, progress)
         _check(remote, partial)
         partial.replace(path)
-    except OSError as error:
+    except (OSError, http.client.HTTPException) as error:
         raise DataError(
-            f"{remote.url} could not be downloaded to {folder}: {error}. The same command continues "
-            "from there."
+            f"{remote.url} could not be downloaded to {folder}: {error}. The same command "
+            "continues from there."
         ) from error
     return path
 

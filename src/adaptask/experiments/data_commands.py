@@ -62,10 +62,9 @@ def list_datasets() -> None:
     where = f"\nCaches are in {cache_root()} (ADAPTASK_CACHE changes that)."
     console.print(where, style="dim", markup=False)
     if any(row.needs_source and not row.is_prepared for row in rows):
-        console.print(
-            "To prepare one: adaptask data download NAME, or adaptask data prepare NAME --source PATH",
-            style="dim",
-        )
+        console.print("To prepare one: adaptask data prepare NAME --source PATH", style="dim")
+        known = ", ".join(entry.name for entry in BENCHMARKS if entry.files)
+        console.print(f"To download one ({known}): adaptask data download NAME", style="dim")
 
 
 def prepare_dataset(
