@@ -14,6 +14,7 @@ from tyro.extras import SubcommandApp
 
 from adaptask import __version__
 from adaptask.cli_data import app as data_app
+from adaptask.cli_data import replace_old_flags
 from adaptask.errors import AdaptaskError, ArgumentError
 from adaptask.experiments.backends.ray import ClusterOptions
 from adaptask.experiments.config import RunConfig
@@ -382,6 +383,8 @@ def main(args: list[str] | None = None) -> int:
         if arguments[:1] == ["sweep"]:
             sweep.__defaults__ = (SweptConfig.of(_starting_point(arguments)),)
         _check_seeds(arguments)
+        if arguments[:1] == ["data"]:
+            arguments = replace_old_flags(arguments)
         _given[:] = arguments
         status = app.cli(prog="adaptask", description=_DESCRIPTION, args=arguments)
     except AdaptaskError as error:

@@ -6,12 +6,26 @@ import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
-from tyro.conf import Positional, Suppress, arg
+from tyro.conf import Positional, arg
 from tyro.extras import SubcommandApp
 
 app = SubcommandApp()
 
 Name = Annotated[str, arg(metavar="NAME")]
+
+_OLD_FLAGS = {"--called": "--name", "--grey": "--gray"}
+
+
+def replace_old_flags(arguments: list[str]) -> list[str]:
+    """Return the arguments of `adaptask data` with today's flags; note old ones on stderr."""
+    replaced = []
+    for argument in arguments:
+        flag, equals, value = argument.partition("=")
+        new = _OLD_FLAGS.get(flag, flag)
+        if new != flag:
+            sys.stderr.write(f"adaptask: {flag} is now {new}; the old flag will be removed.\n")
+        replaced.append(new + equals + value)
+    return replaced
 
 
 @app.command(name="list")
@@ -67,8 +81,6 @@ def data_prepare(
     workers: Annotated[
         int | None, arg(metavar="INT", help_behavior_hint="(default: all cores)")
     ] = None,
-    called: Suppress[str | None] = None,
-    grey: Suppress[bool] = False,
 ) -> None:
     """Convert a dataset once into the cache, from any layout in which it is usually found.
 
@@ -82,20 +94,15 @@ def data_prepare(
         seed: For `folder`: decides which classes go where.
         split_lists: For `folder`: a folder with train.txt, val.txt and test.txt.
         workers: Number of processes.
-        called: The old word for `name`.
-        grey: The old word for `gray`.
     """
     from adaptask.experiments.data_commands import prepare_dataset
 
-    for old, new, is_given in (("called", "name", called), ("grey", "gray", grey)):
-        if is_given:
-            sys.stderr.write(f"adaptask: --{old} is now --{new}; the old word will go.\n")
     prepare_dataset(
         dataset=dataset,
         source=source,
-        name=name or called,
+        name=name,
         image_size=image_size,
-        gray=gray or grey,
+        gray=gray,
         fractions=fractions,
         seed=seed,
         split_lists=split_lists,

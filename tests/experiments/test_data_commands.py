@@ -3,6 +3,7 @@ import shutil
 import pytest
 from PIL import Image
 
+from adaptask.cli import main
 from adaptask.data.datasets import DATASETS, load
 from adaptask.errors import ArgumentError, DataError
 from adaptask.experiments import data_commands
@@ -109,3 +110,26 @@ def test_a_dataset_that_is_not_prepared_cannot_be_checked_or_drawn(cache_home):
         data_commands.check_dataset(name="cub")
     with pytest.raises(DataError, match="adaptask data prepare cub"):
         data_commands.draw_sheet(name="cub")
+
+
+def test_the_old_words_still_work_with_a_note(birds, cache_home, capsys):
+    command = ["data", "prepare", "folder", "--source", str(birds), "--image-size", "8"]
+    assert main([*command, "--called", "old-birds", "--grey"]) == 0
+    noted = capsys.readouterr().err
+    assert "--called is now --name" in noted
+    assert "--grey is now --gray" in noted
+    assert load("old-birds", "train").image_shape == (1, 8, 8)
+    assert main([*command, "--name", "new-birds", "--gray"]) == 0
+    assert "is now" not in capsys.readouterr().err
+    assert load("new-birds", "train").image_shape == (1, 8, 8)
+
+
+def test_the_help_shows_real_defaults(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit):
+        main(["data", "prepare", "--help"])
+    said = capsys.readouterr().out
+    for default in ("(default: 84)", "(default: 0.64 0.16 0.2)", "(default: folder)"):
+        assert default in said
+    assert "--called" not in said
+    assert "--grey" not in said
