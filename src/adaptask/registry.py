@@ -5,7 +5,7 @@ address of a class, `module:Class`. Packages that are installed add names by ent
 other class can be named by its address:
 
 >>> SAMPLERS["gcp"].__name__
-'GreedyClassPairSampler'
+'GCPSampler'
 >>> SAMPLERS["collections:OrderedDict"]
 Traceback (most recent call last):
 adaptask.errors.ArgumentError: the sampler 'collections:OrderedDict' needs the methods sample, ...
@@ -170,9 +170,9 @@ SAMPLERS = Registry(
     "sampler",
     {
         "uniform": "adaptask.samplers.uniform:UniformSampler",
-        "c": "adaptask.samplers.class_based:ClassSampler",
-        "cp": "adaptask.samplers.class_pair:ClassPairSampler",
-        "gcp": "adaptask.samplers.greedy_class_pair:GreedyClassPairSampler",
+        "c": "adaptask.samplers.c:CSampler",
+        "cp": "adaptask.samplers.cp:CPSampler",
+        "gcp": "adaptask.samplers.gcp:GCPSampler",
         "instance": "adaptask.samplers.instance:InstanceSampler",
     },
     needs=("sample", "update"),
@@ -189,8 +189,8 @@ LEARNERS = Registry(
         "maml++": "adaptask.learners.maml_plus_plus:MAMLPlusPlus",
         "anil": "adaptask.learners.anil:ANIL",
         "reptile": "adaptask.learners.reptile:Reptile",
-        "metaoptnet-ridge": "adaptask.learners.ridge:MetaOptNetRidge",
-        "metaoptnet-svm": "adaptask.learners.svm:MetaOptNetSVM",
+        "metaoptnet-ridge": "adaptask.learners.metaoptnet:MetaOptNetRidge",
+        "metaoptnet-svm": "adaptask.learners.metaoptnet:MetaOptNetSVM",
         "r2d2": "adaptask.learners.r2d2:R2D2",
     },
     needs=("forward", "parameters", "state_dict", "load_state_dict"),

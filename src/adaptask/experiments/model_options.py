@@ -182,7 +182,7 @@ class ReptileOptions:
 class MetaOptNetRidgeOptions:
     """MetaOptNet-RR (Lee et al. 2019): ridge regression on the support features."""
 
-    regularisation: float = 50.0
+    regularization: float = 50.0
     """Weight of the squared norm."""
     scale: float = 1.0
     """Where the learnt factor of the logits starts."""
@@ -206,9 +206,9 @@ class MetaOptNetSVMOptions:
 class R2D2Options:
     """R2-D2 (Bertinetto et al. 2019): ridge regression with learnt hyperparameters."""
 
-    regularisation: float = 50.0
+    regularization: float = 50.0
     """Weight of the squared norm a support image; where it starts, if it is learnt."""
-    learn_regularisation: bool = True
+    learn_regularization: bool = True
     """Whether it is learnt."""
     scale: float = 1e-4
     """Where the learnt factor of the logits starts."""

@@ -27,7 +27,7 @@ from adaptask.experiments.building import (
 from adaptask.experiments.config import MachineConfig, RunConfig, check_config
 from adaptask.experiments.config_file import dump_config, load_config, parse_config
 from adaptask.experiments.portrait import save_portrait
-from adaptask.learners import LEARNERS, AdaptingLearner, Ensemble
+from adaptask.learners import LEARNERS, Ensemble
 from adaptask.parsing import parse_json
 from adaptask.report.run import FAILURE, PRUNED
 from adaptask.training.checkpoints import Checkpoint
@@ -314,7 +314,7 @@ def resolve_auto(config: RunConfig, device: torch.device, *, n_processes: int = 
     """
     machine = config.machine
     learner = LEARNERS[config.model.learner]
-    if machine.compile == "yes" and not learner.compilable:
+    if machine.compile == "yes" and not learner.supports_compile:
         raise ArgumentError(
             f"the learner {config.model.learner!r} cannot be compiled: it differentiates inside "
             "its forward pass, where torch.compile gives other gradients. Give "
@@ -325,8 +325,8 @@ def resolve_auto(config: RunConfig, device: torch.device, *, n_processes: int = 
             f"{n_processes} processes that make a run together cannot compile it: they send each "
             "other messages within a step. Give --machine.compile no."
         )
-    half = half_precision_pays(device) and not issubclass(learner, AdaptingLearner)
-    compiles = learner.compilable and n_processes == 1
+    half = half_precision_pays(device) and learner.supports_bfloat16
+    compiles = learner.supports_compile and n_processes == 1
     chosen = {
         "precision": "bfloat16" if half else "float32",
         "channels_last": "yes" if half else "no",
