@@ -16,9 +16,11 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import sys
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any
 
 from adaptask.errors import ArgumentError
@@ -135,12 +137,15 @@ def is_address(name: str) -> bool:
 
 
 def import_object(address: str, kind: str) -> Any:
-    """Return what is at an address.
+    """Return what is at an address; modules are also found in the current folder.
 
     Raises:
         ArgumentError: If it cannot be imported.
     """
     module_name, _, attribute = address.partition(":")
+    # A console script, unlike `python -m`, does not search the current folder.
+    if not module_name.startswith("adaptask.") and (folder := str(Path.cwd())) not in sys.path:
+        sys.path.append(folder)
     try:
         found: Any = importlib.import_module(module_name)
         for part in attribute.split("."):

@@ -1,5 +1,6 @@
 """Datasets that are functions of the user, named by an address or by an entry point."""
 
+import sys
 from importlib.metadata import EntryPoint
 
 import numpy as np
@@ -127,6 +128,14 @@ def test_what_cannot_be_used_is_refused(plugin, function, message):
 def test_splits_of_different_shapes_are_refused(plugin):
     with pytest.raises(DataError, match=r"one shape in all splits; 'val' has \(3, 9, 9\)"):
         load(f"{plugin}:other_shape", "val")
+
+
+def test_a_module_in_the_current_folder_is_found(plugin, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry != str(tmp_path)])
+    with pytest.raises(ArgumentError, match="cannot be imported"):
+        load(f"{plugin}:arrays", "train")
+    monkeypatch.chdir(tmp_path)
+    assert load(f"{plugin}:arrays", "train").n_classes == 2
 
 
 def test_an_address_that_leads_nowhere_is_refused(plugin):

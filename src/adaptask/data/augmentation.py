@@ -46,7 +46,7 @@ class Share:
 
 
 class DrawnAugmentation(ABC):
-    """An augmentation that first draws what is to be done: write `draw` and `apply`."""
+    """An augmentation that first draws what to do: override `draw` and `apply`."""
 
     @abstractmethod
     def draw(
