@@ -17,7 +17,7 @@ N_EACH = 2
 
 LAYOUTS = [
     ("cifar-fs", None, 32, "bertinetto", "Bertinetto"),
-    ("cifar-fs", None, 32, "split_folders", "Bertinetto"),
+    ("cifar-fs", None, 32, "split_folders", "one folder per class"),
     ("cifar-fs", None, 32, "cifar_100_python", "cifar-100-python"),
     ("cifar-fs", None, 32, "cifar_fs_pickles", "CIFAR_FS_"),
     ("fc100", None, 32, "cifar_100_python", "cifar-100-python"),

@@ -49,13 +49,17 @@ class Benchmark:
     """Fewest and most images of a class."""
     n_images: int
     """Number of images of all splits together."""
+    in_folders: bool = True
+    """Whether a class can be a folder of its name."""
     files: tuple[RemoteFile, ...] = ()
     """What `adaptask data download` fetches; none if the home is closed."""
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
         """The layouts in which it can be read."""
-        return tuple(layout for layout in LAYOUTS if self.name in layout.benchmarks)
+        own = [layout for layout in LAYOUTS if self.name in layout.benchmarks]
+        common = [layout for layout in LAYOUTS if not layout.benchmarks and self.in_folders]
+        return (*own, *common)
 
     @property
     def augmentation(self) -> str:
@@ -119,6 +123,7 @@ BENCHMARKS = (
         classes=with_rotations(class_lists("omniglot")),
         class_size=(20, 20),
         n_images=129_840,
+        in_folders=False,
         files=(
             RemoteFile(
                 _OMNIGLOT + "images_background.zip",

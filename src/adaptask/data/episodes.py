@@ -361,7 +361,9 @@ class EpisodeSource:
         size = self._images.shape[2:]
         for step in steps:
             assert isinstance(step, DrawnAugmentation)
-            drawn = step.draw_for(len(index), size, self.device, self.augmentation_generator, share)
+            drawn = step.draw_for(
+                len(index), size, self._images.device, self.augmentation_generator, share
+            )
             if isinstance(step, RandomCrop):
                 offsets = drawn
             else:

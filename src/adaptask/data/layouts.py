@@ -101,7 +101,7 @@ class Layout:
     """One way in which people have a dataset on disk."""
 
     benchmarks: tuple[str, ...]
-    """The names of the benchmarks that are found like this."""
+    """The names of the benchmarks that are found like this; empty: all with folders as classes."""
     description: str
     """One line for people: in messages, in the documentation and in `meta.json`."""
     recognizes: Callable[[Path, ClassLists], bool]
@@ -244,6 +244,11 @@ def _read_class_folders(root: Path, lists: ClassLists, _: Path) -> Found:
     how = f"{n_moved} classes moved to their official split" if n_moved else ""
     used = [folder for own in folders.values() for folder in own.values()]
     return Found(splits, how, left_out_of(used, root))
+
+
+def _recognizes_bertinetto(root: Path, lists: ClassLists) -> bool:
+    has_lists = (root / "splits" / "bertinetto").is_dir()
+    return has_lists and _recognizes_class_folders(root, lists)
 
 
 def _read_bertinetto(root: Path, lists: ClassLists, scratch: Path) -> Found:
@@ -534,8 +539,8 @@ LAYOUTS = (
     ),
     Layout(
         ("cifar-fs",),
-        "one folder per class, with or without splits/bertinetto/*.txt (Bertinetto)",
-        _recognizes_class_folders,
+        "data/<class>/*.png with splits/bertinetto/*.txt (Bertinetto)",
+        _recognizes_bertinetto,
         _read_bertinetto,
     ),
     _labeled_pickles(
@@ -583,7 +588,7 @@ LAYOUTS = (
         _read_omniglot,
     ),
     Layout(
-        ("fc100", "mini-imagenet", "tiered-imagenet", "cub"),
+        (),
         "one folder per class: directly, in data/ or images/, or under train/, val/ and test/",
         _recognizes_class_folders,
         _read_class_folders,
