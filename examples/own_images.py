@@ -14,7 +14,7 @@ from PIL import Image, ImageDraw
 
 from adaptask.backbones import build_backbone
 from adaptask.data import open_episodes
-from adaptask.data.prepare import prepare_own
+from adaptask.data.prepare import prepare_folder
 from adaptask.learners import build_learner
 from adaptask.samplers import build_sampler
 from adaptask.training import Evaluator, Trainer
@@ -36,7 +36,7 @@ def draw_images(folder: Path, n_classes: int = 20, n_images: int = 12) -> None:
 
 def train_and_test(folder: Path, steps: int) -> None:
     """Convert the images, train, and print the accuracy on test classes."""
-    done = prepare_own(folder, name="my-images", image_size=32, workers=1)
+    done = prepare_folder(folder, name="my-images", image_size=32, workers=1)
     print(f"{done.source}: {done.n_classes} classes, {done.n_images} images")
     train, test = (open_episodes("my-images", split) for split in ("train", "test"))
     backbone = build_backbone("conv4", image_shape=train.image_set.image_shape, filters=16)

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from adaptask.data.cache import write_cache
+from adaptask.data.datasets import GLYPHS
 from adaptask.data.images import ImageSet
-from adaptask.data.registry import GLYPHS
 from adaptask.report.run import Run
 from adaptask.report.study import read_study
 

@@ -81,7 +81,7 @@ def test_a_plan_depends_on_its_arguments_alone_and_leaves_every_generator_as_it_
 
 def test_cut_gives_the_images_that_the_plan_names():
     image_set = make_set(COUNTS)
-    source = EpisodeSource(image_set, normalisation=((0.5,), (0.25,)))
+    source = EpisodeSource(image_set, normalization=((0.5,), (0.25,)))
     plan = source.plan(**WISH)
     episodes = source.cut(plan, 10, 30)
     assert torch.equal(episodes.class_ids, plan.class_ids[10:30])
@@ -96,7 +96,7 @@ def test_cut_gives_the_images_that_the_plan_names():
 
 @pytest.mark.parametrize("size", [1, 7, 16])
 def test_the_size_of_the_batches_changes_no_bit(size):
-    source = EpisodeSource(make_set(COUNTS), normalisation=((0.3,), (0.7,)))
+    source = EpisodeSource(make_set(COUNTS), normalization=((0.3,), (0.7,)))
     plan = source.plan(**WISH)
     whole = source.cut(plan, 0, 40)
     parts = [source.cut(plan, np.int64(i), min(i + size, 40)) for i in range(0, 40, size)]
@@ -135,6 +135,11 @@ def test_a_plan_that_cannot_be_is_refused(changes, message):
         EpisodeSource(make_set(COUNTS)).plan(**WISH | changes)
 
 
+def test_a_split_of_one_class_has_no_tasks():
+    with pytest.raises(DataError, match=r"toy \(val\) has one class, 'class-0'; a task needs at"):
+        EpisodeSource(make_set([12])).plan(**WISH)
+
+
 def test_a_class_with_too_few_images_for_a_plan_is_named():
     with pytest.raises(DataError, match=r"class 'class-1' of toy \(val\) has 7 images.*= 8"):
         EpisodeSource(make_set(COUNTS)).plan(**WISH | {"n_query": 6})
@@ -164,9 +169,9 @@ def test_a_plan_with_classes_below_zero_is_refused():
 @needs_gpu
 @pytest.mark.parametrize("storage", ["device", "host"])
 def test_a_gpu_is_given_the_same_episodes(storage):
-    here = EpisodeSource(make_set(COUNTS), normalisation=((0.3,), (0.7,)))
+    here = EpisodeSource(make_set(COUNTS), normalization=((0.3,), (0.7,)))
     there = EpisodeSource(
-        make_set(COUNTS), device="cuda", storage=storage, normalisation=((0.3,), (0.7,))
+        make_set(COUNTS), device="cuda", storage=storage, normalization=((0.3,), (0.7,))
     )
     plan = there.plan(**WISH)
     assert isinstance(plan, EpisodePlan)

@@ -1,4 +1,4 @@
-"""Gather, crop, mirror and normalise images in one kernel, in Triton."""
+"""Gather, crop, mirror and normalize images in one Triton kernel."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ def cut_images(
 
     Args:
         images: `images x channels x height x width` uint8.
-        index: Which, `batch` int64.
+        index: Which images, `batch` int64.
         offsets: Where the window of each starts, rows and columns, `2 x batch` int64; outside is
             black.
         flipped: Which are mirrored after that, `batch` bool.
         scale: Factor on values from 0 to 1, `channels x 1 x 1`.
-        shift: What is added then.
+        shift: What is added after that.
     """
     _, channels, height, width = images.shape
     n_pixels = channels * height * width

@@ -6,8 +6,8 @@ import torch
 import adaptask.data
 from adaptask.data import EpisodeSource, open_episodes
 from adaptask.data.cache import write_cache
+from adaptask.data.datasets import DATASETS, default_augmentation
 from adaptask.data.images import ImageSet
-from adaptask.data.registry import DATASETS, default_augmentation
 from adaptask.errors import ArgumentError, DataError
 
 

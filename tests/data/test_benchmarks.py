@@ -2,7 +2,8 @@ import csv
 
 import pytest
 
-from adaptask.data.class_lists import SPLITS, class_lists, with_rotations
+from adaptask.data.benchmarks import class_lists, with_rotations
+from adaptask.data.images import SPLITS
 
 COUNTS = {
     "cifar-fs": (64, 16, 20),

@@ -1,24 +1,45 @@
-"""One copy of a split on a device, however many sources cut from it."""
+"""Where the images of a split are held, and one copy of them per device."""
 
 from __future__ import annotations
 
 import threading
+from typing import Literal
 from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
 
+from adaptask.arguments import check_choice
 from adaptask.data.images import ImageSet
+
+Storage = Literal["auto", "device", "host"]
 
 _copies: WeakValueDictionary[tuple[object, torch.device], Tensor] = WeakValueDictionary()
 _copying = threading.Lock()
 
 
-def copy_to(image_set: ImageSet, device: torch.device) -> Tensor:
-    """Return the images on a device; all who ask for those of one file get the same tensor.
+def choose_storage(
+    storage: Storage, image_set: ImageSet, device: torch.device
+) -> Literal["device", "host"]:
+    """Return where to hold images: half of a device's memory is left to model and activations.
 
-    Runs that share a GPU would else each hold all images. Nobody may write into the copy. Images
-    that were changed by torch are copied by themselves; changes through NumPy go unnoticed.
+    Raises:
+        ArgumentError: If there is no such storage.
+    """
+    check_choice("storage", storage, ("auto", "device", "host"))
+    if storage != "auto":
+        return storage
+    if device.type != "cuda" or has_copy(image_set, device):
+        return "device"
+    free, _ = torch.cuda.mem_get_info(device)
+    return "device" if image_set.images.nbytes <= free // 2 else "host"
+
+
+def copy_to(image_set: ImageSet, device: torch.device) -> Tensor:
+    """Return the images on a device; everyone who asks for those of one file shares a tensor.
+
+    Otherwise each of the runs that share a GPU would hold all images. Nobody may write into the
+    copy. Images that torch has changed are copied separately; changes through NumPy go unnoticed.
     """
     images, key = image_set.images, _key(image_set, device)
     if key is None:

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from adaptask.data.cache import read_cache, write_cache
-from adaptask.data.device_copies import copy_to, has_copy
 from adaptask.data.images import ImageSet
+from adaptask.data.storage import copy_to, has_copy
 
 DEVICE = torch.device("meta")
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from adaptask.data.normalisation import channel_statistics, scale_and_shift
+from adaptask.data.normalization import channel_statistics, scale_and_shift
 from adaptask.errors import ArgumentError
 
 

@@ -5,11 +5,11 @@ import shutil
 import pytest
 import torch
 
-from adaptask.data import atomic_folder, registry
+from adaptask.data import atomic_folder, datasets
+from adaptask.data.benchmarks import Benchmark
 from adaptask.data.cache import write_cache
-from adaptask.data.class_lists import SPLITS
-from adaptask.data.images import ImageSet
-from adaptask.data.registry import DATASETS, Benchmark, Generated, load, load_statistics, status
+from adaptask.data.datasets import DATASETS, Generated, load, load_statistics, status
+from adaptask.data.images import SPLITS, ImageSet
 from adaptask.errors import ArgumentError, DataError
 
 
@@ -100,11 +100,11 @@ def test_a_generated_dataset_is_made_once_and_again_when_its_version_rises(cache
 
         return Generated("toy", "a toy", generate, version)
 
-    monkeypatch.setitem(registry.DATASETS, "toy", entry(1))
+    monkeypatch.setitem(datasets.DATASETS, "toy", entry(1))
     assert load("toy", "train").images.unique().tolist() == [1]
     assert load("toy", "test").images.unique().tolist() == [1]
     assert calls == [1]
-    monkeypatch.setitem(registry.DATASETS, "toy", entry(2))
+    monkeypatch.setitem(datasets.DATASETS, "toy", entry(2))
     assert load("toy", "train").images.unique().tolist() == [2]
     assert calls == [1, 2]
 
@@ -127,7 +127,7 @@ DAMAGES = {
 def test_a_generated_dataset_is_made_again_where_its_cache_is_damaged(
     cache_home, monkeypatch, damage
 ):
-    monkeypatch.setitem(registry.DATASETS, "toy", Generated("toy", "a toy", splits))
+    monkeypatch.setitem(datasets.DATASETS, "toy", Generated("toy", "a toy", splits))
     load("toy", "train")
     damage(cache_home / "toy")
     assert [row.problem for row in status() if row.name == "toy"] == [""]
@@ -136,7 +136,7 @@ def test_a_generated_dataset_is_made_again_where_its_cache_is_damaged(
 
 def load_at_once(folder, n_rounds, is_first, barrier, results):
     torch.set_num_threads(1)
-    registry.DATASETS["toy"] = Generated("toy", "a toy", splits)
+    datasets.DATASETS["toy"] = Generated("toy", "a toy", splits)
     for i in range(n_rounds):
         barrier.wait()
         if is_first:
@@ -170,7 +170,7 @@ def test_processes_that_make_a_dataset_at_the_same_time_all_get_it(cache_home):
 
 def test_a_cache_that_is_swapped_while_it_is_read_is_read_again(cache_home, monkeypatch):
     write_cache(cache_home / "my-birds", splits(7), source="birds")
-    real_read = registry.read_cache
+    real_read = datasets.read_cache
     outcomes = iter([DataError("the array is gone")])
 
     def read_cache(folder, split):
@@ -178,7 +178,7 @@ def test_a_cache_that_is_swapped_while_it_is_read_is_read_again(cache_home, monk
             raise error
         return real_read(folder, split)
 
-    monkeypatch.setattr(registry, "read_cache", read_cache)
+    monkeypatch.setattr(datasets, "read_cache", read_cache)
     assert load("my-birds", "train").images.unique().tolist() == [7]
 
 

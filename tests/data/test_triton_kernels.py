@@ -10,8 +10,8 @@ ON_GPU = torch.cuda.is_available()
 if not ON_GPU and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("needs a CUDA device, or TRITON_INTERPRET=1", allow_module_level=True)
 
-from adaptask.data import fused  # noqa: E402, only where it can be
-from adaptask.data.transforms import crop_windows  # noqa: E402
+from adaptask.data import triton_kernels  # noqa: E402, only where it can be
+from adaptask.data.augmentation import crop_windows  # noqa: E402
 
 DEVICE = "cuda" if ON_GPU else "cpu"
 
@@ -32,7 +32,7 @@ def test_images_are_those_of_several_kernels(shape, crops, flips):
     if flips:
         flipped = torch.tensor([True, False, True, True])
         truth = torch.where(flipped[:, None, None, None], truth.flip(-1), truth)
-    found = fused.cut_images(
+    found = triton_kernels.cut_images(
         images.to(DEVICE),
         index.to(DEVICE),
         offsets=None if offsets is None else offsets.to(DEVICE),
@@ -46,12 +46,12 @@ def test_images_are_those_of_several_kernels(shape, crops, flips):
 @pytest.mark.skipif(not ON_GPU, reason="needs a CUDA device")
 @pytest.mark.parametrize("augmentation", ["none", "crop-flip"])
 def test_episodes_are_the_same_with_and_without(tiny, augmentation, monkeypatch):
-    from adaptask.data import cutting, open_episodes
+    from adaptask.data import episodes, open_episodes
 
     class_ids = torch.tensor([[0, 3, 5], [2, 1, 7]], device="cuda")
     drawn = []
-    for kernels in (fused, None):
-        monkeypatch.setattr(cutting, "find_kernels", lambda *_, k=kernels: k)
+    for kernels in (triton_kernels, None):
+        monkeypatch.setattr(episodes, "find_kernels", lambda *_, k=kernels: k)
         source = open_episodes(tiny, "train", device="cuda", augmentation=augmentation, seed=3)
         drawn.append([source.draw(class_ids, n_shot=2, n_query=3) for _ in range(2)])
     for ours, theirs in zip(*drawn, strict=True):
