@@ -20,7 +20,7 @@ def column(table, heading):
 
 
 def best(table):
-    return [any(cell.is_best for cell in row) for row in table.rows]
+    return [any(cell.is_bold for cell in row) for row in table.rows]
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_the_long_table_has_a_row_an_arm(compared):
 def test_the_best_of_each_group_is_bold_in_its_accuracy_alone(compared):
     table = compared["results"]
     i = table.headings.index("accuracy (%)")
-    assert [j for j, cell in enumerate(table.rows[1]) if cell.is_best] == [i]
+    assert [j for j, cell in enumerate(table.rows[1]) if cell.is_bold] == [i]
     # maml has not finished the same seeds with both samplers: neither is the best.
     assert best(table) == [False, True, False, False]
 
@@ -208,7 +208,7 @@ def test_in_a_sweep_validation_is_bold_and_first_and_the_test_decides_nothing(st
     table = tables(folder)["results"]
     assert read_study(folder).by_validation
     assert column(table, "validation (%)") == ["50.00", "62.50", "50.00"]
-    bold = [[table.headings[i] for i, c in enumerate(row) if c.is_best] for row in table.rows]
+    bold = [[table.headings[i] for i, c in enumerate(row) if c.is_bold] for row in table.rows]
     assert bold == [[], ["validation (%)"], []]
     assert table.headings.index("validation (%)") < table.headings.index("accuracy (%)")
     assert any("nothing is chosen by it" in note for note in table.notes)

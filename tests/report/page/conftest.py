@@ -117,7 +117,7 @@ TABLE = Table(
     name="results",
     title="Test accuracy <%>",
     headings=("sampler", "1-shot"),
-    rows=((Cell("uniform"), Cell("60.0")), (Cell("gcp & co"), Cell("61.0 <b>", is_best=True))),
+    rows=((Cell("uniform"), Cell("60.0")), (Cell("gcp & co"), Cell("61.0 <b>", is_bold=True))),
     notes=("A note & more.",),
 )
 

@@ -193,7 +193,7 @@ def test_a_portrait_with_tasks_of_other_classes_is_damaged(tmp_path, write_run):
     write_run(tmp_path / "run", sampler="gcp", seed=0)
     break_tasks(tmp_path / "run")
     record = Run(tmp_path / "run")
-    assert record.portrait is None
+    assert record.gallery is None
     assert "its tasks are not of 20 classes" in record.damage["portrait.npz"]
 
 
@@ -206,7 +206,7 @@ def test_snapshots_that_cannot_be_read_leave_those_before_them(tmp_path, arm):
 
 
 def test_of_many_classes_those_of_tasks_and_high_potentials_are_shown(tmp_path, arm, monkeypatch):
-    monkeypatch.setattr("adaptask.report.page.showcase.MAX_CLASSES", 12)
+    monkeypatch.setattr("adaptask.report.page.data.MAX_CLASSES", 12)
     arms = tuple(arm(tmp_path, s, {"sampler": s}, (0,)) for s in ("uniform", "gcp"))
     text = write_report(tmp_path, Study("Many", arms), [], []).read_text(encoding="utf-8")
     data = json.loads(text.split('id="heatmap-data">')[1].split("</script>")[0])
@@ -216,7 +216,7 @@ def test_of_many_classes_those_of_tasks_and_high_potentials_are_shown(tmp_path, 
     assert len(base64.b64decode(run["data"])) == 4 * 12 * 11 // 2
     record = Run(tmp_path / "runs/gcp/seed-0")
     shown = [int(name.removeprefix("class-")) for name in names]
-    first = record.portrait.tasks[0].tolist()
+    first = record.gallery.tasks[0].tolist()
     assert [shown[c] for c in run["tasks"][1]["tasks"][0]] == first
     last = record.last_snapshot.distribution
     assert set(np.unravel_index(last.argmax(), last.shape)) <= set(shown)
