@@ -109,8 +109,6 @@ def _result(summary: StudySummary, found: ArmSummary, ours: str, theirs: str) ->
 
 
 def _unseen(detectable: float) -> str:
-    if detectable >= 100:
-        return "with so few seeds no difference would have been detected reliably"
     least = f"{detectable:.0f}" if detectable >= 10 else f"{detectable:.1f}"
     return f"one below about {least} points would not have been detected reliably"
 

@@ -82,6 +82,7 @@ def test_a_cell_reads_what_the_snapshot_holds(opened, page):
     snapshots = read_snapshots(page.parent / "runs/gcp-1/seed-0/snapshots")
     data = json.loads(opened.locator("#heatmap-data").text_content())
     run, names = data["runs"][0], data["catalogs"][0]["names"]
+    opened.locator('#heatmap input[value="all"]').check()
     canvas = part(opened, "canvas")
     canvas.scroll_into_view_if_needed()
     canvas.focus()

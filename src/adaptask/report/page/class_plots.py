@@ -91,14 +91,14 @@ def class_accuracy_plot(data: StudyData) -> Plot | None:
         axes.set_ylim(-0.7, len(chosen) - 0.3)
         axes.set_xlabel("test accuracy, %")
 
-    part = f" Shown are the {len(chosen)} hardest of {len(names):,} classes."
+    part = f" Shown are the {len(chosen)} of {len(names):,} classes with the lowest accuracy."
     return make_plot(
         data.plots,
         [("", draw)],
         name="test-accuracy",
         title="Test accuracy of each class",
         caption="Share of the queries of a test class that were classified correctly, over all "
-        "test tasks and seeds; the hardest class is at the bottom."
+        "test tasks and seeds, from the highest accuracy to the lowest."
         + (part if len(chosen) < len(names) else ""),
         legend=tuple((s.name, Style(data.close_up_style(s.name).color)) for s, _ in rates),
         size=(5.2, 1.0 + 0.21 * len(chosen)),

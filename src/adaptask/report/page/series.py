@@ -188,13 +188,17 @@ class Series:
 
     def test_confusion(self) -> tuple[tuple[str, ...], NDArray[np.int64]] | None:
         """Return the test classes and their confusion, summed over runs; None if unknown."""
-        galleries = [gallery for record in self.records if (gallery := record.gallery)]
-        found = [gallery for gallery in galleries if gallery.test_confusion is not None]
-        same = [g for g in found if g.test_class_names == found[0].test_class_names]
-        if not same:
-            return None
-        total = np.sum([gallery.test_confusion for gallery in same], axis=0, dtype=np.int64)
-        return class_labels(same[0].test_class_names), total
+        names: tuple[str, ...] = ()
+        total = np.zeros((0, 0), dtype=np.int64)
+        for record in self.records:
+            gallery = record.gallery
+            if gallery is None or gallery.test_confusion is None:
+                continue
+            if not names:
+                names, total = gallery.test_class_names, np.zeros_like(gallery.test_confusion)
+            if gallery.test_class_names == names:
+                total = total + gallery.test_confusion
+        return (class_labels(names), total) if names else None
 
 
 @dataclass(frozen=True, eq=False)
