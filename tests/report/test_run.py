@@ -10,8 +10,8 @@ import pytest
 from adaptask.errors import StateError
 from adaptask.report.run import (
     Run,
-    read_gallery,
     read_metrics,
+    read_preview,
     read_settings,
     read_snapshots,
     read_test,
@@ -38,8 +38,8 @@ def test_a_finished_run_is_read_back(run):
     assert snapshots[1].class_counts.tolist() == [i * 1000 for i in range(8)]
     assert snapshots[0].distribution[0, 0] == -np.inf
     assert record.last_snapshot.step == 1000
-    assert record.gallery.class_names[7] == "class 7"
-    assert record.gallery.images.shape == (8, 2, 8, 8, 1)
+    assert record.preview.class_names[7] == "class 7"
+    assert record.preview.images.shape == (8, 2, 8, 8, 1)
 
 
 def test_a_folder_without_a_run_has_nothing_and_says_no_more(tmp_path):
@@ -47,7 +47,7 @@ def test_a_folder_without_a_run_has_nothing_and_says_no_more(tmp_path):
     assert not record.is_finished
     assert not record.is_readable
     assert (record.metrics, record.last_snapshot, record.environment) == ([], None, [])
-    assert (record.test, record.failure, record.gallery, record.seconds_per_step) == (None,) * 4
+    assert (record.test, record.failure, record.preview, record.seconds_per_step) == (None,) * 4
     assert record.steps_done == 0
     assert record.curve("train", "loss")[0].shape == (0,)
     assert (record.settings, record.damage) == ({}, {})
@@ -173,7 +173,7 @@ def test_damaged_arrays_raise_nothing_but_an_error_of_ours(run, name):
     for _ in range(300):
         path.write_bytes(damaged(whole, generator))
         try:
-            read_gallery(run / "portrait.npz")
+            read_preview(run / "portrait.npz")
             read_snapshots(run / "snapshots")
         except StateError as error:
             messages.append(str(error))
@@ -185,7 +185,7 @@ def test_arrays_that_do_not_fit_are_refused(run):
     parts = dict(np.load(run / "portrait.npz"))
     np.savez(run / "portrait.npz", **(parts | {"class_names": np.array(["a", "b"])}))
     with pytest.raises(StateError, match="do not fit 2 class names"):
-        read_gallery(run / "portrait.npz")
+        read_preview(run / "portrait.npz")
 
 
 def test_what_is_no_archive_is_refused(run):
@@ -193,7 +193,7 @@ def test_what_is_no_archive_is_refused(run):
         with path.open("wb") as file:
             np.save(file, np.ones(3))
     with pytest.raises(StateError, match="damaged"):
-        read_gallery(run / "portrait.npz")
+        read_preview(run / "portrait.npz")
     with pytest.raises(StateError, match="damaged"):
         read_snapshots(run / "snapshots")
 

@@ -11,7 +11,7 @@ from adaptask.report.grouping import find_study
 from adaptask.report.run import Run
 from adaptask.report.study import Arm, Study, read_study
 from adaptask.report.summary import summarize
-from adaptask.report.verdicts import headline, short_verdict, shortfalls, verdicts
+from adaptask.report.verdicts import headline, missing_runs, short_verdict, verdicts
 
 UNIFORM = {0: 0.50, 1: 0.52, 2: 0.48, 3: 0.51, 4: 0.49}
 THREE = {seed: UNIFORM[seed] for seed in range(3)}
@@ -110,7 +110,7 @@ def test_a_verdict_without_significance_says_what_could_have_been_seen(complete)
 
 
 def test_complete_studies_fall_short_of_nothing(complete):
-    assert shortfalls(complete) == []
+    assert missing_runs(complete) == []
     assert complete.remarks == ()
 
 
@@ -249,7 +249,7 @@ def test_unfinished_and_failed_runs_are_counted_and_named(study_folder):
     )
     assert "2 seeds" in said[1]
     assert "Only 2 of 4 runs of gcp finished, 1 failed." in said[1]
-    assert shortfalls(summary) == [
+    assert missing_runs(summary) == [
         "protonet uniform, seed 3 not finished: not begun.",
         "protonet c, seed 2 failed: too hot",
         "protonet c, seed 3 failed: ValueError: no room",
@@ -262,7 +262,7 @@ def test_unfinished_and_failed_runs_are_counted_and_named(study_folder):
 
 def test_runs_that_fell_short_in_the_same_way_share_a_sentence(study_folder):
     summary = summary_of(study_folder({("maml", "uniform"): {0: "", 1: "", 2: "hot", 3: "hot"}}))
-    assert shortfalls(summary) == [
+    assert missing_runs(summary) == [
         "maml uniform, seeds 2, 3 failed: hot",
         "maml uniform, seeds 0, 1 not finished: not begun.",
     ]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,29 +51,11 @@ def make_report(folder: Path, study: Study | None = None) -> Report:
     study = study or find_study(folder)
     if not study.arms:
         raise ArgumentError(f"the study in {folder} has no arms: there is nothing to report.")
-    with _locked(folder):
-        summary = summarize(study)
-        tables, sentences = tuple(tables_of(summary)), tuple(verdicts(summary))
-        top = headline(summary)
-        page = write_report(folder, study, tables, sentences, headline=top, formats=FORMATS)
+    summary = summarize(study)
+    tables, sentences = tuple(tables_of(summary)), tuple(verdicts(summary))
+    top = headline(summary)
+    page = write_report(folder, study, tables, sentences, headline=top, formats=FORMATS)
     return Report(summary, tables, sentences, page)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold a lock on a folder: two processes would write the same files."""
-    try:
-        import fcntl
-    except ImportError:  # pragma: no cover - Windows
-        yield
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):  # a file system without locks
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
 
 
 def print_report(report: Report, failures: Mapping[str, str] | None = None) -> None:

@@ -78,7 +78,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True, eq=False)
-class Gallery:
+class Preview:
     """Classes, example images and drawn tasks of a run: the report has neither data nor model."""
 
     class_names: tuple[str, ...]
@@ -172,9 +172,9 @@ class Run:
         return self._read("test.json", read_test)
 
     @cached_property
-    def gallery(self) -> Gallery | None:
+    def preview(self) -> Preview | None:
         """Its classes, images and tasks; None before the run has ended."""
-        return self._read("portrait.npz", read_gallery)
+        return self._read("portrait.npz", read_preview)
 
     @cached_property
     def failure(self) -> str | None:
@@ -332,7 +332,7 @@ def read_test(path: Path) -> TestResult:
         return TestResult(accuracies)
 
 
-def read_gallery(path: Path) -> Gallery:
+def read_preview(path: Path) -> Preview:
     """Return the classes, images and tasks in a file."""
     with _reading(path):
         found = _read_arrays(path)
@@ -353,7 +353,7 @@ def read_gallery(path: Path) -> Gallery:
             confusion.shape != (len(test_names),) * 2 or confusion.dtype.kind not in "iu"
         ):
             raise ValueError(f"its confusion is not of {len(test_names)} test classes")
-        return Gallery(names, images, similarity, tasks, test_names, confusion)
+        return Preview(names, images, similarity, tasks, test_names, confusion)
 
 
 def read_snapshots(folder: Path) -> list[Snapshot]:

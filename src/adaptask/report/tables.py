@@ -9,7 +9,7 @@ from functools import partial
 from adaptask.report.statistics import MeanInterval, PairedDifference
 from adaptask.report.study import Published
 from adaptask.report.summary import ArmSummary, StudySummary
-from adaptask.report.verdicts import named, p_value, short_verdict, shortfalls, signed
+from adaptask.report.verdicts import missing_runs, named, p_value, short_verdict, signed
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,8 @@ def _results(summary: StudySummary) -> Table:
     brief = (i for i, c in enumerate(columns, start=table.n_labels) if c.is_brief)
     return replace(
         table,
-        heading="Results",
-        notes=(*meanings, *shortfalls(summary), *summary.study.notes),
+        heading="All arms",
+        notes=(*meanings, *missing_runs(summary), *summary.remarks, *summary.study.notes),
         brief=(*range(table.n_labels), *brief),
     )
 
@@ -216,7 +216,12 @@ def _paper(summary: StudySummary) -> Table:
             for row in rows
         ),
         n_labels=len(keys),
-        notes=(*([legend] if has_paper else []), *shortfalls(summary), *study.notes),
+        notes=(
+            *([legend] if has_paper else []),
+            *missing_runs(summary),
+            *summary.remarks,
+            *study.notes,
+        ),
     )
 
 

@@ -51,15 +51,15 @@ def short_verdict(found: ArmSummary) -> str:
     return "better" if found.difference.mean > 0 else "worse"
 
 
-def shortfalls(summary: StudySummary) -> list[str]:
-    """Return sentences about runs that failed or have not finished, and about other limits."""
+def missing_runs(summary: StudySummary) -> list[str]:
+    """Return sentences about runs that failed or have not finished."""
     sentences = []
     for found in summary.arms:
         for reason, seeds in _by_reason(found.failures).items():
             sentences.append(f"{found.arm.name}, {_seeds(seeds)} failed: {reason}")
         for reason, seeds in _by_reason(found.unfinished).items():
             sentences.append(f"{found.arm.name}, {_seeds(seeds)} not finished: {reason}.")
-    return [*sentences, *summary.remarks]
+    return sentences
 
 
 def _verdict(summary: StudySummary, found: ArmSummary) -> str:

@@ -131,7 +131,7 @@ def test_tapping_a_cell_reads_it(browser, page):
 
 @browser_only
 def test_the_buttons_go_through_the_tasks(opened, page):
-    tasks = Run(page.parent / "runs/gcp-1/seed-0").gallery.tasks
+    tasks = Run(page.parent / "runs/gcp-1/seed-0").preview.tasks
     names = json.loads(opened.locator("#heatmap-data").text_content())["catalogs"][0]["names"]
     before = pixels(opened)
     part(opened, "next").click()

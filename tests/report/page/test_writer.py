@@ -161,9 +161,9 @@ def test_what_has_no_result_is_listed(elements):
     assert "4 arms" not in elements.text
     assert "8 are finished" in elements.text
     assert "3 of 11 runs have no result" in elements.text
-    assert "seed 0: unfinished: 100 of 200 steps" in elements.text
-    assert "seed 1: failed after step 100: the loss is" in elements.text
-    assert "seed 0: not begun" in elements.text
+    assert "c-1, seed 0 not finished: 100 of 200 steps." in elements.text
+    assert "c-1, seed 1 failed: the loss is <b>no number</b>" in elements.text
+    assert "c-5, seed 0 not finished: not begun." in elements.text
 
 
 def test_a_lone_uniform_run_says_what_there_is_not(tmp_path, arm):
@@ -237,11 +237,11 @@ def test_what_is_damaged_is_named_and_the_rest_is_shown(tmp_path, arm):
     assert {"heatmap", "plot-validation", "plot-evolution", "plot-class-counts"} <= ids
 
 
-def test_a_gallery_with_tasks_of_other_classes_is_damaged(tmp_path, write_run):
+def test_a_preview_with_tasks_of_other_classes_is_damaged(tmp_path, write_run):
     write_run(tmp_path / "run", sampler="gcp", seed=0)
     break_tasks(tmp_path / "run")
     record = Run(tmp_path / "run")
-    assert record.gallery is None
+    assert record.preview is None
     assert "its tasks are not of 20 classes" in record.damage["portrait.npz"]
 
 
@@ -264,7 +264,7 @@ def test_of_many_classes_those_of_tasks_and_high_potentials_are_shown(tmp_path, 
     assert len(base64.b64decode(run["data"])) == 4 * 12 * 11 // 2
     record = Run(tmp_path / "runs/gcp/seed-0")
     shown = [int(name.removeprefix("class-")) for name in names]
-    first = record.gallery.tasks[0].tolist()
+    first = record.preview.tasks[0].tolist()
     assert [shown[c] for c in run["tasks"][1]["tasks"][0]] == first
     last = record.last_snapshot.distribution
     assert set(np.unravel_index(last.argmax(), last.shape)) <= set(shown)

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from adaptask.report.page.data import StudyData
-from adaptask.report.page.figures import INK, Legend, Plot, make_plot
+from adaptask.report.page.figures import INK, PANEL, Legend, Plot, make_plot
 from adaptask.report.page.series import (
     BACKGROUND,
     NO_VALUE,
@@ -103,17 +103,18 @@ def differences_plot(data: StudyData) -> Plot | None:
     def draw(axes: Axes) -> None:
         for y, found in enumerate(reversed(rows)):
             _draw_difference(axes, found, data.summary.arm(found.arm.baseline or ""), y)
-        names = [shorten(_comparison_name(data, found), 44) for found in reversed(rows)]
+        names = [shorten(_comparison_name(data, found), 30) for found in reversed(rows)]
         axes.set_yticks(range(len(rows)), names)
-        axes.set_ylim(-0.6, len(rows) - 0.4)
+        axes.set_ylim(-0.7, len(rows) - 0.4)
         axes.axvline(0, color=INK, lw=1.2)
         axes.grid(visible=False, axis="y")
         axes.set_xlabel("difference in test accuracy, points")
 
     caption = (
-        "Difference in test accuracy between each arm and its baseline. Small dots are seeds, "
-        "paired with the same seed of the baseline. The large mark is their mean, and the line its "
-        "95 % interval over seeds and test tasks. An interval that contains 0 shows no difference."
+        "Difference in test accuracy between each arm and its baseline. Dots are seeds, paired "
+        "with the same seed of the baseline. The diamond is their mean, and the line its 95 % "
+        "interval over seeds and test tasks; orange if the difference is significant. An interval "
+        "that contains 0 shows no difference."
     )
     if len(compared) > len(rows):
         caption += f" {len(compared) - len(rows)} further comparisons are only in the tables."
@@ -123,7 +124,7 @@ def differences_plot(data: StudyData) -> Plot | None:
         name="differences",
         title="Difference to the baseline, seed by seed",
         caption=caption,
-        size=(6.4, 1.0 + 0.34 * len(rows)),
+        size=(PANEL[0], 0.9 + 0.45 * len(rows)),
     )
 
 
@@ -132,7 +133,7 @@ def _draw_difference(axes: Axes, found: ArmSummary, baseline: ArmSummary, y: flo
     assert difference is not None
     color = PALETTE[0].color if found.is_significant else PALETTE[1].color
     seeds = [found.accuracies[seed] - baseline.accuracies[seed] for seed in difference.seeds]
-    axes.plot(seeds, [y] * len(seeds), "o", color=color, ms=4, alpha=0.45, mew=0)
+    axes.plot(seeds, [y - 0.32] * len(seeds), "o", color=color, ms=4.5, alpha=0.6, mew=0)
     if difference.low is not None and difference.high is not None:
         axes.plot([difference.low, difference.high], [y, y], color=color, lw=1.8)
     axes.plot([difference.mean], [y], "D", color=color, ms=6.5)

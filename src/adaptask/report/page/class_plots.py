@@ -17,7 +17,7 @@ from adaptask.report.page.arm_plots import Metric, lines_plot
 from adaptask.report.page.data import StudyData
 from adaptask.report.page.figures import FAINT, Plot, make_plot
 from adaptask.report.page.series import Curve, Series, Style, aggregate, class_labels, shorten
-from adaptask.report.run import Gallery
+from adaptask.report.run import Preview
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,9 +62,9 @@ def counts_plot(data: StudyData) -> Plot | None:
         return Curve(np.arange(1, len(shares) + 1), shares, shares, shares)
 
     metric = COUNTS
-    counts, gallery = subject.class_counts(), subject.gallery()
-    if counts is not None and gallery and len(gallery.class_names) == len(counts):
-        names = [class_labels(gallery.class_names)[c] for c in np.argsort(-counts, kind="stable")]
+    counts, preview = subject.class_counts(), subject.preview()
+    if counts is not None and preview and len(preview.class_names) == len(counts):
+        names = [class_labels(preview.class_names)[c] for c in np.argsort(-counts, kind="stable")]
         most, least = names[:N_MOST_DRAWN], names[N_MOST_DRAWN:][-N_MOST_DRAWN:]
         named = f"{subject.name} drew most often: {', '.join(most)}; least often: "
         metric = replace(COUNTS, caption=f"{COUNTS.caption} {named}{', '.join(least)}.")
@@ -98,7 +98,7 @@ def class_accuracy_plot(data: StudyData) -> Plot | None:
         name="test-accuracy",
         title="Test accuracy of each class",
         caption="Share of the queries of a test class that were classified correctly, over all "
-        "test tasks and seeds, from the highest accuracy to the lowest."
+        "test tasks and seeds, from the lowest accuracy to the highest."
         + (part if len(chosen) < len(names) else ""),
         legend=tuple((s.name, Style(data.close_up_style(s.name).color)) for s, _ in rates),
         size=(5.2, 1.0 + 0.21 * len(chosen)),
@@ -140,8 +140,8 @@ def class_confusion_plot(data: StudyData) -> Plot | None:
         name="test-confusion",
         title="Confusion of test classes",
         caption="Share of the queries of a test class (row) that were classified as another "
-        f"(column), over all test tasks and seeds, from 0 to {high:.1f} % (darkest). Diagonals are "
-        "left out. Two classes can be confused only in tasks that have both.",
+        f"(column), over all test tasks and seeds, from 0 to {high:.1f} % (strongest color). The "
+        "diagonal is left out. Two classes can be confused only in tasks that have both.",
         size=(side, side),
         columns=2,
     )
@@ -181,8 +181,8 @@ def map_plot(data: StudyData) -> Plot | None:
             axes.legend(loc="upper left", bbox_to_anchor=(-0.02, 0), fontsize=7, borderpad=0)
 
     panels = []
-    for name, gallery in samplers:
-        tasks, style = gallery.tasks[:3], data.close_up_style(name)
+    for name, preview in samplers:
+        tasks, style = preview.tasks[:3], data.close_up_style(name)
         panels.append((f"classes drawn by {name}", partial(draw, tasks=tasks, style=style)))
     return make_plot(
         data.plots,
@@ -226,26 +226,26 @@ def map_classes(similarity: NDArray[np.floating]) -> NDArray[np.float64] | None:
 def tasks_values(data: StudyData) -> dict[str, Any]:
     """Return the values of `tasks.html.j2`, the first tasks of samplers; empty without any."""
     if data.potentials:
-        galleries = data.potentials[0].samplers
+        previews = data.potentials[0].samplers
     else:
-        found = [(series.name, series.gallery()) for series in data.close_ups()]
-        galleries = tuple((name, gallery) for name, gallery in found if gallery is not None)
+        found = [(series.name, series.preview()) for series in data.close_ups()]
+        previews = tuple((name, preview) for name, preview in found if preview is not None)
     samplers = []
-    for name, gallery in galleries:
-        names = class_labels(gallery.class_names)
+    for name, preview in previews:
+        names = class_labels(preview.class_names)
         drawn = [
-            [class_picture(gallery, names, class_id, 2) for class_id in task]
-            for task in gallery.tasks[:N_TASKS]
+            [class_picture(preview, names, class_id, 2) for class_id in task]
+            for task in preview.tasks[:N_TASKS]
         ]
         samplers.append((name, data.close_up_style(name), drawn))
     return {"samplers": samplers} if samplers else {}
 
 
 def class_picture(
-    gallery: Gallery | None, names: Sequence[str], class_id: int, n_images: int
+    preview: Preview | None, names: Sequence[str], class_id: int, n_images: int
 ) -> Picture:
     """Return a class with the first of its images."""
-    images = gallery.images[class_id, :n_images] if gallery else ()
+    images = preview.images[class_id, :n_images] if preview else ()
     return Picture(names[class_id], tuple(png_data_uri(image) for image in images))
 
 

@@ -19,7 +19,7 @@ from adaptask.report.page.series import (
     class_labels,
     read_panels,
 )
-from adaptask.report.run import Gallery, Run, Snapshot, snapshot_files
+from adaptask.report.run import Preview, Run, Snapshot, snapshot_files
 from adaptask.report.study import Study
 from adaptask.report.summary import StudySummary, summarize
 
@@ -42,8 +42,8 @@ class PairPotentials:
     title: str
     panel: Panel
     series: Series
-    samplers: tuple[tuple[str, Gallery], ...]
-    """The baseline and then the run itself, by name, if they have galleries."""
+    samplers: tuple[tuple[str, Preview], ...]
+    """The baseline and then the run itself, by name, if they have previews."""
     names: tuple[str, ...]
     """Names of the classes."""
     steps: tuple[int, ...]
@@ -53,7 +53,7 @@ class PairPotentials:
     """The classes in the order of a clustering of the last potentials."""
 
     @property
-    def gallery(self) -> Gallery | None:
+    def preview(self) -> Preview | None:
         """Of the run itself, or else of the baseline."""
         return self.samplers[-1][1] if self.samplers else None
 
@@ -118,7 +118,7 @@ def read_data(folder: Path, study: Study) -> StudyData:
 
 
 def _choose_record(series: Series) -> Run | None:
-    """Return the first run with a gallery, or else the one with the most steps.
+    """Return the first run with a preview, or else the one with the most steps.
 
     None if it has no pair potentials.
     """
@@ -145,12 +145,12 @@ def _read_potentials(panel: Panel, series: Series, record: Run) -> PairPotential
     potentials = log_potentials(last)
     n_classes = len(potentials)
     baseline = panel.baseline_for(series)
-    found = [(series.name, record.gallery)]
+    found = [(series.name, record.preview)]
     if baseline:
-        found.insert(0, (baseline.name, baseline.gallery(record.seed)))
-    galleries = [(name, g) for name, g in found if g and len(g.class_names) == n_classes]
-    names = class_labels(galleries[-1][1].class_names if galleries else [""] * n_classes)
-    shown = _choose_classes(potentials, [gallery for _, gallery in galleries])
+        found.insert(0, (baseline.name, baseline.preview(record.seed)))
+    previews = [(name, g) for name, g in found if g and len(g.class_names) == n_classes]
+    names = class_labels(previews[-1][1].class_names if previews else [""] * n_classes)
+    shown = _choose_classes(potentials, [preview for _, preview in previews])
     steps, frames = [], []
     for snapshot in pair_snapshots(record, MAX_FRAMES):
         steps.append(snapshot.step)
@@ -161,7 +161,7 @@ def _read_potentials(panel: Panel, series: Series, record: Run) -> PairPotential
         title=f"{where}{series.name}, seed {record.seed}{part}",
         panel=panel,
         series=series,
-        samplers=tuple((name, _only(shown, gallery)) for name, gallery in galleries),
+        samplers=tuple((name, _only(shown, preview)) for name, preview in previews),
         names=tuple(names[c] for c in shown),
         steps=tuple(steps),
         frames=tuple(frames),
@@ -169,11 +169,11 @@ def _read_potentials(panel: Panel, series: Series, record: Run) -> PairPotential
     )
 
 
-def _choose_classes(potentials: Matrix, galleries: Sequence[Gallery]) -> NDArray[np.int64]:
+def _choose_classes(potentials: Matrix, previews: Sequence[Preview]) -> NDArray[np.int64]:
     """Return the classes of the first drawn tasks, and those with the highest potentials."""
     if len(potentials) <= MAX_CLASSES:
         return np.arange(len(potentials))
-    turns = zip(*(gallery.tasks.tolist() for gallery in galleries), strict=False)
+    turns = zip(*(preview.tasks.tolist() for preview in previews), strict=False)
     drawn = dict.fromkeys(c for turn in turns for task in turn for c in task)
     # At most half of them: with many ways, tasks alone would take all.
     first = list(drawn)[: MAX_CLASSES // 2]
@@ -181,16 +181,16 @@ def _choose_classes(potentials: Matrix, galleries: Sequence[Gallery]) -> NDArray
     return np.sort(np.array(chosen, dtype=np.int64))
 
 
-def _only(classes: NDArray[np.int64], gallery: Gallery) -> Gallery:
-    """Return the part of a gallery for some classes, with the first tasks that have no others."""
+def _only(classes: NDArray[np.int64], preview: Preview) -> Preview:
+    """Return the part of a preview for some classes, with the first tasks that have no others."""
     # Later tasks would be a biased choice: their classes are there since they are confused.
-    inside = np.logical_and.accumulate(np.isin(gallery.tasks, classes).all(axis=1))
-    names = class_labels(gallery.class_names)
-    return Gallery(
+    inside = np.logical_and.accumulate(np.isin(preview.tasks, classes).all(axis=1))
+    names = class_labels(preview.class_names)
+    return Preview(
         class_names=tuple(names[c] for c in classes),
-        images=gallery.images[classes],
-        similarity=gallery.similarity[np.ix_(classes, classes)],
-        tasks=np.searchsorted(classes, gallery.tasks[inside]),
+        images=preview.images[classes],
+        similarity=preview.similarity[np.ix_(classes, classes)],
+        tasks=np.searchsorted(classes, preview.tasks[inside]),
     )
 
 

@@ -47,7 +47,7 @@ def _heatmap_data(data: StudyData) -> dict[str, object]:
     runs = []
     for shown in data.potentials:
         if shown.names not in catalogs:
-            images = shown.gallery.images[:, :1] if shown.gallery else ()
+            images = shown.preview.images[:, :1] if shown.preview else ()
             catalogs[shown.names] = {
                 "names": shown.names,
                 "images": [png_data_uri(image) for one in images for image in one],
@@ -57,9 +57,9 @@ def _heatmap_data(data: StudyData) -> dict[str, object]:
                 "name": name,
                 "baseline": name != shown.series.name,
                 "color": data.close_up_style(name).color,
-                "tasks": gallery.tasks.tolist(),
+                "tasks": preview.tasks.tolist(),
             }
-            for name, gallery in shown.samplers
+            for name, preview in shown.samplers
         ]
         runs.append(
             {
@@ -116,7 +116,7 @@ def evolution_plot(data: StudyData) -> Plot | None:
         data.plots,
         [(f"step {shown.steps[place]:,}", partial(draw, place=place)) for place in places],
         name="evolution",
-        title="How they developed",
+        title="Potentials over time",
         caption=f"Potentials over training time of the {len(chosen)} classes with the highest ones "
         f"at the end ({shown.title}), in the colors of the heatmap. They are high in the last "
         "panel since they were chosen by it; what matters is how early they rise and whether they "
@@ -135,7 +135,7 @@ def pairs_values(data: StudyData) -> dict[str, Any]:
     lists = []
     for kind, pairs in zip(kinds, extreme_pairs(shown.frames[-1], N_PAIRS), strict=True):
         pictures = [
-            (value, [class_picture(shown.gallery, shown.names, c, 4) for c in pair])
+            (value, [class_picture(shown.preview, shown.names, c, 4) for c in pair])
             for *pair, value in pairs
         ]
         lists.append((kind, pictures))

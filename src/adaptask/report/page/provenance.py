@@ -9,6 +9,7 @@ from adaptask.report.page.data import StudyData
 from adaptask.report.page.series import clean
 from adaptask.report.run import Run
 from adaptask.report.study import Study
+from adaptask.report.verdicts import missing_runs
 
 _STRATEGIES = {
     "easy": "with the strategy easy, what the model tells apart is preferred instead",
@@ -30,18 +31,14 @@ def describe_runs(data: StudyData) -> dict[str, Any]:
     explained = [clean(f"{a.name} {a.description}") for a in samplers if a.description]
     strategies = dict.fromkeys(one.strategy for one in series)
     explained += [_STRATEGIES[name] for name in strategies if name in _STRATEGIES]
-    planned = [(arm.name, run) for arm in study.arms for run in arm.runs]
+    planned = [run for arm in study.arms for run in arm.runs]
     n_finished = sum(record.test is not None for record in records)
     return {
         "statement": _statement(study, records, len(planned), n_finished),
         "samplers": explained,
         "n_planned": len(planned),
         "n_finished": n_finished,
-        "troubles": [
-            (clean(name), run.seed, _state(run))
-            for name, run in planned
-            if not run.is_readable or run.test is None
-        ],
+        "troubles": [clean(sentence) for sentence in missing_runs(data.summary)],
         "damage": [clean(text) for record in records for text in record.damage.values()],
         "common": [(key, *found[key]) for key in keys if len(found[key]) == 1],
         "differing": differing,
@@ -50,7 +47,7 @@ def describe_runs(data: StudyData) -> dict[str, Any]:
             for name, config in configs.items()
         ],
         "versions": list(_versions(records)),
-        "seeds": sorted({run.seed for _, run in planned}),
+        "seeds": sorted({run.seed for run in planned}),
     }
 
 
@@ -95,22 +92,6 @@ def _listed(values: Iterable[str]) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" + "s" * (number != 1)
-
-
-def _state(run: Run) -> str:
-    """Return why a run has no result."""
-    for name in ("config.toml", "test.json"):
-        if name in run.damage:
-            return clean(run.damage[name])
-    if run.pruned is not None:
-        return "stopped early, because others were better"
-    if run.failure is None and not run.is_readable:
-        return "not begun"
-    if run.failure is not None:
-        return f"failed after step {run.steps_done}: {clean(run.failure)}"
-    if run.steps_done >= run.n_steps:
-        return "trained, not tested yet"
-    return f"unfinished: {run.steps_done} of {run.n_steps} steps"
 
 
 def _versions(records: Sequence[Run]) -> Iterator[tuple[str, str]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptask.report.run import Algorithm, Gallery, Run, built_in
+from adaptask.report.run import Algorithm, Preview, Run, built_in
 from adaptask.report.study import Arm, Study
 
 NO_VALUE = "-"
@@ -181,23 +181,23 @@ class Series:
         found = [counts for counts in found if len(counts) == len(found[0])]
         return np.sum(found, axis=0) if found else None
 
-    def gallery(self, seed: int | None = None) -> Gallery | None:
-        """Return the gallery of the run with that seed, or else the first that there is."""
+    def preview(self, seed: int | None = None) -> Preview | None:
+        """Return the preview of the run with that seed, or else the first that there is."""
         records = sorted(self.records, key=lambda record: record.seed != seed)
-        return next((r.gallery for r in records if r.gallery is not None), None)
+        return next((r.preview for r in records if r.preview is not None), None)
 
     def test_confusion(self) -> tuple[tuple[str, ...], NDArray[np.int64]] | None:
         """Return the test classes and their confusion, summed over runs; None if unknown."""
         names: tuple[str, ...] = ()
         total = np.zeros((0, 0), dtype=np.int64)
         for record in self.records:
-            gallery = record.gallery
-            if gallery is None or gallery.test_confusion is None:
+            preview = record.preview
+            if preview is None or preview.test_confusion is None:
                 continue
             if not names:
-                names, total = gallery.test_class_names, np.zeros_like(gallery.test_confusion)
-            if gallery.test_class_names == names:
-                total = total + gallery.test_confusion
+                names, total = preview.test_class_names, np.zeros_like(preview.test_confusion)
+            if preview.test_class_names == names:
+                total = total + preview.test_confusion
         return (class_labels(names), total) if names else None
 
 

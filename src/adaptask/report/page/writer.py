@@ -39,6 +39,7 @@ from adaptask.report.page.provenance import describe_runs
 from adaptask.report.page.series import clean
 from adaptask.report.study import Study
 from adaptask.report.tables import Table
+from adaptask.report.verdicts import missing_runs
 
 FILE = "report.html"
 
@@ -160,7 +161,7 @@ def write_report(
         study=study,
         # After the sections: only then it is known which files are damaged.
         provenance=describe_runs(data),
-        tables=_with_notes_once(study, tables),
+        tables=_with_notes_once(tables, {*study.notes, *missing_runs(data.summary)}),
         verdicts=verdicts,
         headline=headline,
         formats=sorted(formats),
@@ -200,9 +201,9 @@ def _files_of(page: Path) -> set[str]:
     return {file for name in named for file in (name, name.replace(".png", ".svg"))}
 
 
-def _with_notes_once(study: Study, tables: Sequence[Table]) -> list[Table]:
-    """Return the tables without notes that are above them on the page."""
-    said, shown = set(study.notes), []
+def _with_notes_once(tables: Sequence[Table], said: set[str]) -> list[Table]:
+    """Return the tables without notes that the page has elsewhere."""
+    shown = []
     for table in tables:
         shown.append(replace(table, notes=tuple(n for n in table.notes if n not in said)))
         said |= set(table.notes)
