@@ -9,6 +9,7 @@ import pytest
 
 from adaptask.errors import StateError
 from adaptask.report.run import (
+    Algorithm,
     Run,
     read_metrics,
     read_preview,
@@ -92,6 +93,46 @@ def test_a_curve_has_the_numbers_of_one_split(run):
     steps, values = Run(run).curve("train", "loss")
     assert steps.tolist() == [1, 4]
     assert values.tolist() == [2, 1.5]
+
+
+def test_settings_of_an_earlier_version_have_the_names_of_today(run):
+    settings = Run(run).settings
+    assert settings["learner"] == {"name": "protonet", "temperature": 1.0}
+    assert settings["backbone"] == {"name": "conv4", "filters": 64}
+    assert settings["optimizer"]["lr"] == 1e-3
+    assert not settings.keys() & {"model", "optimiser", "protonet", "conv4"}
+
+
+def test_a_run_made_in_python_says_what_it_knows(tmp_path):
+    known = {"steps": 30, "task": {"n_way": 3}, "sampler": {"name": "Mine"}}
+    (tmp_path / "run.json").write_text(json.dumps(known))
+    record = Run(tmp_path)
+    assert record.is_readable
+    assert (record.n_steps, record.settings) == (30, known)
+    (tmp_path / "run.json").write_text("{")
+    assert not Run(tmp_path).is_readable
+
+
+def test_algorithms_are_described_by_the_folder_or_else_by_their_names(run):
+    found = Run(run).algorithms
+    assert [found[kind].name for kind in ("sampler", "learner", "backbone")] == [
+        *("gcp", "protonet", "conv4"),
+    ]
+    assert found["sampler"].learns
+    assert "confuses" in found["sampler"].description
+    described = {"name": "no_such.module:Mine", "description": "draws at will.", "learns": False}
+    (run / "algorithms.json").write_text(json.dumps({"sampler": described}))
+    found = Run(run).algorithms
+    assert found["sampler"] == Algorithm("Mine", "draws at will", learns=False)
+    assert found["learner"].name == "protonet"
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"sampler": 3}', '{"sampler": {}}'])
+def test_damaged_descriptions_of_algorithms_leave_the_names(run, content):
+    (run / "algorithms.json").write_text(content)
+    record = Run(run)
+    assert record.algorithms["sampler"].name == "gcp"
+    assert "algorithms.json is damaged" in record.damage["algorithms.json"]
 
 
 def test_a_torn_last_line_is_left_out(run):
@@ -179,6 +220,15 @@ def test_damaged_arrays_raise_nothing_but_an_error_of_ours(run, name):
             messages.append(str(error))
     assert len(messages) > 200
     assert all("is damaged" in message and "Remove it" in message for message in messages)
+
+
+def test_a_confusion_that_does_not_fit_its_classes_is_refused(run):
+    parts = dict(np.load(run / "portrait.npz"))
+    for confusion in (np.ones((3, 2), int), np.ones((2, 2))):
+        names = {"test_class_names": np.array(["a", "b"]), "test_confusion": confusion}
+        np.savez(run / "portrait.npz", **parts, **names)
+        with pytest.raises(StateError, match="not of 2 test classes"):
+            read_preview(run / "portrait.npz")
 
 
 def test_arrays_that_do_not_fit_are_refused(run):

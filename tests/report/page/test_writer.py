@@ -274,6 +274,36 @@ def test_of_many_classes_those_of_tasks_and_high_potentials_are_shown(tmp_path, 
     assert value == pytest.approx(last[shown[0], shown[1]], abs=run["step"])
 
 
+def test_the_page_of_many_classes_stays_small(tmp_path, arm, monkeypatch):
+    n_classes = 800
+    arms = tuple(arm(tmp_path, s, {"sampler": s}, (0,)) for s in ("uniform", "gcp"))
+    random = np.random.default_rng(0)
+    for path in tmp_path.rglob("portrait.npz"):
+        np.savez(
+            path,
+            class_names=np.array([f"class-{i}" for i in range(n_classes)]),
+            images=random.integers(0, 256, (n_classes, 1, 28, 28, 1), dtype=np.uint8),
+            similarity=np.eye(n_classes, dtype=np.float32),
+            tasks=np.stack([random.permutation(n_classes)[:20] for _ in range(24)]),
+        )
+    for step in range(1, 41):
+        half = np.triu(random.exponential(0.1, (n_classes, n_classes)), 1)
+        path = tmp_path / f"runs/gcp/seed-0/snapshots/step-{step:07d}.npz"
+        np.savez(path, distribution=(half + half.T).astype(np.float32))
+    for path in (tmp_path / "runs/gcp/seed-0/snapshots").glob("step-*0.npz"):
+        if int(path.stem[5:]) > 40:
+            path.unlink()
+    ordered = []
+    monkeypatch.setattr(
+        "adaptask.report.page.data.cluster_order",
+        lambda matrix: ordered.append(len(matrix)) or np.arange(len(matrix)),
+    )
+    page = write_report(tmp_path, Study("Many", arms), [], [])
+    # 25 snapshots of 250 classes have 0.78 million pairs, which base64 makes 1.04 MB.
+    assert page.stat().st_size < 2.5e6
+    assert ordered == [250]
+
+
 def test_what_an_earlier_report_left_is_removed_and_the_users_files_stay(tmp_path, arm, table):
     arms = tuple(arm(tmp_path, s, {"sampler": s}, (0,)) for s in ("uniform", "gcp"))
     formats = {"md": lambda table: table.title.encode()}
