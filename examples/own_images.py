@@ -1,7 +1,7 @@
 """Train on a folder of your own images, one folder a class, and test on classes never seen.
 
 Run: python examples/own_images.py --folder ~/birds
-Without a folder it draws a small one of its own.
+Without a folder it draws a small one itself.
 """
 
 import argparse
@@ -21,16 +21,16 @@ from adaptask.training import Evaluator, Trainer
 
 
 def draw_images(folder: Path, n_classes: int = 20, n_images: int = 12) -> None:
-    """Draw polygons: a class is a number of corners and a colour."""
+    """Draw polygons: a class is a number of corners and a color."""
     shuffled = random.Random(0)
     for number in range(n_classes):
-        colour = tuple(shuffled.randrange(60, 256) for _ in range(3))
+        color = tuple(shuffled.randrange(60, 256) for _ in range(3))
         (folder / f"shape-{number:02}").mkdir(parents=True)
         for i in range(n_images):
             image = Image.new("RGB", (40, 40), tuple(shuffled.randrange(60) for _ in range(3)))
-            centre = (shuffled.uniform(16, 24), shuffled.uniform(16, 24), shuffled.uniform(8, 14))
+            center = (shuffled.uniform(16, 24), shuffled.uniform(16, 24), shuffled.uniform(8, 14))
             corners, angle = 3 + number % 5, shuffled.uniform(0, 360)
-            ImageDraw.Draw(image).regular_polygon(centre, corners, angle, fill=colour)
+            ImageDraw.Draw(image).regular_polygon(center, corners, angle, fill=color)
             image.save(folder / f"shape-{number:02}" / f"{i}.png")
 
 

@@ -5,7 +5,7 @@ address of a class, `module:Class`. Packages that are installed add names by ent
 other class can be named by its address:
 
 >>> SAMPLERS["gcp"].__name__
-'GreedyClassPairSampler'
+'GCPSampler'
 >>> SAMPLERS["collections:OrderedDict"]
 Traceback (most recent call last):
 adaptask.errors.ArgumentError: the sampler 'collections:OrderedDict' needs the methods sample, ...
@@ -102,8 +102,8 @@ class Registry(Mapping[str, type[Any]]):
             settings: The keyword arguments of the class.
 
         Raises:
-            ArgumentError: If there is no such class, it does not take such an argument, or one
-                that it needs is missing.
+            ArgumentError: If there is no such class, it does not take such an argument, one that
+                it needs is missing, or it refuses a value.
         """
         found = self[name]
         parameters = inspect.signature(found).parameters
@@ -120,7 +120,12 @@ class Registry(Mapping[str, type[Any]]):
         ]
         if missing := [key for key in required if key not in settings]:
             raise ArgumentError(f"The {self.kind} {name!r} needs {', '.join(missing)}.")
-        return found(**settings)
+        try:
+            return found(**settings)
+        except ArgumentError:
+            raise
+        except (TypeError, ValueError) as error:  # how classes of others refuse a value
+            raise ArgumentError(f"the {self.kind} {name!r} cannot be built: {error}") from error
 
 
 def is_address(name: str) -> bool:
@@ -160,9 +165,9 @@ SAMPLERS = Registry(
     "sampler",
     {
         "uniform": "adaptask.samplers.uniform:UniformSampler",
-        "c": "adaptask.samplers.class_based:ClassSampler",
-        "cp": "adaptask.samplers.class_pair:ClassPairSampler",
-        "gcp": "adaptask.samplers.greedy_class_pair:GreedyClassPairSampler",
+        "c": "adaptask.samplers.c:CSampler",
+        "cp": "adaptask.samplers.cp:CPSampler",
+        "gcp": "adaptask.samplers.gcp:GCPSampler",
         "instance": "adaptask.samplers.instance:InstanceSampler",
     },
     needs=("sample", "update"),
@@ -179,8 +184,8 @@ LEARNERS = Registry(
         "maml++": "adaptask.learners.maml_plus_plus:MAMLPlusPlus",
         "anil": "adaptask.learners.anil:ANIL",
         "reptile": "adaptask.learners.reptile:Reptile",
-        "metaoptnet-ridge": "adaptask.learners.ridge:MetaOptNetRidge",
-        "metaoptnet-svm": "adaptask.learners.svm:MetaOptNetSVM",
+        "metaoptnet-ridge": "adaptask.learners.metaoptnet:MetaOptNetRidge",
+        "metaoptnet-svm": "adaptask.learners.metaoptnet:MetaOptNetSVM",
         "r2d2": "adaptask.learners.r2d2:R2D2",
     },
     needs=("forward", "parameters", "state_dict", "load_state_dict"),
