@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from adaptask.report.page.data import class_labels, clean, shorten
-from adaptask.report.page.showcase_plots import (
+from adaptask.report.page.class_plots import (
     map_classes,
     png_data_uri,
 )
+from adaptask.report.page.series import class_labels, clean, shorten
 
 
 def test_large_images_become_small():
