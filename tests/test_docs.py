@@ -12,6 +12,7 @@ import torch
 from adaptask.backbones import BACKBONES, NORMS, WIDTHS
 from adaptask.data.cache import write_cache
 from adaptask.data.images import ImageSet
+from adaptask.data.registry import GLYPHS
 from adaptask.learners import LEARNERS
 from adaptask.samplers import SAMPLERS
 
@@ -30,13 +31,13 @@ def python_blocks(page):
     "page", [p for p in PAGES if python_blocks(p)], ids=lambda p: str(p.relative_to(ROOT))
 )
 def test_the_python_of_a_page_runs(
-    page, tmp_path, monkeypatch, prepared_cifar_fs, learn2learn_stand_in
+    page, tmp_path, monkeypatch, glyphs_of_noise, learn2learn_stand_in
 ):
     monkeypatch.chdir(tmp_path)
     meta_dataset, taskset = learn2learn_stand_in
     data = SimpleNamespace(MetaDataset=meta_dataset, Taskset=taskset)
     monkeypatch.setitem(sys.modules, "learn2learn", SimpleNamespace(data=data))
-    monkeypatch.setenv("ADAPTASK_CACHE", str(prepared_cifar_fs))
+    monkeypatch.setenv("ADAPTASK_CACHE", str(glyphs_of_noise))
     namespace = {"__name__": "documentation"}
     for block in python_blocks(page):
         exec(compile(block, str(page), "exec"), namespace)
@@ -99,19 +100,18 @@ def test_the_pages_speak_of_the_project_alone():
 
 
 @pytest.fixture(scope="module")
-def prepared_cifar_fs(tmp_path_factory):
-    """A cache in which `cifar-fs` is a few images of noise, so that the examples load something."""
+def glyphs_of_noise(tmp_path_factory):
+    """A cache that has what a new user has: `glyphs`, here of noise, and nothing else."""
     root = tmp_path_factory.mktemp("cache")
-    names = tuple(f"class-{i}" for i in range(64))
     splits = {
         split: ImageSet(
-            dataset="cifar-fs",
+            dataset=GLYPHS.name,
             split=split,
-            images=torch.randint(256, (64 * 20, 3, 32, 32), dtype=torch.uint8),
-            class_names=names,
+            images=torch.randint(256, (64 * 20, 1, 28, 28), dtype=torch.uint8),
+            class_names=tuple(f"class-{i}" for i in range(64)),
             class_starts=torch.arange(65) * 20,
         )
         for split in ("train", "val", "test")
     }
-    write_cache(root / "cifar-fs", splits, source="made for the examples")
+    write_cache(root / GLYPHS.name, splits, source=GLYPHS.source)
     return root

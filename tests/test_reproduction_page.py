@@ -337,7 +337,7 @@ def test_validations_of_augmentations_are_as_recorded():
 
 
 def test_what_was_tried_with_matching_network_is_as_recorded():
-    (shown,) = tables("What the paper may have done otherwise")
+    (shown,) = tables("What the paper may have done differently")
     recorded = defaultdict(list)
     for row in records("matching-network.csv"):
         recorded[row.pop("variant")].append([float(row[f"to_{n}000"]) for n in range(2, 12, 2)])
@@ -347,7 +347,7 @@ def test_what_was_tried_with_matching_network_is_as_recorded():
         assert [float(text) for text in figures] == pytest.approx(means, abs=0.006)
     plain, loss, augmentation = (float(row[-1]) for row in shown)
     assert abs(loss - plain) < 1
-    assert plain - augmentation == pytest.approx(10, abs=0.5)  # "it costs ten points by then"
+    assert plain - augmentation == pytest.approx(10, abs=0.5)  # "it costs ten points"
 
 
 def test_runs_on_resnet12_are_as_recorded():
