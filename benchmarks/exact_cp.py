@@ -5,7 +5,7 @@ Run: python benchmarks/exact_cp.py            (two CPU cores, a minute)
 Potentials of ten groups of classes: log C is `spread` higher on average within a group than
 between groups, and varies by a third of that from pair to pair. "plain bound" is Hoelder's
 inequality alone, with the largest of the sums over all other classes; "ours" is the bound of
-`ClassPairSampler`. Times are microseconds a task of processor time, cp (reject) and gcp in
+`CPSampler`. Times are microseconds a task of processor time, cp (reject) and gcp in
 alternation, 64 tasks at once.
 
 On a machine with two shared cores (AMD EPYC), torch 2.13:
@@ -37,7 +37,7 @@ import torch
 from torch import Tensor
 
 from adaptask import theory
-from adaptask.samplers import ClassPairSampler, GreedyClassPairSampler
+from adaptask.samplers import CPSampler, GCPSampler
 
 
 def grouped_potentials(n_classes: int, spread: float) -> Tensor:
@@ -78,8 +78,8 @@ def main() -> None:
     for n_classes, n_way in ((64, 5), (351, 5), (64, 8)):
         for spread in (0.0, 0.3, 0.6, 1.0) if n_way == 5 else (0.0, 0.3):
             log_potentials = grouped_potentials(n_classes, spread)
-            exact = ClassPairSampler(n_classes=n_classes, n_way=n_way, method="reject")
-            greedy = GreedyClassPairSampler(n_classes=n_classes, n_way=n_way)
+            exact = CPSampler(n_classes=n_classes, n_way=n_way, method="reject")
+            greedy = GCPSampler(n_classes=n_classes, n_way=n_way)
             for sampler in (exact, greedy):
                 sampler.log_potentials.copy_(log_potentials)
                 sampler.sample(1)

@@ -1,4 +1,4 @@
-"""A task sampler of your own: three methods, and the laws that check them.
+"""Your own task sampler: three methods, and the laws that check them.
 
 Run: python examples/own_sampler.py
 """
@@ -12,13 +12,13 @@ from adaptask.backbones import build_backbone
 from adaptask.conformance import check_sampler
 from adaptask.data import open_episodes
 from adaptask.learners import build_learner
-from adaptask.samplers import Feedback, Sampler
-from adaptask.samplers.class_based import log_prob_without_replacement
+from adaptask.samplers import Feedback, Sampler, of_category_sets
+from adaptask.theory import log_prob_without_replacement
 from adaptask.training import Trainer
 
 
 class ErrorSampler(Sampler):
-    """Draw classes in proportion to exp(3 * how often their queries were missed of late)."""
+    """Draw classes in proportion to exp(3 * how often their queries were missed recently)."""
 
     errors: Tensor
 
@@ -26,19 +26,22 @@ class ErrorSampler(Sampler):
         super().__init__(n_classes=n_classes, n_way=n_way, seed=seed)
         self.register_buffer("errors", torch.zeros(n_classes))  # saved and restored with the rest
 
-    def _draw(self, n_tasks: int) -> Tensor:
-        # The largest of log-weight plus Gumbel noise: a draw without replacement.
-        noise = self._log_exponential(n_tasks, self.n_classes, dtype=torch.float32)
-        return (3 * self.errors - noise).topk(self.n_way).indices
+    def draw(self, n_tasks: int) -> Tensor:
+        """Return the classes of new tasks: the largest of log-weight plus Gumbel noise."""
+        noise = self.gumbel_noise(n_tasks, self.n_classes)
+        return (3 * self.errors + noise).topk(self.n_way).indices
 
-    def _learn(self, feedback: Feedback) -> None:
+    def learn(self, feedback: Feedback) -> None:
+        """Move the errors of the classes that were in a task halfway to their new mean."""
         ids = torch.as_tensor(feedback.class_ids).flatten()
         missed = 1 - torch.as_tensor(feedback.confusion).diagonal(dim1=-2, dim2=-1).flatten()
         counts = torch.zeros(self.n_classes).index_add_(0, ids, torch.ones(len(ids)))
         means = torch.zeros(self.n_classes).index_add_(0, ids, missed.float()) / counts.clamp(min=1)
         self.errors.copy_(torch.where(counts > 0, 0.5 * (self.errors + means), self.errors))
 
-    def _log_prob(self, class_ids: Tensor) -> Tensor:
+    @of_category_sets
+    def log_prob(self, class_ids: Tensor) -> Tensor:
+        """Return the log-probability of each set of classes."""
         return log_prob_without_replacement(3 * self.errors, class_ids)
 
 

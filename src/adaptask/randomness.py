@@ -6,7 +6,7 @@ import copy
 import hashlib
 import warnings
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -80,26 +80,26 @@ class RandomModule(nn.Module):
         twin.reseed(seed)
         return twin
 
-    def _uniform(self, *shape: int, dtype: torch.dtype) -> Tensor:
-        """Independent draws between 0 (included) and 1 (left out)."""
+    def uniform_noise(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Return independent uniform draws, at least 0 and below 1."""
         empty = torch.empty(shape, dtype=dtype, device=self.device)
         return empty.uniform_(generator=self._generator)
 
-    def _log_exponential(self, *shape: int, dtype: torch.dtype) -> Tensor:
-        """Logarithms of independent Exp(1) draws; above minus infinity.
-
-        `argmax(log_weights - log_exponential)` chooses in proportion to the weights: minus the
-        logarithm of an exponential is a Gumbel variable.
-        """
-        if self.device.type != "cpu":
-            return self._exponential(*shape, dtype=dtype).log_()
-        # Torch's own exponential draws take four times as long on the CPU.
-        return self._uniform(*shape, dtype=dtype).log_().neg_().log_()
-
-    def _exponential(self, *shape: int, dtype: torch.dtype) -> Tensor:
-        """Independent Exp(1) draws, above 0."""
+    def exponential_noise(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Return independent Exp(1) draws, above 0."""
         empty = torch.empty(shape, dtype=dtype, device=self.device)
         return empty.exponential_(generator=self._generator)
+
+    def gumbel_noise(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Return independent Gumbel draws.
+
+        `(log_weights + noise).argmax(-1)` chooses in proportion to the weights, and
+        `.topk(k).indices` chooses k without replacement.
+        """
+        if self.device.type != "cpu":
+            return self.exponential_noise(*shape, dtype=dtype).log_().neg_()
+        # Torch's own exponential draws take four times as long on the CPU.
+        return self.uniform_noise(*shape, dtype=dtype).log_().neg_().log_().neg_()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         def keep_precision(tensor: Tensor) -> Tensor:
@@ -130,8 +130,11 @@ class RandomModule(nn.Module):
         self._generator = torch.Generator(where)
         self._take_stream(kind, torch.frombuffer(bytearray(stream), dtype=torch.uint8))
 
+    _former_names: ClassVar[tuple[str, ...]] = ()
+    """Names that the class had in earlier versions, whose states are still loaded."""
+
     def _identity(self) -> dict[str, Any]:
-        """What a saved state must have in common with the module it is loaded into."""
+        """Return what a saved state must have in common with the module it is loaded into."""
         return {"sampler": type(self).__name__}
 
     def get_extra_state(self) -> dict[str, Any]:
@@ -186,6 +189,8 @@ class RandomModule(nn.Module):
             )
         for key, expected in self._identity().items():
             found = extra.get(key)
+            if key == "sampler" and found in self._former_names:
+                continue
             if type(found) is not type(expected) or found != expected:
                 raise StateError(
                     f"The state was saved with {key} {shown(found)}, this has {expected!r}. "

@@ -5,7 +5,7 @@ address of a class, `module:Class`. Packages that are installed add names by ent
 other class can be named by its address:
 
 >>> SAMPLERS["gcp"].__name__
-'GreedyClassPairSampler'
+'GCPSampler'
 >>> SAMPLERS["collections:OrderedDict"]
 Traceback (most recent call last):
 adaptask.errors.ArgumentError: the sampler 'collections:OrderedDict' needs the methods sample, ...
@@ -160,9 +160,9 @@ SAMPLERS = Registry(
     "sampler",
     {
         "uniform": "adaptask.samplers.uniform:UniformSampler",
-        "c": "adaptask.samplers.class_based:ClassSampler",
-        "cp": "adaptask.samplers.class_pair:ClassPairSampler",
-        "gcp": "adaptask.samplers.greedy_class_pair:GreedyClassPairSampler",
+        "c": "adaptask.samplers.c:CSampler",
+        "cp": "adaptask.samplers.cp:CPSampler",
+        "gcp": "adaptask.samplers.gcp:GCPSampler",
         "instance": "adaptask.samplers.instance:InstanceSampler",
     },
     needs=("sample", "update"),

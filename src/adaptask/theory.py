@@ -231,6 +231,46 @@ def gcp_log_prob_estimate(
     return log_mean + math.lgamma(n_way + 1), relative_variance / (2 * n_orders)
 
 
+def log_prob_without_replacement(log_weights: Tensor, class_ids: Tensor) -> Tensor:
+    """Return the log-probability that K successive draws in proportion to weights give each set.
+
+    This is the distribution of c-sampling, and of `(log_weights + gumbel_noise).topk(K)`. Give
+    every class an exponential clock with its weight as rate; the draw is the K clocks that ring
+    first. With the weights scaled so that those outside the set L sum to 1, and s = log t,
+
+        p(L) = integral over t of exp(-t) * product over i in L of (1 - exp(-w_i t)) dt
+             = integral over s of exp(s - e^s + sum over i in L of log(1 - exp(-w_i e^s))) ds,
+
+    a smooth integrand that falls off on both sides, for which the trapezoidal rule converges
+    exponentially: exact to about 1e-12, at a cost linear in K instead of the K! orders.
+
+    Args:
+        log_weights: `classes`.
+        class_ids: `tasks x way`, distinct within a row.
+
+    Returns:
+        `tasks` float64.
+    """
+    # 1024 x K x some hundred nodes at a time.
+    chunks = torch.split(class_ids, 1024)
+    return torch.cat([_log_prob_without_replacement(log_weights.double(), c) for c in chunks])
+
+
+def _log_prob_without_replacement(log_weights: Tensor, class_ids: Tensor) -> Tensor:
+    n_classes, (n_tasks, n_way) = len(log_weights), class_ids.shape
+    if n_way == n_classes:
+        return log_weights.new_zeros(n_tasks)
+    outside = log_weights.expand(n_tasks, -1).scatter(1, class_ids, -torch.inf)
+    relative = log_weights[class_ids] - outside.logsumexp(-1, keepdim=True)
+    # The peak is about 1 / sqrt(K + 1) wide; beyond these ends the integrand is below 1e-16 of it.
+    step = 0.5 / math.sqrt(n_way + 4)
+    log_time = torch.arange(-40.0, 9.0, step, dtype=torch.float64, device=log_weights.device)
+    log_rates = relative.unsqueeze(-1) + log_time  # tasks x way x nodes
+    log_rung = torch.where(log_rates < -37, log_rates, (-torch.expm1(-log_rates.exp())).log())
+    integrand = log_time - log_time.exp() + log_rung.sum(1)
+    return integrand.logsumexp(-1) + math.log(step)
+
+
 def kl_from_uniform(log_probs: Tensor) -> float:
     """Return KL(Q || uniform) of an enumerated distribution, in nats."""
     _check_log_probs("log_probs", log_probs)

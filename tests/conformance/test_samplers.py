@@ -1,80 +1,111 @@
 """Every entry of the registry enters by itself, with every setting that changes its algorithm."""
 
 import copy
+import inspect
 import itertools
 import math
+from typing import get_args, get_type_hints
 
 import pytest
 import torch
+from docstring_parser import parse
 
 from adaptask.conformance import SAMPLER_LAWS, check_sampler
-from adaptask.samplers import SAMPLERS, GreedyClassPairSampler, UniformSampler, build_sampler
+from adaptask.samplers import SAMPLERS, GCPSampler, UniformSampler, build_sampler
 
-SIZES = {"instance": {"n_instances": 12}}
-VARIANTS = {
-    "c": [{"strategy": "easy"}, {"strategy": "uncertain", "tau": 0.0}, {"dtype": torch.float64}],
-    "cp": [{"method": m} for m in ("enumerate", "reject", "gibbs")] + [{"strategy": "easy"}],
-    "gcp": [
-        {"strategy": "easy", "confusion": "mean"},
-        {"strategy": "uncertain", "tau": 0.0},
-        {"forget": "all", "alpha": 3.0},
-        {"forget": "all", "tau": 0.0},
-        {"exploration": 0.3, "tau": 1.0},
-        {"dtype": torch.float64, "alpha": 0.0},
-    ],
-    "instance": [{"strategy": "uncertain"}, {"tau": 1.0, "alpha": 0.3}],
-}
-CASES = [(name, s) for name in SAMPLERS for s in [{}, *VARIANTS.get(name, [])]]
+SIZES = {"n_classes": 9, "n_way": 3, "n_instances": 12}
+SUPPLIED = {*SIZES, "seed", "device"}
+TASK_SAMPLERS = [name for name in SAMPLERS if SAMPLERS[name].draws == "tasks"]
+
+
+def variants(name):
+    """Yield settings: the defaults, and every option set to each of its other choices."""
+    yield {}
+    types = get_type_hints(SAMPLERS[name].__init__)
+    for option, parameter in inspect.signature(SAMPLERS[name]).parameters.items():
+        if option not in SUPPLIED:
+            choices = [0.0, 0.5] if types[option] is float else get_args(types[option])
+            yield from ({option: value} for value in choices if value != parameter.default)
+
+
+def sized(name, **sizes):
+    """Return those sizes that a sampler takes."""
+    takes = inspect.signature(SAMPLERS[name]).parameters
+    return {key: value for key, value in {**SIZES, **sizes}.items() if key in takes}
+
+
+CASES = [(name, settings) for name in SAMPLERS for settings in variants(name)]
 
 
 @pytest.mark.parametrize("law", SAMPLER_LAWS, ids=lambda law: law.__name__)
-@pytest.mark.parametrize(("name", "settings"), CASES, ids=lambda value: str(value))
+@pytest.mark.parametrize(("name", "settings"), CASES, ids=str)
 def test_every_sampler_obeys_every_law(name, settings, law):
-    sizes = SIZES.get(name, {"n_classes": 9, "n_way": 3})
-    law(lambda seed: build_sampler(name, seed=seed, **sizes, **settings))
+    law(lambda seed: build_sampler(name, seed=seed, **sized(name), **settings))
 
 
-@pytest.mark.parametrize("name", ["uniform", "c", "cp", "gcp"])
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_every_sampler_obeys_the_laws_in_double_precision(name):
+    check_sampler(lambda seed: build_sampler(name, seed=seed, **sized(name)).double())
+
+
+def test_every_option_that_names_its_choices_is_tried():
+    assert {"method": "gibbs"} in [settings for name, settings in CASES if name == "cp"]
+    assert {"exploration": 0.5} in [settings for name, settings in CASES if name == "gcp"]
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_every_sampler_describes_itself(name):
+    cls = SAMPLERS[name]
+    assert cls.description
+    assert not cls.description.endswith(".")
+    assert cls.draws in ("tasks", "examples")
+    described = parse(cls.__doc__).params
+    options = set(inspect.signature(cls).parameters)
+    assert {param.arg_name for param in described} == options
+    assert all(param.description for param in described)
+
+
+@pytest.mark.parametrize("name", TASK_SAMPLERS)
 def test_the_extremes_of_the_way_pass_too(name):
     for n_way in (2, 6):
         check_sampler(lambda seed, k=n_way: build_sampler(name, n_classes=6, n_way=k, seed=seed))
 
 
 class KeepsDrawingTheSame(UniformSampler):
-    def _draw(self, n_tasks):
+    def draw(self, n_tasks):
         return torch.arange(self.n_way).repeat(n_tasks, 1)
 
 
 class RepeatsAClass(UniformSampler):
-    def _draw(self, n_tasks):
-        return super()._draw(n_tasks).clamp_max(self.n_classes // 2)
+    def draw(self, n_tasks):
+        return super().draw(n_tasks).clamp_max(self.n_classes // 2)
 
 
-class PrefersClassZero(GreedyClassPairSampler):
-    def _learn(self, feedback):
-        super()._learn(feedback)
+class PrefersClassZero(GCPSampler):
+    def learn(self, feedback):
+        super().learn(feedback)
         self.log_potentials[0, 1:] += 0.5
         self.log_potentials[1:, 0] += 0.5
 
 
-class LiesAboutItsProbability(GreedyClassPairSampler):
-    def _log_prob(self, class_ids):
+class LiesAboutItsProbability(GCPSampler):
+    def log_prob(self, class_ids):
         uniform = UniformSampler(n_classes=self.n_classes, n_way=self.n_way)
-        return uniform._log_prob(class_ids)
+        return uniform.log_prob(class_ids)
 
 
-class ForgetsItsStream(GreedyClassPairSampler):
+class ForgetsItsStream(GCPSampler):
     def set_extra_state(self, state):
         pass
 
 
-class DependsOnTheOrder(GreedyClassPairSampler):
-    def _learn(self, feedback):
+class DependsOnTheOrder(GCPSampler):
+    def learn(self, feedback):
         for task in range(len(feedback.class_ids)):
             part = copy.copy(feedback)
             object.__setattr__(part, "class_ids", feedback.class_ids[task : task + 1])
             object.__setattr__(part, "confusion", feedback.confusion[task : task + 1])
-            super()._learn(part)
+            super().learn(part)
 
 
 class SwallowsBadFeedback(UniformSampler):
@@ -88,7 +119,7 @@ class RefusesSharedLabels(UniformSampler):
         super().update(class_ids, probabilities, labels)
 
 
-class AppliesTheGoodPart(GreedyClassPairSampler):
+class AppliesTheGoodPart(GCPSampler):
     def update(self, class_ids, probabilities, labels):
         for t in range(len(class_ids)):
             super().update(class_ids[t : t + 1], probabilities[t : t + 1], labels[t : t + 1])
@@ -146,10 +177,10 @@ def test_the_laws_have_different_names():
 class NeverDrawsTheFirstClass(UniformSampler):
     """Legal: some sets have the probability zero."""
 
-    def _draw(self, n_tasks):
-        return self._uniform(n_tasks, self.n_classes - 1, dtype=torch.float32).topk(3).indices + 1
+    def draw(self, n_tasks):
+        return self.uniform_noise(n_tasks, self.n_classes - 1).topk(3).indices + 1
 
-    def _log_prob(self, class_ids):
+    def log_prob(self, class_ids):
         n_sets = math.comb(self.n_classes - 1, 3)
         log_probs = torch.full((len(class_ids),), -math.log(n_sets), dtype=torch.float64)
         return log_probs.masked_fill((class_ids == 0).any(-1), -torch.inf)

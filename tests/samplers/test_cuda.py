@@ -21,9 +21,9 @@ CASES = [
 ]
 
 
-def build(name, seed=0, *, n=9, k=3, **settings):
+def build(name, seed=0, *, n=9, k=3, dtype=torch.float32, **settings):
     sizes = {"n_instances": 12} if name == "instance" else {"n_classes": n, "n_way": k}
-    return build_sampler(name, seed=seed, **sizes, **settings)
+    return build_sampler(name, seed=seed, **sizes, **settings).to(dtype)
 
 
 @pytest.mark.parametrize("law", SAMPLER_LAWS, ids=lambda law: law.__name__)

@@ -16,7 +16,7 @@ def test_it_is_a_torch_sampler():
 
 
 def test_an_update_equals_eq_2_by_hand():
-    sampler = InstanceSampler(n_instances=4, alpha=0.7, tau=0.4, dtype=torch.float64)
+    sampler = InstanceSampler(n_instances=4, alpha=0.7, tau=0.4).double()
     sampler.log_weights.copy_(torch.tensor([0.3, -0.2, 0.5, 1.0]))
     probabilities = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8], [0.5, 0.25, 0.25]]).double()
     # Example 2 stands in the batch twice; example 0 and 3 do not.

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from adaptask.errors import ArgumentError
 from adaptask.samplers import build_sampler
-from adaptask.samplers.feedback import mean_queries
+from adaptask.samplers.base import mean_queries
 
 UTILITIES = {"hard": lambda p: p, "easy": lambda p: 1 - p, "uncertain": lambda p: p * (1 - p)}
 
@@ -30,8 +30,8 @@ def test_an_update_equals_eq_5_and_6_by_hand(tools, name, strategy, confusion, f
     alpha, tau, n = 0.8, 0.6, 10
     sampler = build_sampler(
         name, n_classes=n, n_way=4, alpha=alpha, tau=tau, strategy=strategy,
-        confusion=confusion, forget=forget, dtype=torch.float64,
-    )  # fmt: skip
+        confusion=confusion, forget=forget,
+    ).double()  # fmt: skip
     sampler.log_potentials.copy_(tools.random_log_potentials(n, seed=0))
     expected = sampler.log_potentials.tolist()
     for seed in range(3):
@@ -64,7 +64,7 @@ def test_an_update_equals_eq_5_and_6_by_hand(tools, name, strategy, confusion, f
 
 def test_one_update_in_the_paper_s_own_form(tools):
     """C <- C^tau exp(alpha p), not in log space, for two classes and certain predictions."""
-    sampler = build_sampler("gcp", n_classes=3, n_way=2, alpha=1.0, tau=0.5, dtype=torch.float64)
+    sampler = build_sampler("gcp", n_classes=3, n_way=2, alpha=1.0, tau=0.5).double()
     sampler.log_potentials[0, 1] = sampler.log_potentials[1, 0] = math.log(4.0)
     probabilities = torch.tensor([[[0.7, 0.3], [0.2, 0.8]]], dtype=torch.float64)
     sampler.update(torch.tensor([[0, 1]]), probabilities, torch.tensor([0, 1]))
@@ -75,8 +75,8 @@ def test_one_update_in_the_paper_s_own_form(tools):
 def test_c_equals_eq_3_by_hand(tools, strategy):
     alpha, tau, n = 0.8, 0.6, 9
     sampler = build_sampler(
-        "c", n_classes=n, n_way=3, alpha=alpha, tau=tau, strategy=strategy, dtype=torch.float64
-    )
+        "c", n_classes=n, n_way=3, alpha=alpha, tau=tau, strategy=strategy
+    ).double()
     expected = [0.1 * c for c in range(n)]
     sampler.log_weights.copy_(torch.tensor(expected, dtype=torch.float64))
     class_ids, probabilities, labels = tools.feedback(6, 3, n, dtype=torch.float64)
@@ -97,7 +97,7 @@ def test_c_equals_eq_3_by_hand(tools, strategy):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("n_tasks", [1, 6])
 def test_pairs_that_were_in_no_task_stay_bit_identical(tools, n_tasks, dtype):
-    sampler = build_sampler("gcp", n_classes=20, n_way=4, dtype=dtype)
+    sampler = build_sampler("gcp", n_classes=20, n_way=4).to(dtype)
     sampler.log_potentials.copy_(tools.random_log_potentials(20, seed=1))
     before = sampler.log_potentials.clone()
     class_ids, probabilities, labels = tools.feedback(n_tasks, 4, 20)
@@ -129,7 +129,7 @@ def test_tasks_given_together_differ_from_tasks_given_one_by_one_only_by_the_mea
     """A pair of two tasks is updated once: tau acts once, with the mean of p."""
     class_ids = torch.tensor([[0, 1], [1, 0]])
     probabilities = torch.tensor([[[0.9, 0.1], [0.3, 0.7]], [[0.5, 0.5], [0.5, 0.5]]])
-    sampler = build_sampler("gcp", n_classes=3, n_way=2, tau=0.5, dtype=torch.float64)
+    sampler = build_sampler("gcp", n_classes=3, n_way=2, tau=0.5).double()
     sampler.log_potentials[0, 1] = sampler.log_potentials[1, 0] = 2.0
     sampler.update(class_ids, probabilities.double(), torch.tensor([0, 1]))
     assert float(sampler.log_potentials[0, 1]) == pytest.approx(0.5 * 2.0 + (0.4 + 1.0) / 2)
@@ -139,7 +139,7 @@ def test_tasks_given_together_differ_from_tasks_given_one_by_one_only_by_the_mea
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_million_updates_overflow_nothing(tau, dtype):
     """The worst case: a pair confused with certainty every time; in closed form."""
-    sampler = build_sampler("gcp", n_classes=4, n_way=2, alpha=3.0, tau=tau, dtype=dtype)
+    sampler = build_sampler("gcp", n_classes=4, n_way=2, alpha=3.0, tau=tau).to(dtype)
     class_ids = torch.tensor([[0, 1]])
     probabilities = torch.tensor([[[0.0, 1.0], [1.0, 0.0]]])
     labels = torch.tensor([0, 1])
@@ -183,7 +183,7 @@ def test_row_weights_follow_updates_exactly_as_if_derived_anew(tools):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
 def test_probabilities_may_come_in_any_precision(tools, dtype):
     class_ids, probabilities, labels = tools.feedback(8, 5, 30, n_query=15, dtype=torch.float64)
-    exact = build_sampler("gcp", n_classes=30, n_way=5, dtype=torch.float64)
+    exact = build_sampler("gcp", n_classes=30, n_way=5).double()
     exact.update(class_ids, probabilities, labels)
     sampler = build_sampler("gcp", n_classes=30, n_way=5)
     sampler.update(class_ids, probabilities.to(dtype).requires_grad_(), labels)

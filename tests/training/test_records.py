@@ -187,7 +187,7 @@ def test_environments_are_listed_as_they_change(tmp_path, monkeypatch):
     [("gcp", "log_potentials"), ("cp", "log_potentials"), ("c", "log_weights")],
 )
 def test_snapshots_are_read_as_they_were_taken(tmp_path, name, attribute):
-    sampler = build_sampler(name, n_classes=6, n_way=3, dtype=torch.float64)
+    sampler = build_sampler(name, n_classes=6, n_way=3).double()
     snapshots, truth = Snapshots(tmp_path / "potentials"), []
     counts = torch.zeros(6, dtype=torch.int64)
     labels = torch.arange(3).repeat_interleave(2)

@@ -8,12 +8,12 @@ torch.Size([8, 5])
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, overload
 
 from adaptask.registry import SAMPLERS
-from adaptask.samplers.base import Sampler
-from adaptask.samplers.class_based import ClassSampler
-from adaptask.samplers.class_pair import ClassPairSampler
+from adaptask.samplers.base import Feedback, Sampler, of_category_sets
+from adaptask.samplers.c import CSampler
+from adaptask.samplers.cp import CPSampler
 from adaptask.samplers.diagnostics import (
     Estimate,
     class_marginals,
@@ -21,14 +21,24 @@ from adaptask.samplers.diagnostics import (
     kl_from_uniform,
     pair_marginals,
 )
-from adaptask.samplers.feedback import Feedback
-from adaptask.samplers.greedy_class_pair import GreedyClassPairSampler
+from adaptask.samplers.gcp import GCPSampler, PairPotentialSampler
 from adaptask.samplers.instance import InstanceSampler
-from adaptask.samplers.potentials import PairPotentialSampler
-from adaptask.samplers.strategies import STRATEGIES
 from adaptask.samplers.uniform import UniformSampler
+from adaptask.samplers.update_rule import STRATEGIES
 
 
+@overload
+def build_sampler(name: Literal["uniform"], **settings: Any) -> UniformSampler: ...
+@overload
+def build_sampler(name: Literal["c"], **settings: Any) -> CSampler: ...
+@overload
+def build_sampler(name: Literal["cp"], **settings: Any) -> CPSampler: ...
+@overload
+def build_sampler(name: Literal["gcp"], **settings: Any) -> GCPSampler: ...
+@overload
+def build_sampler(name: Literal["instance"], **settings: Any) -> InstanceSampler: ...
+@overload
+def build_sampler(name: str, **settings: Any) -> Any: ...
 def build_sampler(name: str, **settings: Any) -> Any:
     """Build the sampler of that name.
 
@@ -45,11 +55,11 @@ def build_sampler(name: str, **settings: Any) -> Any:
 __all__ = [
     "SAMPLERS",
     "STRATEGIES",
-    "ClassPairSampler",
-    "ClassSampler",
+    "CPSampler",
+    "CSampler",
     "Estimate",
     "Feedback",
-    "GreedyClassPairSampler",
+    "GCPSampler",
     "InstanceSampler",
     "PairPotentialSampler",
     "Sampler",
@@ -58,5 +68,6 @@ __all__ = [
     "class_marginals",
     "importance_weight",
     "kl_from_uniform",
+    "of_category_sets",
     "pair_marginals",
 ]

@@ -1,10 +1,19 @@
-"""What every sampler shares: the checks around drawing and learning."""
+"""What every sampler shares: `sample`, `update` and the checks around drawing and learning.
+
+Types, shapes and devices are checked at once. Values are checked without reading them on the
+host, so that nothing waits for a device: each check gives one bool per task, and the sampler
+leaves out a task that fails one.
+"""
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,24 +21,57 @@ from adaptask.arguments import check_integer
 from adaptask.errors import ArgumentError
 from adaptask.kernels import find_kernels
 from adaptask.randomness import RandomModule
-from adaptask.samplers.feedback import (
-    PROBLEMS,
-    Feedback,
-    check_ids,
-    check_predictions,
-    classes_fit,
-    condense,
-    condense_quickly,
+from adaptask.samplers.update_rule import Array, namespace, view
+
+# A softmax sums to one only up to rounding; these are a few units of the last place.
+_ROW_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 5e-3}
+_BFLOAT16_TOLERANCE = 3e-2
+
+PROBLEMS = (
+    "class_ids must be distinct classes between 0 and n_classes - 1",
+    "labels must be positions in the task, between 0 and n_way - 1",
+    "every class of a task needs at least one query",
+    "probabilities must be finite, not negative, and sum to one over the classes of the task "
+    "(if these are logits, apply softmax first)",
 )
+"""What each check of values demands of a task."""
+
+
+@dataclass(slots=True)
+class Feedback:
+    """The outcome of some tasks, for samplers to learn from.
+
+    The fields are NumPy arrays on the CPU, where small arrays are quicker so, and tensors on other
+    devices. `torch.as_tensor` makes a tensor of either, without a copy.
+    """
+
+    class_ids: Array
+    """Classes of each task, `tasks x way`, in range and distinct."""
+    confusion: Array
+    """`tasks x way x way`: at `[t, y, c]`, the mean probability that the queries of class `y` give
+    to class `c`. Any value if a task was refused."""
+    query_counts: Array
+    """Number of queries of each class as floating-point numbers, `tasks x way`, or `way` if all
+    tasks share them."""
+    accepted: Array | None
+    """Whether a task passed every check, `tasks` bool; None if all did, as always on the CPU.
+    Refused tasks are still there, so that shapes stay fixed, with harmless classes."""
 
 
 class FeedbackModule(RandomModule, ABC):
-    """A module that takes feedback and refuses what is bad without making a device wait.
+    """A module that takes feedback and refuses bad values without making a device wait.
 
-    On the CPU a bad value raises at once and nothing is applied. On other devices what is bad is
-    left out and counted there, and the error is raised where the host next reads the module:
-    in `check()` or `state_dict()`.
+    On the CPU a bad value raises at once and nothing is applied. On other devices bad entries are
+    left out and counted there. The error is raised when the host next reads the module: in
+    `check()` or `state_dict()`.
     """
+
+    description: ClassVar[str] = ""
+    """One sentence for `adaptask list` and the report, such as "draws every task alike"."""
+    learns: ClassVar[bool] = True
+    """Whether feedback changes what it draws."""
+    draws: ClassVar[str] = "tasks"
+    """What it draws: "tasks", or "examples"."""
 
     _problems: ClassVar[tuple[str, ...]]
     """What each check of values demands."""
@@ -41,12 +83,12 @@ class FeedbackModule(RandomModule, ABC):
         self.register_buffer("_refusals", refusals, persistent=False)
 
     def _count_refusals(self, passed: Tensor) -> None:
-        """Count what failed, given which entry passed which check, `entries x checks` bool."""
+        """Count the failures, given which entry passed which check, `entries x checks` bool."""
         passed = torch.cat((passed.all(-1, keepdim=True), passed), dim=-1)
         self._refusals += passed.logical_not().sum(0)
 
     def check(self) -> None:
-        """Raise what `update` found wrong on the device since it was last asked.
+        """Raise an error for bad values that `update` has found on the device since the last check.
 
         Raises:
             ArgumentError: If anything was refused; the count starts again from zero.
@@ -57,8 +99,9 @@ class FeedbackModule(RandomModule, ABC):
             found = zip(by_problem, self._problems, strict=True)
             raise ArgumentError(
                 f"{n_refused} entries given to update() since the last check were refused and "
-                "left no trace. " + "; ".join(f"{n} times: {text}" for n, text in found if n) + "."
-            )
+                "changed nothing. " + "; ".join(f"{n} times: {text}" for n, text in found if n)
+                + "."
+            )  # fmt: skip
 
     def get_extra_state(self) -> dict[str, Any]:
         """Return identity and random stream, after reporting what was refused."""
@@ -67,20 +110,20 @@ class FeedbackModule(RandomModule, ABC):
 
 
 class Sampler(FeedbackModule):
-    """A task sampler: write `_draw`, `_learn` and `_log_prob`, and the rest is there.
+    """A task sampler: override `draw`, `learn` and, if it can be computed, `log_prob`.
+
+    Loops call `sample` and `update`, which check their arguments and call `draw` and `learn`.
 
     Args:
         n_classes: Number of training classes, n.
-        n_way: Number of classes in a task, K.
+        n_way: Number of classes per task, K.
         seed: Seed of the random stream.
         device: Where the sampler works.
 
     Raises:
-        ArgumentError: If `n_way` lies outside 2 to `n_classes`, or the seed below 0.
+        ArgumentError: If `n_way` is not between 2 and `n_classes`, or the seed is below 0.
     """
 
-    learns = True
-    """Whether feedback changes what it draws."""
     _problems = PROBLEMS
 
     def __init__(
@@ -102,121 +145,107 @@ class Sampler(FeedbackModule):
         """The precision in which the sampler draws and learns."""
         return torch.float32
 
-    def prepare(self) -> None:
-        """Bring what is derived from the buffers up to date, as `sample` does by itself.
-
-        To be called before a device graph of `sample` and `update` is replayed.
-        """
-
-    def _kernels(self) -> Any:
-        """Return the kernels to draw and learn with, on a GPU where Triton is installed."""
-        if self.dtype != torch.float32:
-            return None
-        return find_kernels("adaptask.samplers.fused", self.device)
+    @abstractmethod
+    def draw(self, n_tasks: int) -> Tensor:
+        """Return the classes of new tasks, `tasks x way` int64, distinct within a row."""
 
     @abstractmethod
-    def _draw(self, n_tasks: int) -> Tensor:
-        """Return the classes of new tasks, `tasks x way`, distinct within a row."""
-
-    @abstractmethod
-    def _learn(self, feedback: Feedback) -> None:
-        """Take in the outcome of some tasks; leave out those that were not accepted."""
-
-    @abstractmethod
-    def _log_prob(self, class_ids: Tensor) -> Tensor:
-        """Return the log-probability of each category set, `tasks` float64."""
-
-    def _estimate_log_prob(self, class_ids: Tensor) -> tuple[Tensor, float]:
-        """Return log-probabilities, exact or not, and the standard error they have in common."""
-        return self._log_prob(class_ids), 0.0
-
-    def sample(self, n_tasks: int = 1) -> Tensor:
-        """Return the `class_ids` of new tasks, `tasks x way` int64, distinct within a row.
-
-        Raises:
-            ArgumentError: If `n_tasks` is no positive integer.
-        """
-        return self._draw(check_integer("n_tasks", n_tasks, low=1))
-
-    def update(self, class_ids: Tensor, probabilities: Tensor, labels: Tensor) -> None:
-        """Take in how the queries of some tasks were classified.
-
-        On the CPU bad values raise at once and nothing is applied. On other devices types and
-        shapes do; values are checked there without waiting: a task with a bad value is left out
-        and counted, and `check()` or `state_dict()` raises.
-
-        Args:
-            class_ids: The classes of each task, `tasks x way` int64.
-            probabilities: Query probabilities, `tasks x queries x way`, rows summing to one.
-            labels: Right answers as positions in the task, 0 to way - 1, `tasks x queries`, or
-                `queries` where all tasks share them. Every class needs at least one query.
-
-        Raises:
-            ArgumentError: If anything does not fit.
-        """
-        kernels = self._kernels()
-        if (
-            kernels is not None
-            and kernels.fits(self.n_way, _n_queries(probabilities))
-            and self._learn_by_kernels(kernels, class_ids, probabilities, labels)
-        ):
-            return
-        feedback = None
-        if self.device.type == "cpu":
-            feedback = condense_quickly(
-                class_ids, probabilities, labels, n_classes=self.n_classes, n_way=self.n_way
-            )
-        if feedback is None:
-            feedback = self._check_feedback(class_ids, probabilities, labels)
-        self._learn(feedback)
-
-    def _learn_by_kernels(
-        self, kernels: Any, class_ids: Tensor, probabilities: Tensor, labels: Tensor
-    ) -> bool:
-        """Do what `_learn` does, and the checks before it, by kernels; return whether it could."""
-        del kernels, class_ids, probabilities, labels
-        return False
-
-    def _check_predictions(self, class_ids: Tensor, probabilities: Tensor, labels: Tensor) -> None:
-        check_ids("class_ids", class_ids, (None, self.n_way), self.device)
-        shape = (len(class_ids), None, self.n_way)
-        check_predictions(probabilities, labels, shape, self.device)
-
-    def _check_feedback(self, class_ids: Tensor, probabilities: Tensor, labels: Tensor) -> Feedback:
-        self._check_predictions(class_ids, probabilities, labels)
-        feedback, passed = condense(
-            class_ids, probabilities, labels, n_classes=self.n_classes, dtype=self.dtype
-        )
-        if passed is not None:
-            self._count_refusals(passed)
-        return feedback
+    def learn(self, feedback: Feedback) -> None:
+        """Learn from the outcome of some tasks; leave out those that were not accepted."""
 
     def log_prob(self, class_ids: Tensor) -> Tensor:
         """Return the log-probability of drawing each category set, in any order.
+
+        Decorate an override with `of_category_sets`, which checks `class_ids`.
 
         Args:
             class_ids: `tasks x way` int64, distinct within a row.
 
         Returns:
-            `tasks` float64. On devices other than the CPU, where values are not read, NaN for a
-            row that is no category set.
+            `tasks` float64.
 
         Raises:
-            ArgumentError: If `class_ids` do not fit, or the probability is out of reach; the
+            ArgumentError: If `class_ids` do not fit, or the probability cannot be computed; the
                 message says what can be computed instead.
         """
-        fits = self._which_are_sets(class_ids)
-        positions = torch.arange(self.n_way, device=self.device)
-        safe_ids = torch.where(fits.unsqueeze(-1), class_ids, positions)
-        return self._log_prob(safe_ids).masked_fill(~fits, torch.nan)
+        raise ArgumentError(f"{type(self).__name__} does not compute probabilities: no log_prob.")
+
+    def sample(self, n_tasks: int = 1) -> Tensor:
+        """Return the `class_ids` of new tasks, `tasks x way` int64, distinct within a row.
+
+        Raises:
+            ArgumentError: If `n_tasks` is not a positive integer.
+        """
+        return self.draw(check_integer("n_tasks", n_tasks, low=1))
+
+    def update(self, class_ids: Tensor, probabilities: Tensor, labels: Tensor) -> None:
+        """Learn from how the queries of some tasks were classified.
+
+        On the CPU bad values raise at once and nothing is applied. On other devices only wrong
+        types and shapes do. Values are checked there without waiting: a task with a bad value is
+        left out and counted, and `check()` or `state_dict()` raises.
+
+        Args:
+            class_ids: The classes of each task, `tasks x way` int64.
+            probabilities: Query probabilities, `tasks x queries x way`, rows summing to one.
+            labels: Right answers as positions in the task, 0 to way - 1, `tasks x queries`, or
+                `queries` if all tasks share them. Every class needs at least one query.
+
+        Raises:
+            ArgumentError: If anything does not fit.
+        """
+        check_tensor("class_ids", class_ids, "int64", self.device, (None, self.n_way))
+        shape = (len(class_ids), None, self.n_way)
+        check_tensor("probabilities", probabilities, "floating-point", self.device, shape)
+        n_tasks, n_queries, _ = probabilities.shape
+        check_tensor("labels", labels, "integer", self.device, (n_tasks, n_queries), (n_queries,))
+        kernels = self._kernels()
+        if kernels is not None and kernels.fits(self.n_way, n_queries):
+            tolerance = row_tolerance(probabilities.dtype)
+            if self._learn_by_kernels(kernels, class_ids, probabilities, labels, tolerance):
+                return
+        feedback, passed = condense(
+            class_ids, probabilities, labels, n_classes=self.n_classes, dtype=self.dtype
+        )
+        if passed is not None:
+            self._count_refusals(passed)
+        self.learn(feedback)
+
+    def prepare(self) -> None:
+        """Bring what is derived from the buffers up to date, as `sample` does by itself.
+
+        Call it before a device graph of `sample` and `update` is replayed.
+        """
+
+    def _kernels(self) -> Any:
+        """Return the Triton kernels to draw and learn with; None if they cannot be used."""
+        if self.dtype != torch.float32:
+            return None
+        return find_kernels("adaptask.samplers.triton_kernels", self.device)
+
+    def _learn_by_kernels(
+        self,
+        kernels: Any,
+        class_ids: Tensor,
+        probabilities: Tensor,
+        labels: Tensor,
+        tolerance: float,
+    ) -> bool:
+        """Check values and learn by kernels; return whether that was possible."""
+        del kernels, class_ids, probabilities, labels, tolerance
+        return False
+
+    def _estimate_log_prob(self, class_ids: Tensor) -> tuple[Tensor, float]:
+        """Return log-probabilities, exact or not, and the standard error they have in common."""
+        return self.log_prob(class_ids), 0.0
 
     def _which_are_sets(self, class_ids: Tensor) -> Tensor:
         """Return which rows are category sets, `tasks` bool; on the CPU raise if one is not."""
-        check_ids("class_ids", class_ids, (None, self.n_way), self.device)
-        fits: Tensor = classes_fit(class_ids, self.n_classes)
-        if self.device.type == "cpu" and not fits.all():
-            raise ArgumentError(f"{PROBLEMS[0]}; got {class_ids[~fits][0].tolist()}.")
-        return fits
+        check_tensor("class_ids", class_ids, "int64", self.device, (None, self.n_way))
+        are_sets: Tensor = classes_fit(class_ids, self.n_classes)
+        if self.device.type == "cpu" and not are_sets.all():
+            raise ArgumentError(f"{PROBLEMS[0]}; got {class_ids[~are_sets][0].tolist()}.")
+        return are_sets
 
     def _identity(self) -> dict[str, Any]:
         return {**super()._identity(), "n_classes": self.n_classes}
@@ -226,6 +255,171 @@ class Sampler(FeedbackModule):
         return f"n_classes={self.n_classes}, n_way={self.n_way}"
 
 
-def _n_queries(probabilities: object) -> int:
-    """Return how many queries there seem to be, before anything was checked."""
-    return probabilities.shape[-2] if getattr(probabilities, "ndim", 0) == 3 else 1  # type: ignore[attr-defined]
+SamplerT = TypeVar("SamplerT", bound=Sampler)
+
+
+def of_category_sets(
+    log_prob: Callable[[SamplerT, Tensor], Tensor],
+) -> Callable[[SamplerT, Tensor], Tensor]:
+    """Check the `class_ids` that a `log_prob` method is given; a decorator.
+
+    On the CPU a row that is not a category set raises an `ArgumentError`. On other devices, where
+    values are not read, its log-probability is NaN.
+    """
+
+    @functools.wraps(log_prob)
+    def checked(self: SamplerT, class_ids: Tensor) -> Tensor:
+        are_sets = self._which_are_sets(class_ids)
+        positions = torch.arange(self.n_way, device=self.device)
+        safe_ids = torch.where(are_sets.unsqueeze(-1), class_ids, positions)
+        return log_prob(self, safe_ids).masked_fill(~are_sets, torch.nan)
+
+    return checked
+
+
+def condense(
+    class_ids: Tensor, probabilities: Tensor, labels: Tensor, *, n_classes: int, dtype: torch.dtype
+) -> tuple[Feedback, Tensor | None]:
+    """Check the values of feedback, and condense it to what samplers learn from.
+
+    Args:
+        class_ids: `tasks x way`.
+        probabilities: `tasks x queries x way`, any floating type.
+        labels: `tasks x queries`, or `queries` if all tasks share them.
+        n_classes: Number of training classes.
+        dtype: The precision to compute in.
+
+    Returns:
+        The feedback, and which task passed which check, `tasks x len(PROBLEMS)` bool, or None on
+        the CPU.
+
+    Raises:
+        ArgumentError: On the CPU, if any task failed any check.
+    """
+    xp = namespace(class_ids)
+    ids, answers, probs = view(class_ids), view(labels), view(probabilities.detach().to(dtype))
+    positions = xp.arange(ids.shape[1], device=ids.device)
+    one_hot = xp.asarray(answers[..., None] == positions, dtype=probs.dtype)
+    counts = one_hot.sum(-2)
+    with np.errstate(invalid="ignore"):
+        checks = (
+            classes_fit(ids, n_classes),
+            counts.sum(-1) == answers.shape[-1],
+            (counts > 0).all(-1),
+            rows_fit(probs, row_tolerance(probabilities.dtype)),
+        )
+    if xp is np:
+        if not all(check.all() for check in checks):
+            passed = np.stack([np.broadcast_to(check, len(ids)) for check in checks], -1)
+            raise ArgumentError(describe_refusal(passed, PROBLEMS))
+        confusion = one_hot.swapaxes(-1, -2) @ probs / counts[..., None]
+        return Feedback(ids, confusion, counts, None), None
+    passed = torch.stack([check.expand(len(ids)) for check in checks], -1)
+    accepted = passed.all(-1)
+    ids = torch.where(accepted[:, None], ids, positions)
+    confusion = one_hot.swapaxes(-1, -2) @ probs / counts[..., None]
+    return Feedback(ids, confusion, counts, accepted), passed
+
+
+def classes_fit(ids: Array, n_classes: int) -> Array:
+    """Return which rows hold distinct classes in range, `tasks` bool."""
+    n_same = (ids[:, :, None] == ids[:, None, :]).sum((-1, -2))
+    return (n_same == ids.shape[1]) & ((ids >= 0) & (ids < n_classes)).all(-1)
+
+
+def rows_fit(probs: Array, tolerance: float) -> Array:
+    """Return which matrices, `tasks`, hold nothing but rows of probabilities.
+
+    Args:
+        probs: `tasks x queries x way`.
+        tolerance: By how much a row may differ from one, or an entry from zero.
+    """
+    # NaN and infinity fail these comparisons too.
+    sums_fit = abs(probs.sum(-1) - 1) <= tolerance
+    return sums_fit.all(-1) & (probs >= -tolerance).reshape(len(probs), -1).all(-1)
+
+
+def row_tolerance(dtype: torch.dtype) -> float:
+    """Return by how much the sum of a row of probabilities of that type may differ from one."""
+    return _ROW_TOLERANCE.get(dtype, _BFLOAT16_TOLERANCE)
+
+
+def describe_refusal(passed: Array, problems: tuple[str, ...]) -> str:
+    """Say which entry failed which check first, given `entries x checks` bool."""
+    failed = np.logical_not(passed)
+    n_refused = int(failed.any(-1).sum())
+    entry = int(failed.any(-1).argmax())
+    return (
+        f"{problems[int(failed[entry].argmax())]}; entry {entry} does not comply ({n_refused} of "
+        f"{len(failed)} refused). Nothing of this update was applied."
+    )
+
+
+def mean_queries(probabilities: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return one query per class that stands for all of its queries: their mean.
+
+    A `Sampler` learns the same from it if all classes of a task have equally many queries. It is
+    the smallest form in which an outcome can be sent to other processes. Tasks with values that
+    are not finite, unknown labels or a class without queries become NaN, which samplers refuse.
+
+    Args:
+        probabilities: `tasks x queries x way`.
+        labels: `tasks x queries` or `queries`.
+
+    Returns:
+        Mean probabilities, `tasks x way x way`, and the labels that belong to them, `way`.
+    """
+    positions = torch.arange(probabilities.shape[-1], device=probabilities.device)
+    one_hot = (labels.unsqueeze(-1) == positions).to(probabilities.dtype)
+    means = one_hot.mT @ probabilities / one_hot.sum(-2).unsqueeze(-1)
+    known = one_hot.sum(-1, keepdim=True).amin(-2, keepdim=True)
+    return torch.where(known > 0, means, torch.nan), positions
+
+
+def check_tensor(
+    name: str, value: object, kind: str, device: torch.device, *shapes: tuple[int | None, ...]
+) -> None:
+    """Check type, shape and device of a tensor.
+
+    Args:
+        name: What the user calls it.
+        value: What came.
+        kind: "int64", "integer" or "floating-point".
+        device: Where it must be.
+        *shapes: The shapes allowed; None stands for any positive number.
+
+    Raises:
+        ArgumentError: If it does not fit.
+    """
+    if not isinstance(value, Tensor):
+        raise ArgumentError(f"{name} must be a tensor; got a {type(value).__name__}.")
+    if not _is_of_kind(value.dtype, kind) or value.layout is not torch.strided:
+        raise ArgumentError(
+            f"{name} must be a dense {kind} tensor; got {value.dtype}, {value.layout}."
+        )
+    if not any(_has_shape(value, shape) for shape in shapes):
+        allowed = " or ".join(
+            " x ".join("any" if size is None else str(size) for size in shape) for shape in shapes
+        )
+        raise ArgumentError(
+            f"{name} must have the shape {allowed} (any: at least one); got {tuple(value.shape)}."
+        )
+    if value.device != device:
+        raise ArgumentError(
+            f"{name} must be on the sampler's device, {device}; got {value.device}. "
+            f"Move it with .to({str(device)!r}), or the sampler with .to({str(value.device)!r})."
+        )
+
+
+def _is_of_kind(dtype: torch.dtype, kind: str) -> bool:
+    if kind == "integer":
+        return not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool)
+    return dtype.is_floating_point if kind == "floating-point" else dtype == torch.int64
+
+
+def _has_shape(tensor: Tensor, shape: tuple[int | None, ...]) -> bool:
+    came = tensor.shape
+    return len(came) == len(shape) and all(
+        size == wanted or (wanted is None and size > 0)
+        for size, wanted in zip(came, shape, strict=True)
+    )

@@ -1,6 +1,6 @@
 """What a sampler's task distribution looks like: weights, marginals, distance from uniform.
 
-Exact where all category sets can be enumerated, an estimate with its standard error elsewhere.
+Exact if all category sets can be enumerated, otherwise an estimate with its standard error.
 None of these disturbs the sampler: draws are made by a copy with a random stream of its own.
 """
 
@@ -16,7 +16,6 @@ from adaptask import theory
 from adaptask.arguments import check_flag, check_integer
 from adaptask.errors import ArgumentError
 from adaptask.samplers.base import Sampler
-from adaptask.samplers.greedy_class_pair import GreedyClassPairSampler
 
 LARGEST_EXACT = 50_000
 """Most category sets over which marginals and divergences are summed exactly."""
@@ -29,7 +28,7 @@ class Estimate:
 
     value: Tensor
     standard_error: Tensor
-    """Of the same shape; zero where `exact`. It allows for the number of draws, not for a sampler
+    """Of the same shape; zero if `exact`. It allows for the number of draws, not for a sampler
     whose draws are approximate themselves, as those of `cp` by Gibbs sweeps are."""
     exact: bool
 
@@ -44,8 +43,9 @@ def importance_weight(sampler: Sampler, class_ids: Tensor, *, ordered: bool = Fa
         sampler: The sampler, in the state in which it drew the tasks: ask before `update`.
         class_ids: `tasks x way`.
         ordered: Compare the probabilities of drawing the classes in the order of the row instead
-            of in any order. Also unbiased, with a larger variance, and computable at any n_way;
-            for `gcp` only, and only for rows as `sample` returned them.
+            of in any order. Also unbiased, with a larger variance, and computable for any n_way;
+            only for samplers with `log_prob_ordered`, such as `gcp`, and for rows as `sample`
+            returned them.
 
     Returns:
         `tasks` float64.
@@ -57,11 +57,14 @@ def importance_weight(sampler: Sampler, class_ids: Tensor, *, ordered: bool = Fa
     if not check_flag("ordered", ordered):
         log_uniform = -math.log(math.comb(sampler.n_classes, sampler.n_way))
         return (log_uniform - sampler.log_prob(class_ids)).exp()
-    if not isinstance(sampler, GreedyClassPairSampler) or sampler.exploration > 0:
-        raise ArgumentError("ordered=True is for a 'gcp' sampler without exploration.")
-    sampler._which_are_sets(class_ids)
+    if not hasattr(sampler, "log_prob_ordered"):
+        raise ArgumentError(
+            "ordered=True is for a sampler with log_prob_ordered(), such as a 'gcp' sampler; "
+            f"{type(sampler).__name__} does not have it."
+        )
     log_uniform = -math.log(math.perm(sampler.n_classes, sampler.n_way))
-    return (log_uniform - theory.gcp_log_prob_ordered(sampler.log_potentials, class_ids)).exp()
+    log_probs: Tensor = sampler.log_prob_ordered(class_ids)
+    return (log_uniform - log_probs).exp()
 
 
 def class_marginals(sampler: Sampler, *, n_draws: int = 20_000, seed: int = 0) -> Estimate:
@@ -80,8 +83,8 @@ def pair_marginals(sampler: Sampler, *, n_draws: int = 20_000, seed: int = 0) ->
 def kl_from_uniform(sampler: Sampler, *, n_draws: int = 20_000, seed: int = 0) -> Estimate:
     """Return KL(Q || uniform) of the distribution Q over category sets, in nats, a scalar.
 
-    For `gcp` beyond 12 ways the probability of each set is itself estimated, at 256 passes over
-    the draws; the standard error then holds the bias of that too, as far as it can be told.
+    For `gcp` with more than 12 ways the probability of each set is itself estimated, in 256 passes
+    over the draws. The standard error then includes an estimate of the bias of that.
     """
     _require_task_sampler(sampler)
     sets = _all_sets(sampler)

@@ -12,16 +12,14 @@ from torch.utils.data import Sampler as TorchSampler
 
 from adaptask.arguments import check_integer
 from adaptask.errors import ArgumentError, StateError
-from adaptask.samplers.arrays import mean_by_key
-from adaptask.samplers.base import FeedbackModule
-from adaptask.samplers.feedback import (
-    check_ids,
-    check_predictions,
+from adaptask.samplers.base import (
+    FeedbackModule,
+    check_tensor,
     describe_refusal,
     row_tolerance,
     rows_fit,
 )
-from adaptask.samplers.update_rule import UpdateRule, check_dtype
+from adaptask.samplers.update_rule import Strategy, UpdateRule, mean_by_key
 
 
 class InstanceSampler(FeedbackModule, TorchSampler[int]):
@@ -29,38 +27,41 @@ class InstanceSampler(FeedbackModule, TorchSampler[int]):
 
     After the example x_i with the label y_i was classified, Eq. 2:
 
-        p(i) <- p(i)^tau * exp(alpha * (1 - p(y_i | x_i))), normalised,
+        p(i) <- p(i)^tau * exp(alpha * (1 - p(y_i | x_i))), normalized,
 
     with `u = 1 - p(y|x)`, `1 - u` or `u (1 - u)` for the strategies hard, easy and uncertain.
     Draws are independent, with replacement, so that the weights of `importance_weight` make the
     gradient an unbiased estimate of that under uniform sampling.
 
-    It is also a `torch.utils.data.Sampler`: as `DataLoader(dataset, sampler=sampler)` it yields as
-    many indices an epoch as there are examples, `n_ahead` drawn at a time; call `update` from the
+    It is also a `torch.utils.data.Sampler`: in `DataLoader(dataset, sampler=sampler)` an epoch has
+    as many indices as there are examples, `n_ahead` drawn at a time. Call `update` from the
     training loop, with the indices that the dataset returned.
 
-    Deviation: as in `ClassSampler`, unnormalised weights that start at 1 are kept, because the
-    power tau on the few normalised probabilities that change would by itself multiply them by
-    n^(1 - tau). An example that stands in a batch more than once is updated once, with the mean.
+    Deviation: as in `CSampler`, we keep unnormalized weights that start at 1. With normalized ones
+    the power tau on the few probabilities that change would by itself multiply them by
+    n^(1 - tau). An example that is in a batch more than once is updated once, with the mean.
 
     Args:
         n_instances: Number of examples, at least 1.
-        alpha: Weight of the new observation, 0 to 1e6.
-        tau: Memory, from 0 (none) to 1 (nothing is forgotten).
-        strategy: `hard`, `easy` or `uncertain`.
+        alpha: How strongly a new observation raises a weight, 0 to 1e6.
+        tau: How much of a weight is kept at each update, 0 (nothing) to 1 (everything).
+        strategy: Which examples are preferred: `hard`, `easy` or `uncertain` ones.
         n_ahead: How many indices the iterator draws at a time, at O(n) each time; larger is
-            quicker, but that much later does it follow an update.
+            quicker, but follows an update later.
         seed: Seed of the random stream.
-        dtype: Precision of the weights, float32 or float64.
         device: Where the sampler works.
 
     Reference: Liu et al., Adaptive Task Sampling for Meta-Learning, ECCV 2020, section 3.2.
     """
 
+    description = "draws single examples, and prefers those that are misclassified (Eq. 2)"
+    draws = "examples"
+
     log_weights: Tensor
+    """`instances`, log w, at first 0."""
     _problems = (
-        "instance_ids must lie between 0 and n_instances - 1",
-        "labels must lie between 0 and the number of columns of probabilities - 1",
+        "instance_ids must be between 0 and n_instances - 1",
+        "labels must be between 0 and the number of columns of probabilities - 1",
         "probabilities must be finite, not negative, and sum to one in each row "
         "(if these are logits, apply softmax first)",
     )
@@ -71,45 +72,44 @@ class InstanceSampler(FeedbackModule, TorchSampler[int]):
         n_instances: int,
         alpha: float = 1.0,
         tau: float = 0.5,
-        strategy: str = "hard",
+        strategy: Strategy = "hard",
         n_ahead: int = 64,
         seed: int = 0,
-        dtype: torch.dtype = torch.float32,
         device: torch.device | str | None = None,
     ) -> None:
         super().__init__(seed=seed, device=device)
         self.n_instances = check_integer("n_instances", n_instances, low=1)
         self.rule = UpdateRule(alpha, tau, strategy)
         self.n_ahead = check_integer("n_ahead", n_ahead, low=1)
-        check_dtype(dtype)
-        weights = torch.zeros(self.n_instances, dtype=dtype, device=device)
-        self.register_buffer("log_weights", weights)
+        self.register_buffer("log_weights", torch.zeros(self.n_instances, device=device))
 
     def sample(self, n_draws: int = 1) -> Tensor:
         """Return the indices of examples drawn independently, `draws` int64.
 
         Raises:
-            ArgumentError: If `n_draws` is no positive integer.
+            ArgumentError: If `n_draws` is not a positive integer.
         """
         n_draws = check_integer("n_draws", n_draws, low=1)
         cumulative = self.log_weights.double().softmax(0).cumsum(0)
-        level = self._uniform(n_draws, dtype=torch.float64) * cumulative[-1]
+        level = self.uniform_noise(n_draws, dtype=torch.float64) * cumulative[-1]
         at = torch.searchsorted(cumulative, level, right=True)
         return at.clamp_max(self.n_instances - 1)
 
     def update(self, instance_ids: Tensor, probabilities: Tensor, labels: Tensor) -> None:
-        """Take in how some examples were classified; bad values are treated as in `Sampler.update`.
+        """Learn from how some examples were classified; bad values as in `Sampler.update`.
 
         Args:
             instance_ids: Which examples, `batch` int64.
-            probabilities: What the model gave each, `batch x labels`, rows summing to one.
+            probabilities: Of the model, `batch x labels`, rows summing to one.
             labels: The right answers, `batch`, any integer type.
 
         Raises:
             ArgumentError: If anything does not fit.
         """
-        check_ids("instance_ids", instance_ids, (None,), self.device)
-        check_predictions(probabilities, labels, (len(instance_ids), None), self.device)
+        check_tensor("instance_ids", instance_ids, "int64", self.device, (None,))
+        shape = (len(instance_ids), None)
+        check_tensor("probabilities", probabilities, "floating-point", self.device, shape)
+        check_tensor("labels", labels, "integer", self.device, shape[:1])
         probs = probabilities.detach().to(self.log_weights.dtype)
         labels = labels.to(torch.int64)
         in_range = (labels >= 0) & (labels < probabilities.shape[-1])
@@ -139,7 +139,7 @@ class InstanceSampler(FeedbackModule, TorchSampler[int]):
         Raises:
             ArgumentError: If an index does not fit.
         """
-        check_ids("instance_ids", instance_ids, (None,), self.device)
+        check_tensor("instance_ids", instance_ids, "int64", self.device, (None,))
         fits = (instance_ids >= 0) & (instance_ids < self.n_instances)
         if self.device.type == "cpu" and not fits.all():
             raise ArgumentError(f"{self._problems[0]}; got {int(instance_ids[~fits][0])}.")
@@ -165,7 +165,7 @@ class InstanceSampler(FeedbackModule, TorchSampler[int]):
 
     def _check_buffers(self, buffers: dict[str, Tensor]) -> None:
         if not buffers["log_weights"].isfinite().all():
-            raise StateError("log_weights of the state must be finite; it is damaged.")
+            raise StateError("log_weights of the state must be finite; the state is damaged.")
 
     def extra_repr(self) -> str:
         """Show the settings in `print(sampler)`."""

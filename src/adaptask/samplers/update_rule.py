@@ -1,50 +1,69 @@
-"""The one rule by which all adaptive samplers learn, Eq. 2, 3 and 5 of the paper."""
+"""The rule by which all adaptive samplers learn, and its arithmetic.
+
+A sampler works on very small arrays. On the CPU a torch operation costs several microseconds
+before it does anything, and a NumPy operation a third of that. So CPU tensors are handed to NumPy,
+which works on their memory. The functions that take an `xp` use only what both libraries call by
+the same name; `tests/samplers/test_update_rule.py` checks that they give the same results.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal
 
+import numpy as np
 import torch
+from torch import Tensor
 
-from adaptask.arguments import check_number, shown
-from adaptask.errors import ArgumentError
-from adaptask.samplers.arrays import Array
-from adaptask.samplers.strategies import Strategy, find_strategy
+from adaptask.arguments import check_choice, check_number
+
+Array = Any
+"""A NumPy array or a torch tensor."""
+Strategy = Literal["hard", "easy", "uncertain"]
+
+STRATEGIES: dict[str, Callable[[Array], Array]] = {
+    "hard": lambda p: p,
+    "easy": lambda p: 1 - p,
+    "uncertain": lambda p: p * (1 - p),
+}
+"""The utility u(p) of a confusion p, by strategy: what makes a task worth drawing again.
+
+The paper (section 5.3, "Efficacy of different adaptive task sampling strategies") compares these.
+With the paper's sum of both directions (Eq. 6) p lies between 0 and 2, so `easy` and `uncertain`
+can fall below zero for a pair that is confused more often than not; with `confusion="mean"` they
+cannot.
+"""
 
 LARGEST_ALPHA = 1e6
 """Above it, float32 log-weights could overflow within a realistic number of updates."""
 
+# Sums are taken over integers, so that they do not depend on the order of the tasks, on how they
+# are spread over processes, or on the order in which a device happens to add.
+_UNIT = 2.0**44
 
-@dataclass(frozen=True)
+
 class UpdateRule:
-    """The multiplicative update of a weight by a confusion p, in log space.
+    """The multiplicative update of a weight by a confusion p, in log space (Eq. 2, 3 and 5).
 
         w <- w^tau * exp(alpha * u(p))
 
     Args:
         alpha: Weight of the new observation, 0 to 1e6.
         tau: Memory, from 0 (none) to 1 (nothing is forgotten).
-        strategy: What of p counts, u: `hard` p, `easy` 1 - p, `uncertain` p (1 - p).
+        strategy: Utility u of p: `hard` p, `easy` 1 - p, `uncertain` p (1 - p).
 
     Raises:
-        ArgumentError: If a value lies outside its range.
+        ArgumentError: If a value is outside its range.
     """
 
-    alpha: float
-    tau: float
-    strategy: str
-    utility: Strategy = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        alpha = check_number("alpha", self.alpha, low=0, high=LARGEST_ALPHA)
-        object.__setattr__(self, "alpha", alpha)
-        object.__setattr__(self, "tau", check_number("tau", self.tau, low=0, high=1))
-        object.__setattr__(self, "utility", find_strategy(self.strategy))
+    def __init__(self, alpha: float, tau: float, strategy: str) -> None:
+        self.alpha = check_number("alpha", alpha, low=0, high=LARGEST_ALPHA)
+        self.tau = check_number("tau", tau, low=0, high=1)
+        self.strategy = check_choice("strategy", strategy, STRATEGIES)
 
     def __call__(self, log_weights: Array, confusion: Array, xp: Any) -> Array:
-        """Return the new log-weights; what is minus infinity stays so."""
-        gained = self.alpha * self.utility(confusion)
+        """Return the new log-weights; minus infinity stays minus infinity."""
+        gained = self.alpha * STRATEGIES[self.strategy](confusion)
         if self.tau > 0:
             return self.tau * log_weights + gained
         return xp.where(log_weights > -xp.inf, gained, log_weights)  # 0 times infinity is NaN
@@ -53,7 +72,55 @@ class UpdateRule:
         return f"alpha={self.alpha:g}, tau={self.tau:g}, strategy={self.strategy!r}"
 
 
-def check_dtype(dtype: torch.dtype) -> None:
-    """Refuse a precision too low, or no floating-point type, for what is learnt in log space."""
-    if not isinstance(dtype, torch.dtype) or dtype not in (torch.float32, torch.float64):
-        raise ArgumentError(f"dtype must be torch.float32 or torch.float64; got {shown(dtype)}.")
+def namespace(tensor: Tensor) -> Any:
+    """Return the library to compute with: `numpy` for a CPU tensor, `torch` for others."""
+    return torch if tensor.device.type != "cpu" else np
+
+
+def view(tensor: Tensor) -> Array:
+    """Return the array that `namespace(tensor)` works on; it shares the tensor's memory."""
+    return tensor if tensor.device.type != "cpu" else tensor.numpy()
+
+
+def log_sum_exp(rows: Array, xp: Any) -> Array:
+    """Return the log of the sum of exponentials along the last dimension, without overflow."""
+    shift = rows.amax(-1) if xp is torch else rows.max(-1)
+    return shift + xp.log(xp.exp(rows - shift[..., None]).sum(-1))
+
+
+def mean_by_key(
+    keys: Array, values: Array, accepted: Array | None, xp: Any
+) -> tuple[Array, Array | None]:
+    """Return, at every entry, the mean over all accepted entries with the same key.
+
+    Costs O(m log m) for m entries, whatever the range of the keys. The order of the entries does
+    not matter, to the last bit.
+
+    Args:
+        keys: `tasks x entries` int64.
+        values: `tasks x entries`, between -4 and 4 if accepted.
+        accepted: Which tasks count, `tasks` bool; None for all.
+        xp: `numpy` or `torch`.
+
+    Returns:
+        The means, `tasks x entries`, and which of them have an accepted entry; None for all.
+    """
+    ordered = keys.reshape(-1)
+    order = ordered.argsort(stable=True)  # of integers, the quicker one in NumPy
+    ordered = ordered[order]
+    first = xp.searchsorted(ordered, keys, side="left")
+    last = xp.searchsorted(ordered, keys, side="right") - 1
+
+    def total(integers: Array) -> Array:
+        in_order = integers.reshape(-1)[order]
+        running = in_order.cumsum(0)
+        return running[last] - running[first] + in_order[first]
+
+    n_seen, seen = last - first + 1, None
+    if accepted is not None:
+        values = xp.where(accepted[:, None], values, xp.zeros_like(values))
+        n_seen = total(xp.asarray(accepted[:, None] & (keys == keys), dtype=xp.int64))
+        n_seen, seen = xp.clip(n_seen, 1, None), n_seen > 0
+    sums = total(xp.asarray(xp.round(values * _UNIT), dtype=xp.int64))
+    n_seen = xp.asarray(n_seen, dtype=values.dtype)
+    return xp.asarray(sums, dtype=values.dtype) / (n_seen * _UNIT), seen

@@ -25,7 +25,7 @@ from torch import Tensor, distributed
 from adaptask.errors import AdaptaskError, ArgumentError, TrainingError
 from adaptask.interfaces import Episodes, TaskSampler, take_tasks
 from adaptask.samplers import Sampler
-from adaptask.samplers.feedback import mean_queries
+from adaptask.samplers.base import mean_queries
 from adaptask.training.metrics import DivergenceWatch
 
 T = TypeVar("T")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -10,24 +11,24 @@ from torch import Tensor
 from adaptask import theory
 from adaptask.arguments import check_choice, check_integer, shown_count
 from adaptask.errors import ArgumentError
-from adaptask.samplers.arrays import Array, as_tensor
-from adaptask.samplers.greedy_class_pair import greedy_draw
-from adaptask.samplers.potentials import PairPotentialSampler
+from adaptask.samplers.base import of_category_sets
+from adaptask.samplers.gcp import PairPotentialSampler
+from adaptask.samplers.update_rule import Array, Strategy
 
-METHODS = ("auto", "enumerate", "reject", "gibbs")
+Method = Literal["auto", "enumerate", "reject", "gibbs"]
 
 # `auto` enumerates up to here: building the table costs more than a few greedy draws beyond it.
 _FEW_SETS = 5_000
 # `auto` tries acceptance up to here: the bound is a product of K - 2 factors.
 _SMALL_WAY = 8
-# Candidates a task: on a device that is not waited for; on the CPU before Gibbs sweeps take over;
-# and before `reject` gives up. Beyond some hundred, sweeps are the quicker way.
+# Candidates per task: on a device that is not waited for; on the CPU before Gibbs sweeps take
+# over; and before `reject` gives up. Beyond some hundred, sweeps are quicker.
 _DEVICE_CANDIDATES = 64
 _PATIENCE = {"auto": 1_000, "reject": 100_000}
 _BATCH_CANDIDATES = 4096
 
 
-class ClassPairSampler(PairPotentialSampler):
+class CPSampler(PairPotentialSampler):
     """Draw a category set in proportion to the product of the potentials of its pairs, Eq. 4.
 
         p(L) is proportional to the product over the pairs {i, j} of L of C(i, j)
@@ -55,27 +56,32 @@ class ClassPairSampler(PairPotentialSampler):
     number is fixed) is finished by Gibbs sweeps from a candidate drawn in proportion to W.
     `n_unaccepted` counts these. On the CPU `reject` goes on to 100,000, and then raises.
 
-    How the potentials are learnt is described in `PairPotentialSampler`. The order of the classes
-    within a row is random.
+    `PairPotentialSampler` describes how the potentials are learned. The order of the classes within
+    a row is random.
 
     Args:
         n_classes: Number of training classes, n.
-        n_way: Number of classes in a task, K.
-        alpha: Weight of the new observation, 0 to 1e6.
-        tau: Memory, from 0 (none) to 1 (nothing is forgotten).
-        strategy: `hard`, `easy` or `uncertain`.
-        confusion: `sum` of both directions as in Eq. 6, or their `mean`.
-        forget: Whether tau acts on the pairs that were `sampled`, or on `all`.
-        method: `auto`, `enumerate`, `reject` or `gibbs`.
-        n_sweeps: Gibbs sweeps, at least 1.
+        n_way: Number of classes per task, K.
+        alpha: How strongly a confusion raises a potential, 0 to 1e6.
+        tau: How much of a potential is kept at each update, 0 (nothing) to 1 (everything).
+        strategy: Which tasks are preferred: `hard`, `easy` or `uncertain` ones.
+        confusion: Confusion of a pair: the `sum` of both directions as in Eq. 6, or their `mean`.
+        forget: Which potentials decay: those of the pairs that were `sampled`, or `all`.
+        method: How tasks are drawn: `auto`, `enumerate`, `reject` or `gibbs`.
+        n_sweeps: Gibbs sweeps per draw, at least 1; used by `gibbs` and `auto`.
         seed: Seed of the random stream.
-        dtype: Precision of the potentials, float32 or float64.
         device: Where the sampler works.
 
     Reference: Liu et al., Adaptive Task Sampling for Meta-Learning, ECCV 2020, section 4.2. The
     three methods are ours: the paper takes gcp for a draw from Eq. 4, which it is not for K >= 3.
-    Gibbs sweeps are exact in the limit only, and slow to mix when potentials are very uneven.
+    Gibbs sweeps are exact only in the limit, and slow to mix when potentials are very uneven.
     """
+
+    description = (
+        "prefers classes that the learner confuses with each other, drawn from the exact "
+        "distribution (Eq. 4)"
+    )
+    _former_names = ("ClassPairSampler",)
 
     n_unaccepted: Tensor
     """Draws that Gibbs sweeps finished because no candidate was accepted, a scalar int64."""
@@ -91,13 +97,12 @@ class ClassPairSampler(PairPotentialSampler):
         n_way: int,
         alpha: float = 1.0,
         tau: float = 0.5,
-        strategy: str = "hard",
-        confusion: str = "sum",
-        forget: str = "sampled",
-        method: str = "auto",
+        strategy: Strategy = "hard",
+        confusion: Literal["sum", "mean"] = "sum",
+        forget: Literal["sampled", "all"] = "sampled",
+        method: Method = "auto",
         n_sweeps: int = 20,
         seed: int = 0,
-        dtype: torch.dtype = torch.float32,
         device: torch.device | str | None = None,
     ) -> None:
         super().__init__(
@@ -109,10 +114,9 @@ class ClassPairSampler(PairPotentialSampler):
             confusion=confusion,
             forget=forget,
             seed=seed,
-            dtype=dtype,
             device=device,
         )
-        self.method = check_choice("method", method, METHODS)
+        self.method = check_choice("method", method, get_args(Method))
         self.n_sweeps = check_integer("n_sweeps", n_sweeps, low=1)
         self._chosen_method = self._choose_method()
         self._table_is_stale = True
@@ -124,9 +128,9 @@ class ClassPairSampler(PairPotentialSampler):
             table = torch.zeros(len(sets), dtype=torch.float64, device=device)
             self.register_buffer("_cumulative", table, persistent=False)
         if self._chosen_method == "reject":
-            sizes = torch.arange(2, self.n_way, dtype=dtype, device=device)
+            sizes = torch.arange(2, self.n_way, dtype=self.dtype, device=device)
             self.register_buffer("_sizes", sizes, persistent=False)
-            bounds = torch.zeros(len(sizes), self.n_classes, dtype=dtype, device=device)
+            bounds = torch.zeros(len(sizes), self.n_classes, device=device)
             self.register_buffer("_log_bounds", bounds, persistent=False)
 
     def _choose_method(self) -> str:
@@ -149,12 +153,13 @@ class ClassPairSampler(PairPotentialSampler):
         least = rows.masked_fill(rows == -torch.inf, torch.inf).amin(-1)
         return log_sums + torch.log1p(-(sizes - 1) * (sizes * least - log_sums).exp())
 
-    def _draw(self, n_tasks: int) -> Tensor:
+    def draw(self, n_tasks: int) -> Tensor:
+        """Return the classes of new tasks in random order, `tasks x way`."""
         self._follow_edits()
         if self._chosen_method == "enumerate":
             return self._draw_from_table(n_tasks)
         if self._chosen_method == "gibbs":
-            return self._sweep(self._propose(n_tasks))
+            return self._sweep(self._draw_greedily(n_tasks))
         if self.device.type == "cpu":
             return self._draw_until_accepted(n_tasks)
         class_ids, accepted = self._accept(n_tasks, _DEVICE_CANDIDATES)
@@ -166,10 +171,10 @@ class ClassPairSampler(PairPotentialSampler):
             probs = theory.cp_log_score(self.log_potentials, self._sets).softmax(0)
             self._cumulative.copy_(probs.cumsum(0))
             self._table_is_stale = False
-        level = self._uniform(n_tasks, dtype=self._cumulative.dtype) * self._cumulative[-1]
+        level = self.uniform_noise(n_tasks, dtype=self._cumulative.dtype) * self._cumulative[-1]
         at = torch.searchsorted(self._cumulative, level, right=True)
         rows = self._sets[at.clamp_max(len(self._sets) - 1)]
-        shuffle = self._uniform(n_tasks, self.n_way, dtype=torch.float32).argsort(-1)
+        shuffle = self.uniform_noise(n_tasks, self.n_way, dtype=torch.float32).argsort(-1)
         return rows.gather(-1, shuffle)
 
     def _draw_until_accepted(self, n_tasks: int) -> Tensor:
@@ -200,22 +205,18 @@ class ClassPairSampler(PairPotentialSampler):
 
         The first accepted one, or else one drawn in proportion to its importance weight.
         """
-        candidates = self._propose(n_tasks * n_candidates)
+        candidates = self._draw_greedily(n_tasks * n_candidates)
         log_accept = (self._log_importance(candidates) - self._log_largest_importance()).view(
             n_tasks, n_candidates
         )
-        accepted = self._uniform(n_tasks, n_candidates, dtype=self.dtype) < log_accept.exp()
-        noise = self._log_exponential(n_tasks, n_candidates, dtype=self.dtype)
+        accepted = self.uniform_noise(n_tasks, n_candidates, dtype=self.dtype) < log_accept.exp()
+        noise = self.gumbel_noise(n_tasks, n_candidates, dtype=self.dtype)
         any_accepted = accepted.any(-1)
         first = accepted.to(torch.uint8).argmax(-1)
-        chosen = torch.where(any_accepted, first, (log_accept - noise).argmax(-1))
+        chosen = torch.where(any_accepted, first, (log_accept + noise).argmax(-1))
         candidates = candidates.view(n_tasks, n_candidates, self.n_way)
         at = chosen.view(-1, 1, 1).expand(-1, 1, self.n_way)
         return candidates.gather(1, at).squeeze(1), any_accepted
-
-    def _propose(self, n_draws: int) -> Tensor:
-        noise = self._log_noise(n_draws)
-        return as_tensor(greedy_draw(self._potentials, self._row_weights, noise, self._xp))
 
     def _log_importance(self, class_ids: Tensor) -> Tensor:
         """Return log W = the sum of log Z(L_k) over k = 2 to K - 1 of rows in greedy order."""
@@ -230,7 +231,7 @@ class ClassPairSampler(PairPotentialSampler):
         """Replace each class in turn by a draw given the others, `n_sweeps` times, O(n) each."""
         n_tasks = len(class_ids)
         for _ in range(self.n_sweeps):
-            noise = self._log_exponential(self.n_way, n_tasks, self.n_classes, dtype=self.dtype)
+            noise = self.gumbel_noise(self.n_way, n_tasks, self.n_classes, dtype=self.dtype)
             rows = self.log_potentials[class_ids]  # tasks x way x classes
             log_later = rows.flip(1).cumsum(1).flip(1)
             log_earlier = torch.zeros_like(rows[:, 0])
@@ -239,17 +240,23 @@ class ClassPairSampler(PairPotentialSampler):
                 log_weights = log_earlier
                 if position + 1 < self.n_way:
                     log_weights = log_weights + log_later[:, position + 1]
-                newest = (log_weights - noise[position]).argmax(-1)
+                newest = (log_weights + noise[position]).argmax(-1)
                 renewed.append(newest)
                 log_earlier = log_earlier + self.log_potentials[newest]
             class_ids = torch.stack(renewed, dim=-1)
         return class_ids
 
-    def _log_prob(self, class_ids: Tensor) -> Tensor:
+    @of_category_sets
+    def log_prob(self, class_ids: Tensor) -> Tensor:
+        """Return the log-probability of each category set, `tasks` float64.
+
+        Raises:
+            ArgumentError: If there are more than a million category sets.
+        """
         n_sets = math.comb(self.n_classes, self.n_way)
         if n_sets > theory.LARGEST_ENUMERATION:
             raise ArgumentError(
-                f"The normalising constant of Eq. 4 is a sum over {shown_count(n_sets)} "
+                f"The normalizing constant of Eq. 4 is a sum over {shown_count(n_sets)} "
                 f"category sets; it is computed up to {theory.LARGEST_ENUMERATION:,}. "
                 "theory.cp_log_score gives the log-probability up to a constant, "
                 "estimate_log_partition() that constant."
@@ -259,7 +266,7 @@ class ClassPairSampler(PairPotentialSampler):
         return theory.cp_log_score(self.log_potentials, class_ids) - log_partition
 
     def estimate_log_partition(self, n_draws: int = 10_000, seed: int = 0) -> tuple[float, float]:
-        """Estimate the log of the normalising constant of Eq. 4, with its standard error.
+        """Estimate the log of the normalizing constant of Eq. 4, with its standard error.
 
         By importance sampling from greedy draws: Z is the sum of C times the mean of W, over K!.
         """
@@ -268,7 +275,7 @@ class ClassPairSampler(PairPotentialSampler):
         twin._follow_edits()
         log_w = torch.cat(
             [
-                twin._log_importance(twin._propose(min(_BATCH_CANDIDATES, n_draws - at)))
+                twin._log_importance(twin._draw_greedily(min(_BATCH_CANDIDATES, n_draws - at)))
                 for at in range(0, n_draws, _BATCH_CANDIDATES)
             ]
         ).double()
@@ -279,7 +286,7 @@ class ClassPairSampler(PairPotentialSampler):
 
     def _estimate_log_prob(self, class_ids: Tensor) -> tuple[Tensor, float]:
         if math.comb(self.n_classes, self.n_way) <= theory.LARGEST_ENUMERATION:
-            return self._log_prob(class_ids), 0.0
+            return self.log_prob(class_ids), 0.0
         log_partition, standard_error = self.estimate_log_partition()
         return theory.cp_log_score(self.log_potentials, class_ids) - log_partition, standard_error
 

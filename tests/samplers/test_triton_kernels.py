@@ -10,12 +10,8 @@ ON_GPU = torch.cuda.is_available()
 if not ON_GPU and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("needs a CUDA device, or TRITON_INTERPRET=1", allow_module_level=True)
 
-from adaptask.samplers import (  # noqa: E402, only where it can be
-    build_sampler,
-    fused,
-    fused_learning,
-)
-from adaptask.samplers.greedy_class_pair import greedy_draw  # noqa: E402
+from adaptask.samplers import build_sampler, triton_kernels  # noqa: E402, only if installed
+from adaptask.samplers.gcp import greedy_draw  # noqa: E402
 
 DEVICE = "cuda" if ON_GPU else "cpu"
 
@@ -31,7 +27,7 @@ def test_a_draw_chooses_what_torch_chooses_from_the_same_noise(n_classes, n_way,
     log_potentials = potentials(n_classes)
     noise = torch.empty(n_way, n_tasks, n_classes).exponential_()
     truth = greedy_draw(log_potentials, log_potentials.logsumexp(-1), noise.log(), torch)
-    found = fused.greedy_draw(
+    found = triton_kernels.greedy_draw(
         log_potentials.to(DEVICE), log_potentials.logsumexp(-1).to(DEVICE), noise.to(DEVICE)
     )
     assert torch.equal(found.cpu(), truth)
@@ -40,7 +36,7 @@ def test_a_draw_chooses_what_torch_chooses_from_the_same_noise(n_classes, n_way,
 @pytest.mark.parametrize(("n_classes", "n_way", "n_tasks"), [(5, 5, 3), (64, 5, 8), (351, 20, 2)])
 def test_the_largest_are_those_of_topk(n_classes, n_way, n_tasks):
     noise = torch.rand(n_tasks, n_classes, generator=torch.Generator().manual_seed(0))
-    found = fused.largest(noise.to(DEVICE), n_way)
+    found = triton_kernels.largest(noise.to(DEVICE), n_way)
     assert torch.equal(found.cpu(), noise.topk(n_way).indices)
 
 
@@ -61,7 +57,7 @@ def apply(ids, probabilities, labels, log_potentials, **options):
     refusals = torch.zeros(5, dtype=torch.int64, device=DEVICE)
     settings = {"alpha": 1.3, "tau": 0.5, "strategy": "hard"}
     ids = ids.to(DEVICE)
-    fused.learn(
+    triton_kernels.learn(
         found,
         rows,
         refusals,
@@ -161,7 +157,7 @@ def test_one_launch_does_what_three_do(n_classes, n_way, n_queries, monkeypatch)
     task = feedback(n_classes, n_way, 1, n_queries)
     found, rows, _ = apply(*task, potentials(n_classes))
     assert not torch.equal(found, potentials(n_classes))
-    monkeypatch.setattr(fused_learning, "_MOST_NUMBERS", 0)
+    monkeypatch.setattr(triton_kernels, "_MOST_NUMBERS", 0)
     truth, expected_rows, _ = apply(*task, potentials(n_classes))
     assert torch.equal(found, truth)
     torch.testing.assert_close(rows, expected_rows, rtol=1e-6, atol=1e-6)

@@ -1,8 +1,11 @@
-"""Updates of samplers as kernels of their own, in Triton.
+"""Drawing and learning of samplers as Triton kernels.
 
-The same as `PairPotentialSampler`: check what came, condense it to one number a pair, raise the
-potentials of the pairs, sum the rows anew. For one task that is one launch. For several it is
-three, each of which needs all of the one before: a pair may be in many tasks, and a class too.
+On a GPU the arithmetic of a sampler costs nothing and its thirty small kernels cost everything.
+These compute the same as `greedy_draw` and `PairPotentialSampler`. A draw of all tasks and all
+classes is one launch, after the noise. An update checks the feedback, condenses it to one number
+per pair, raises the potentials of the pairs, and sums their rows again. For one task that is one
+launch. For several it is three, each of which needs all of the one before: a pair may be in many
+tasks, and a class too.
 """
 
 from __future__ import annotations
@@ -13,11 +16,95 @@ from torch import Tensor
 from adaptask.triton_names import constexpr, jit, tensor, tl, triton
 
 # Sums over tasks are taken over integers, so that the order of tasks does not matter; see
-# `adaptask.samplers.arrays`.
+# `mean_by_key` in `adaptask.samplers.update_rule`.
 _UNIT = tl.constexpr(2.0**44)
 STRATEGIES = ("hard", "easy", "uncertain")
 # Of a block that one program holds.
 _MOST_NUMBERS = 1 << 15
+
+
+@jit
+def _draw(
+    potentials: tensor,
+    row_weights: tensor,
+    noise: tensor,
+    drawn: tensor,
+    n_tasks: tensor,
+    n_classes: tensor,
+    n_way: tensor,
+    width: constexpr,
+) -> None:
+    """Draw a task: the largest of log-weight minus log-noise, one class after the other."""
+    task = tl.program_id(0)
+    at = tl.arange(0, width)
+    inside = at < n_classes
+    log_weights = tl.load(row_weights + at, mask=inside, other=-float("inf"))
+    exponential = tl.load(noise + task * n_classes + at, mask=inside, other=1.0)
+    for k in range(n_way):
+        score = tl.where(inside, log_weights - tl.log(exponential), -float("inf"))
+        # What the next class needs is on its way while this one is being chosen.
+        following = tl.minimum(k + 1, n_way - 1) * n_tasks + task
+        exponential = tl.load(noise + following * n_classes + at, mask=inside, other=1.0)
+        chosen = tl.argmax(score, 0)
+        tl.store(drawn + task * n_way + k, chosen.to(tl.int64))
+        row = tl.load(potentials + chosen * n_classes + at, mask=inside, other=-float("inf"))
+        # The first class has been drawn by its row's sum; from then on rows add up.
+        log_weights = tl.where(k == 0, row, log_weights + row)
+
+
+def greedy_draw(log_potentials: Tensor, log_row_weights: Tensor, noise: Tensor) -> Tensor:
+    """Return the classes of each task, `tasks x way` int64.
+
+    Args:
+        log_potentials: `classes x classes` float32.
+        log_row_weights: `classes` float32.
+        noise: `way x tasks x classes`, independent Exp(1) draws.
+    """
+    n_way, n_tasks, n_classes = noise.shape
+    drawn = torch.empty(n_tasks, n_way, dtype=torch.int64, device=noise.device)
+    width = triton.next_power_of_2(n_classes)
+    _draw[(n_tasks,)](
+        log_potentials,
+        log_row_weights,
+        noise,
+        drawn,
+        n_tasks,
+        n_classes,
+        n_way,
+        width=width,
+        num_warps=n_warps(width),
+    )
+    return drawn
+
+
+@jit
+def _choose(
+    noise: tensor, drawn: tensor, n_classes: tensor, n_way: tensor, width: constexpr
+) -> None:
+    """Choose the classes of the largest numbers, the largest first."""
+    task = tl.program_id(0)
+    at = tl.arange(0, width)
+    score = tl.load(noise + task * n_classes + at, mask=at < n_classes, other=-1.0)
+    for k in range(n_way):
+        chosen = tl.argmax(score, 0)
+        tl.store(drawn + task * n_way + k, chosen.to(tl.int64))
+        score = tl.where(at == chosen, -1.0, score)
+
+
+def largest(noise: Tensor, n_way: int) -> Tensor:
+    """Return the positions of the largest numbers of each row, `tasks x way` int64.
+
+    What `topk` gives, in one launch.
+
+    Args:
+        noise: `tasks x classes` float32, not negative.
+        n_way: How many.
+    """
+    n_tasks, n_classes = noise.shape
+    drawn = torch.empty(n_tasks, n_way, dtype=torch.int64, device=noise.device)
+    width = triton.next_power_of_2(n_classes)
+    _choose[(n_tasks,)](noise, drawn, n_classes, n_way, width=width, num_warps=n_warps(width))
+    return drawn
 
 
 @jit
@@ -174,7 +261,7 @@ def _condense(
     ways: constexpr,
     queries: constexpr,
 ) -> None:
-    """Check a task and condense what its queries got to one number a pair, Eq. 6."""
+    """Check a task and condense what its queries got to one number per pair, Eq. 6."""
     pairs, is_fine = _checked_pairs(
         class_ids,
         probabilities,
@@ -242,7 +329,7 @@ def _refresh(
     n_classes: tensor,
     width: constexpr,
 ) -> None:
-    """Sum the row of a class that was in a task anew."""
+    """Recompute the row sum of a class that was in a task."""
     entry = tl.program_id(0)
     if tl.load(accepted + entry // n_way) > 0:
         at = tl.arange(0, width)
@@ -264,7 +351,7 @@ def condense(
     share: float,
     tolerance: float,
 ) -> tuple[Tensor, Tensor]:
-    """Check feedback, count what is not fine, and condense it to one number a pair.
+    """Check feedback, count what is not fine, and condense it to one number per pair.
 
     Args:
         refusals: `5` int64: tasks that were refused, and how often by each check; added to.
