@@ -4,15 +4,11 @@ import inspect
 import re
 import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
-import torch
 
 from adaptask.backbones import BACKBONES, NORMS, WIDTHS
-from adaptask.data.cache import write_cache
-from adaptask.data.images import ImageSet
-from adaptask.data.registry import GLYPHS
 from adaptask.learners import LEARNERS
 from adaptask.samplers import SAMPLERS
 
@@ -37,10 +33,11 @@ def test_the_python_of_a_page_runs(
     meta_dataset, taskset = learn2learn_stand_in
     data = SimpleNamespace(MetaDataset=meta_dataset, Taskset=taskset)
     monkeypatch.setitem(sys.modules, "learn2learn", SimpleNamespace(data=data))
-    monkeypatch.setenv("ADAPTASK_CACHE", str(glyphs_of_noise))
-    namespace = {"__name__": "documentation"}
+    # As in a script, classes that a page defines belong to `__main__`.
+    script = ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", script)
     for block in python_blocks(page):
-        exec(compile(block, str(page), "exec"), namespace)
+        exec(compile(block, str(page), "exec"), vars(script))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
@@ -97,21 +94,3 @@ def test_the_pages_speak_of_the_project_alone():
     home = str(ROOT)
     for page in PAGES:
         assert home not in page.read_text()
-
-
-@pytest.fixture(scope="module")
-def glyphs_of_noise(tmp_path_factory):
-    """A cache that has what a new user has: `glyphs`, here of noise, and nothing else."""
-    root = tmp_path_factory.mktemp("cache")
-    splits = {
-        split: ImageSet(
-            dataset=GLYPHS.name,
-            split=split,
-            images=torch.randint(256, (64 * 20, 1, 28, 28), dtype=torch.uint8),
-            class_names=tuple(f"class-{i}" for i in range(64)),
-            class_starts=torch.arange(65) * 20,
-        )
-        for split in ("train", "val", "test")
-    }
-    write_cache(root / GLYPHS.name, splits, source=GLYPHS.source)
-    return root

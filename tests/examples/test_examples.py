@@ -1,9 +1,11 @@
 """The examples run as a stranger runs them, on small data, and what they print is true."""
 
+import json
 import re
 import runpy
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -70,3 +72,20 @@ def test_own_learner_example(run, tiny):
     printed = run("own_learner", "--dataset", tiny, "--steps", "60")
     assert "passes the checks" in printed
     assert number(r"accuracy on new classes: ([\d.]+)", printed) > 40
+
+
+def test_the_notebook(glyphs_of_noise, tmp_path, monkeypatch, capsys):
+    """Its cells run in order, with fewer steps; Jupyter itself is not needed for that."""
+    monkeypatch.chdir(tmp_path)
+    notebook = json.loads((EXAMPLES / "first_steps.ipynb").read_text())
+    cells = ["".join(c["source"]) for c in notebook["cells"] if c["cell_type"] == "code"]
+    assert "STEPS, SEEDS = 300, 2" in cells[0]
+    cells[0] = cells[0].replace("STEPS, SEEDS = 300, 2", "STEPS, SEEDS = 4, 2")
+    kernel = ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", kernel)
+    for cell in cells:
+        exec(compile(cell, "first_steps.ipynb", "exec"), vars(kernel))
+    printed = capsys.readouterr().out
+    assert printed.count("FewClassesSampler") >= 2  # in the table and in a verdict
+    assert "too few seeds" in printed or "seeds" in printed
+    assert not any(c.get("outputs") for c in notebook["cells"]), "clear its outputs"
