@@ -1,4 +1,4 @@
-"""An existing LightningModule with adaptive tasks: the lines marked `new`, and logits with the loss.
+"""An existing LightningModule with adaptive tasks: the lines marked `new`, and logits in its output.
 
 Run: python examples/lightning_module.py --tasks 1000
 """
@@ -18,7 +18,7 @@ from adaptask.integrations.torch import EpisodeBatch, EpisodeBatchSampler
 
 
 class ProtoNet(LightningModule):
-    """A prototypical network. It returns its logits with the loss, so that the sampler can learn."""
+    """A prototypical network. It returns its logits with the loss, for the sampler."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()

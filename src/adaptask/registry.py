@@ -83,6 +83,27 @@ class Registry(Mapping[str, type[Any]]):
             )
         return found
 
+    def name_of(self, found: type[Any]) -> str:
+        """Return the name under which a class is found: a built-in one, or its address.
+
+        >>> from adaptask.samplers import GCPSampler
+        >>> SAMPLERS.name_of(GCPSampler)
+        'gcp'
+
+        Raises:
+            ArgumentError: If the class cannot be found again, such as one defined in a function.
+        """
+        address = f"{found.__module__}:{found.__qualname__}"
+        builtin = {place: name for name, place in self._builtin.items()}
+        if address in builtin:
+            return builtin[address]
+        if not is_address(address) or _import_class(address, self.kind) is not found:
+            raise ArgumentError(
+                f"the {self.kind} {found.__qualname__} must be defined at the top level of a "
+                "module, a script or a notebook; move it there."
+            )
+        return address
+
     def __iter__(self) -> Iterator[str]:
         yield from self._builtin
         yield from self._installed
