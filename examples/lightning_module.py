@@ -1,4 +1,4 @@
-"""An existing LightningModule with adaptive tasks: the lines marked `new`, and logits in its output.
+"""An existing LightningModule with adaptive tasks: the lines marked `new`, and logits as output.
 
 Run: python examples/lightning_module.py --tasks 1000
 """
