@@ -68,8 +68,7 @@ class Comparison:
         return "\n".join((output.getvalue().rstrip("\n"), "", *lines))
 
     def __repr__(self) -> str:
-        n_runs = sum(len(arm.runs) for arm in self.study.arms)
-        return f"Comparison({self.study.title!r}, {n_runs} runs in {str(self.folder)!r})"
+        return str(self)
 
     def to_pandas(self) -> Any:
         """Return a `pandas.DataFrame` with a row per run that has finished.

@@ -64,7 +64,7 @@ class SavedRun:
         from adaptask.experiments.config_file import load_config
 
         self._refuse_plugins()
-        return load_config(self.path / "config.toml")
+        return load_config(self.path / "config.toml", trust_plugins=self._trust)
 
     @cached_property
     def metrics(self) -> dict[str, dict[str, NDArray[np.float64]]]:
