@@ -57,7 +57,7 @@ def runs_in(folder: Path, steps: int) -> tuple[Run, ...]:
     config = RunConfig(
         steps=steps,
         data=DataConfig(dataset="glyphs"),
-        conv4=Conv4Options(filters=4),
+        backbone=configure("backbone", "conv4", filters=4),
         evaluation=EvaluationConfig(n_episodes=20, n_validation=20),
         every=EveryConfig(validate=50, checkpoint=50),
         machine=MachineConfig(device="cpu", threads=1),

@@ -1,4 +1,4 @@
-"""Whole training steps on one GPU: draw, gather, augment, forward, backward, optimiser, update.
+"""Whole training steps on one GPU: draw, gather, augment, forward, backward, optimizer, update.
 
 Run: python benchmarks/gpu.py             (two to five minutes on an H200)
      python benchmarks/gpu.py --only protonet ratios

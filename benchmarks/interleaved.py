@@ -34,7 +34,7 @@ from adaptask.experiments.config import (
     EvaluationConfig,
     EveryConfig,
     MachineConfig,
-    OptimiserConfig,
+    OptimizerConfig,
     RunConfig,
     SamplerConfig,
     TaskConfig,
@@ -43,8 +43,8 @@ from adaptask.report.study import Arm
 
 CONFIG = RunConfig(
     task=TaskConfig(n_way=5, n_shot=1, n_query=16),
-    sampler=SamplerConfig(name="gcp"),
-    optimiser=OptimiserConfig(schedule="cosine"),
+    sampler=configure("sampler", "gcp"),
+    optimizer=OptimizerConfig(schedule="cosine"),
     evaluation=EvaluationConfig(n_episodes=200, n_validation=200),
     every=EveryConfig(log=50, validate=500, checkpoint=1000, snapshot=1000),
     machine=MachineConfig(compile="yes" if torch.cuda.is_available() else "no"),

@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
 ]
-COMPILABLE = [name for name, kind in LEARNERS.items() if kind.compilable]
+COMPILABLE = [name for name, kind in LEARNERS.items() if kind.supports_compile]
 
 
 @pytest.fixture

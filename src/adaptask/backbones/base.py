@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from math import prod
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,10 @@ class Backbone(nn.Module, ABC):
         ArgumentError: If the shape is not three positive integers.
     """
 
+    description: ClassVar[str] = ""
+    """One sentence for `adaptask list` and the report."""
+    is_small: ClassVar[bool] = False
+    """Whether a training step leaves most of a GPU idle, so that runs can share it."""
     feature_shape: ImageShape
     """Channels, height and width of the last maps."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import Tensor, nn
 from torch.nn.functional import max_pool2d, relu
 
@@ -51,8 +53,8 @@ class Conv4(Backbone):
     Args:
         image_shape: Channels, height and width of the images.
         filters: Channels of every block.
-        n_pooled: How many of the blocks pool, counted from the first: all four; 2 for the
-            embedding of a Relation Network.
+        n_pooled: Number of blocks that pool, from the first; by default 4, or 2 if the learner
+            compares feature maps.
         norm: A name from `NORMS`: `batch`, `task` or `none`.
         mean_pool: Whether features are the means of the last maps; otherwise the maps flattened.
 
@@ -60,17 +62,20 @@ class Conv4(Backbone):
         ArgumentError: If an argument cannot be used, or the images are too small.
     """
 
+    is_small: ClassVar[bool] = True
+
     def __init__(
         self,
         *,
         image_shape: ImageShape,
         filters: int = 64,
-        n_pooled: int = _N_BLOCKS,
+        n_pooled: int | None = None,
         norm: str = "batch",
         mean_pool: bool = False,
     ) -> None:
         super().__init__(image_shape=image_shape, mean_pool=mean_pool)
         filters = check_integer("filters", filters, low=1)
+        n_pooled = _N_BLOCKS if n_pooled is None else n_pooled
         n_pooled = check_integer(
             "n_pooled", n_pooled, low=0, high=_N_BLOCKS, meaning="the number of blocks"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from torch import Tensor, nn
 from torch.nn.functional import leaky_relu, max_pool2d
@@ -75,7 +76,7 @@ class ResNet12(Backbone):
         self,
         *,
         image_shape: ImageShape,
-        widths: str | Sequence[int] = "doubling",
+        widths: Literal["doubling", "metaoptnet"] | tuple[int, int, int, int] = "doubling",
         norm: str = "batch",
         mean_pool: bool = True,
         drop_rate: float = 0.1,

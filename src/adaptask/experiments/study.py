@@ -17,15 +17,15 @@ from adaptask.data import load
 from adaptask.errors import AdaptaskError, ArgumentError, DataError
 from adaptask.experiments.backends import choose_backend
 from adaptask.experiments.backends.base import Event
-from adaptask.experiments.building import (
+from adaptask.experiments.config import MachineConfig, RunConfig, check_config
+from adaptask.experiments.config_file import decisive_settings, dump_config, load_config
+from adaptask.experiments.factory import (
     build_evaluator,
     build_parts,
     build_schedule,
     depends_on_steps,
     open_split,
 )
-from adaptask.experiments.config import MachineConfig, RunConfig, check_config
-from adaptask.experiments.config_file import decisive_settings, dump_config, load_config
 from adaptask.experiments.run import resolve_auto
 from adaptask.experiments.study_display import StudyDisplay
 from adaptask.report.report import make_report, print_report
@@ -287,7 +287,7 @@ def _check_comparable(run: Run, config: RunConfig, folder: Path) -> None:
 def _changes(run: Run, config: RunConfig) -> list[tuple[str, Any, Any]]:
     """Return which settings a run was begun with that are others now."""
     try:
-        begun = load_config(run.path / "config.toml")
+        begun = load_config(run.path / "config.toml", known=config)
     except ArgumentError:
         return []  # it has not begun, or the run itself will say what is wrong
     before, now = decisive_settings(dump_config(begun)), decisive_settings(dump_config(config))

@@ -51,7 +51,9 @@ class AdaptingLearner(Learner):
 
     order_free = False  # each output of the head has a start of its own
     draws_in_evaluation = False
-    compilable = False  # gradients within gradients come out other
+    has_fixed_way = True
+    supports_bfloat16 = False
+    supports_compile = False  # gradients within gradients come out other
 
     def __init__(
         self,

@@ -37,6 +37,7 @@ class ANIL(EmbeddingLearner):
         ArgumentError: If an argument cannot be used.
     """
 
+    has_fixed_way = True
     order_free = False  # each output of the head has a start of its own
 
     def __init__(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -26,10 +28,27 @@ class Learner(nn.Module, ABC):
     puts the logits into that order and changes nothing else."""
     draws_in_evaluation: bool = True
     """Whether `forward` draws random numbers in `eval()`, which evaluation then seeds."""
-    compilable: ClassVar[bool] = True
+    description: ClassVar[str] = ""
+    """One sentence for `adaptask list` and the report."""
+    has_fixed_way: ClassVar[bool] = False
+    """Whether it has one output per class of a task, so that evaluation needs as many classes."""
+    needs_feature_maps: ClassVar[bool] = False
+    """Whether it compares feature maps, so that the backbone should pool less."""
+    needs_plain_sgd: ClassVar[bool] = False
+    """Whether its gradient is only meant for SGD without momentum."""
+    default_optimizer: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    """Optimizer options to use if none are set."""
+    supports_bfloat16: ClassVar[bool] = True
+    """Whether a training step can be computed in bfloat16."""
+    supports_compile: ClassVar[bool] = True
     """Whether `torch.compile` computes a training step right."""
     label_smoothing: float = 0.0
     """Share of the right answer that the loss spreads over the other classes."""
+
+    @property
+    def depends_on_total_steps(self) -> bool:
+        """Whether the number of steps already matters at the first one."""
+        return False
 
     @abstractmethod
     def forward(self, episodes: Episodes) -> Tensor:

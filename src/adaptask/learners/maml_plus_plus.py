@@ -100,6 +100,11 @@ class MAMLPlusPlus(MAML):
 
     _importance: Tensor
 
+    @property
+    def depends_on_total_steps(self) -> bool:
+        """Whether the loss or the order of derivatives is annealed."""
+        return self.multi_step_loss or self.anneal_order
+
     def _own_norms(self) -> None:
         """Give every step a weight and bias of every normalisation, as the backbone has them."""
         for place, module in self.backbone.named_modules():

@@ -43,6 +43,7 @@ class RelationNet(EmbeddingLearner):
         ArgumentError: If an argument cannot be used, or the feature maps are under 4 x 4.
     """
 
+    needs_feature_maps: ClassVar[bool] = True
     _mixed_precision: ClassVar[bool] = True
 
     def __init__(

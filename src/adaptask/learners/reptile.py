@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -50,6 +51,8 @@ class Reptile(AdaptingLearner):
         ArgumentError: If an argument cannot be used.
     """
 
+    needs_plain_sgd = True
+    default_optimizer = MappingProxyType({"name": "sgd", "lr": 1.0, "momentum": 0.0})
     _step_size: Tensor
 
     def __init__(
@@ -82,6 +85,11 @@ class Reptile(AdaptingLearner):
         )
         self.anneal = check_flag("anneal", anneal)
         self.register_buffer("_step_size", torch.ones(()), persistent=False)
+
+    @property
+    def depends_on_total_steps(self) -> bool:
+        """Whether the step size is annealed."""
+        return self.anneal
 
     def begin_step(self, step: int, n_steps: int) -> None:
         """Set the step size."""

@@ -23,11 +23,11 @@ from adaptask.experiments.backends.processes import ProcessPool
 from adaptask.experiments.config import (
     DataConfig,
     MachineConfig,
-    ModelConfig,
     RunConfig,
     TaskConfig,
 )
 from adaptask.experiments.config_file import load_config
+from adaptask.experiments.options import configure
 from adaptask.report.run import FAILURE, PRUNED, Run
 from adaptask.training.checkpoints import load_checkpoint
 from adaptask.training.device_steps import finish
@@ -100,7 +100,7 @@ def test_interleaved_they_come_to_the_same_as_one_after_the_other(
 
 
 def test_what_fills_a_gpu_comes_after_what_shares_it(tiny_config, tmp_path, notes):
-    maml = replace(tiny_config, model=replace(tiny_config.model, learner="maml"))
+    maml = replace(tiny_config, learner=configure("learner", "maml"))
     configs = {"large": maml, "first": tiny_config, "second": replace(tiny_config, seed=1)}
     jobs = [Run(tmp_path / name, name=name, config=config) for name, config in configs.items()]
     assert Interleaved(2).run(jobs, notes) == {}
@@ -117,7 +117,7 @@ def test_a_failure_is_left_in_the_folder_until_the_run_succeeds(
         raise ZeroDivisionError("by chance")
 
     with monkeypatch.context() as patch:
-        patch.setattr("adaptask.experiments.run.save_portrait", fail)
+        patch.setattr("adaptask.experiments.run.save_preview", fail)
         assert Interleaved().run([job], take_notes()) == {"job": "ZeroDivisionError: by chance"}
     assert "Traceback" in Run(job.path).failure
     assert Interleaved().run([job], take_notes()) == {}
@@ -222,6 +222,7 @@ SCRIPT = """
     from pathlib import Path
     from dataclasses import replace
     from adaptask.experiments.config_file import load_config
+from adaptask.experiments.options import configure
     from adaptask.experiments.backends.interleaved import Interleaved
     from adaptask.experiments.backends.processes import ProcessPool
     from adaptask.experiments.study_display import StudyDisplay
@@ -316,8 +317,8 @@ def test_a_signal_also_ends_the_test_of_a_run(tiny_config, tmp_path, monkeypatch
 
 
 SMALL = RunConfig()
-RESNET = replace(SMALL, model=ModelConfig(backbone="resnet12"))
-MAML = replace(SMALL, model=ModelConfig(learner="maml"))
+RESNET = replace(SMALL, backbone=configure("backbone", "resnet12"))
+MAML = replace(SMALL, learner=configure("learner", "maml"))
 EAGER = replace(SMALL, machine=MachineConfig(engine="eager"))
 ON_HOST = replace(SMALL, data=DataConfig(storage="host"))
 MANY_TASKS = replace(SMALL, task=TaskConfig(n_tasks=16))

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from adaptask.experiments.paper.estimate import Cost, dry_run, measure_cost, run_seconds
+from adaptask.experiments.presets import preset_config
 
 from adaptask.errors import ArgumentError, DataError, TrainingError
 from adaptask.experiments.backends.ray import ClusterOptions
 from adaptask.experiments.paper import estimate, timing
-from adaptask.experiments.paper.estimate import Cost, dry_run, measure_cost, run_seconds
 from adaptask.experiments.paper.reproduction import default_folder, plan, reproduce
-from adaptask.experiments.presets import preset_config
 from adaptask.experiments.recipes import recipe, recipe_notes
 
 
@@ -106,8 +106,8 @@ def test_a_cosine_takes_the_place_of_constant_rates_alone():
     paper = plan("table-compat", rows=["protonet", "reptile"], dataset="glyphs")
     cosine = plan("table-compat", rows=["protonet", "reptile"], dataset="glyphs", schedule="cosine")
     for before, after in zip(paper.trials, cosine.trials, strict=True):
-        assert before.config.optimiser.schedule == "constant"
-        assert after.config.optimiser == replace(before.config.optimiser, schedule="cosine")
+        assert before.config.optimizer.schedule == "constant"
+        assert after.config.optimizer == replace(before.config.optimizer, schedule="cosine")
         assert after.name == before.name
     assert cosine.command.endswith("--schedule cosine")
     assert default_folder(cosine) != default_folder(paper)

@@ -4,13 +4,13 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from adaptask.experiments.paper.scaling import LEAST_EPISODES, LEAST_STEPS, fitted, scaled
+from adaptask.experiments.presets import PRESETS, preset_config
 from hypothesis import given
 from hypothesis import strategies as st
 
 from adaptask.experiments.config import DataConfig, EvaluationConfig, RunConfig, TaskConfig
 from adaptask.experiments.config import check_config as check
-from adaptask.experiments.paper.scaling import LEAST_EPISODES, LEAST_STEPS, fitted, scaled
-from adaptask.experiments.presets import PRESETS, preset_config
 from adaptask.training import StepSchedule
 
 names = st.sampled_from(sorted(PRESETS))
@@ -34,12 +34,12 @@ def test_every_scale_of_every_recipe_is_a_configuration(name, scale):
 def test_the_learning_rate_changes_at_the_same_share_of_the_run(name, scale):
     full = preset_config(name)
     small = scaled(full, scale)
-    if not full.optimiser.milestones:
-        assert small.optimiser == full.optimiser
+    if not full.optimizer.milestones:
+        assert small.optimizer == full.optimizer
         return
-    StepSchedule(small.optimiser.milestones, small.optimiser.factors)
-    assert all(earlier < later for earlier, later in pairwise(small.optimiser.milestones))
-    milestones = zip(full.optimiser.milestones, small.optimiser.milestones, strict=True)
+    StepSchedule(small.optimizer.milestones, small.optimizer.factors)
+    assert all(earlier < later for earlier, later in pairwise(small.optimizer.milestones))
+    milestones = zip(full.optimizer.milestones, small.optimizer.milestones, strict=True)
     for before, after in milestones:
         assert after / small.steps == pytest.approx(before / full.steps, abs=1 / small.steps)
 

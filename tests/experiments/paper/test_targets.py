@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from adaptask.errors import ArgumentError
-from adaptask.experiments.building import build_evaluator, build_trainer
 from adaptask.experiments.config import check_config
 from adaptask.experiments.config_file import dump_config, parse_config
+from adaptask.experiments.factory import build_evaluator, build_trainer
 from adaptask.experiments.paper.published import TABLE_2, TABLE_3
 from adaptask.experiments.paper.reproduction import plan
 from adaptask.experiments.paper.targets import TARGETS
@@ -121,7 +121,7 @@ def test_strategies_can_be_compared_for_other_learners():
         ("gcp", "uncertain"),
         ("gcp", "hard"),
     ]
-    assert {trial.config.model.learner for trial in found} == {"protonet"}
+    assert {trial.config.learner.name for trial in found} == {"protonet"}
     assert all(trial.published is None for trial in found)
     alone = trials("table-strategies", dataset="cifar-fs", shots=[1], rows=["hard"])
     assert [trial.baseline for trial in alone] == [None]
@@ -174,7 +174,7 @@ def narrow(config):
     """Return a run with small networks and tests, but with the tasks that it has."""
     return replace(
         config,
-        conv4=replace(config.conv4, filters=4),
+        backbone=replace(config.backbone, filters=4),
         resnet12=replace(config.resnet12, widths=(4, 4, 4, 4)),
         reptile=replace(config.reptile, evaluation_steps=2),
         evaluation=replace(config.evaluation, n_episodes=2, n_validation=2),

@@ -14,10 +14,10 @@ import tomlkit
 import torch
 from rich.console import Console
 
-from adaptask.experiments.building import build_trainer
 from adaptask.experiments.config import check_config
 from adaptask.experiments.config_file import load_config
 from adaptask.experiments.evaluate_command import evaluate_run
+from adaptask.experiments.factory import build_trainer
 from adaptask.experiments.watch import watch
 from adaptask.report.grouping import find_study
 from adaptask.report.run import (

@@ -22,8 +22,9 @@ from adaptask.experiments.backends.base import (
     record_pruning,
 )
 from adaptask.experiments.config import RunConfig
+from adaptask.experiments.options import class_of
 from adaptask.experiments.run import run_steps
-from adaptask.learners import LEARNERS, EmbeddingLearner
+from adaptask.learners import EmbeddingLearner
 from adaptask.report.run import Run
 from adaptask.training.device_steps import DeviceSteps, Wait
 from adaptask.training.interruption import StopSignals, obey
@@ -71,10 +72,10 @@ def is_small(config: RunConfig) -> bool:
     A step that is not captured keeps Python busy, and what draws from torch's own generators would
     get other numbers than alone.
     """
-    task, learner = config.task, LEARNERS[config.model.learner]
+    task, learner = config.task, class_of(config.learner)
     n_images = task.n_tasks * task.n_way * (task.n_shot + task.n_query)
     return (
-        config.model.backbone == "conv4"
+        getattr(class_of(config.backbone), "is_small", False)
         and issubclass(learner, EmbeddingLearner)
         and not learner.draws_in_evaluation
         and n_images <= _IMAGES_THAT_FILL

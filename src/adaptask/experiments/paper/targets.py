@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from adaptask.experiments.config import EveryConfig, SamplerConfig
+from adaptask.experiments.config import EveryConfig
+from adaptask.experiments.options import AlgorithmConfig, configure
 from adaptask.experiments.paper.published import (
     METHODS,
     TABLE_1,
@@ -25,8 +26,8 @@ from adaptask.experiments.paper.published import (
 )
 from adaptask.experiments.recipes import CONV4_LEARNERS, RESNET12_LEARNERS
 
-UNIFORM = SamplerConfig(name="uniform")
-GCP = SamplerConfig(name="gcp")
+UNIFORM = configure("sampler", "uniform")
+GCP = configure("sampler", "gcp")
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Setting:
 
     learner: str
     backbone: str
-    sampler: SamplerConfig
+    sampler: AlgorithmConfig
     method: str = ""
     """What the table of the paper calls it, if it has it."""
 
@@ -47,7 +48,7 @@ class Setting:
     @property
     def label(self) -> str:
         """The sampler in words: `uniform`, `gcp`, `gcp easy`."""
-        strategy = self.sampler.strategy
+        strategy = getattr(self.sampler, "strategy", "hard")
         return self.sampler.name + ("" if strategy == "hard" else f" {strategy}")
 
     def with_learner(self, learner: str) -> Setting:
@@ -103,7 +104,7 @@ def _compared(learners: Sequence[str], backbone: str) -> dict[str, tuple[Setting
 
 _STRATEGIES = {
     "random": (UNIFORM, "random sampling"),
-    "c": (SamplerConfig(name="c"), "c-sampling with hard class"),
+    "c": (configure("sampler", "c"), "c-sampling with hard class"),
     "easy": (replace(GCP, strategy="easy"), "gcp-sampling with easy class"),
     "uncertain": (replace(GCP, strategy="uncertain"), "gcp-sampling with uncertain class"),
     "hard": (GCP, "gcp-sampling with hard class"),

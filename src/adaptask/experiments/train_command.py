@@ -1,4 +1,4 @@
-"""What `adaptask train` does, and what it says."""
+"""What `adaptask train` does."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from adaptask.experiments.config import RunConfig
+from adaptask.experiments.options import short_name
 from adaptask.experiments.run import run_steps
 from adaptask.training.device_steps import finish
 from adaptask.training.displays import Unseen, choose_display
@@ -19,10 +20,9 @@ from adaptask.training.run_folder import RunFolder
 def default_output(config: RunConfig) -> Path:
     """Return a folder named after what is run."""
     task = f"{config.task.n_way}way-{config.task.n_shot}shot"
-    model = f"{config.model.learner}-{config.model.backbone}"
-    return Path("runs") / (
-        f"{config.data.dataset}-{model}-{config.sampler.name}-{task}-seed{config.seed}"
-    )
+    chosen = (config.data.dataset, config.learner.name, config.backbone.name, config.sampler.name)
+    names = "-".join(map(short_name, chosen))
+    return Path("runs") / f"{names}-{task}-seed{config.seed}"
 
 
 def train(
@@ -37,9 +37,9 @@ def train(
 
     Args:
         config: Everything that decides the run.
-        output: Its folder; one named after the configuration where it is not given.
-        resume: Whether to go on with the run in that folder.
-        quiet: Whether to say only what went wrong.
+        output: Its folder; by default one named after the configuration.
+        resume: Whether to continue the run in that folder.
+        quiet: Whether to print only errors and warnings.
         log: `tensorboard`, `wandb` or both.
 
     Raises:
@@ -56,7 +56,7 @@ def train(
             finish(run_steps(config, path, resume=resume, display=display, log=log, group=group))
         except (KeyboardInterrupt, SystemExit):
             if (path / "config.toml").exists():
-                display.message(f"To go on: {_launcher(group)} train --resume {path}")
+                display.message(f"To continue: {_launcher(group)} train --resume {path}")
             raise
 
 
