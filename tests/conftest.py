@@ -143,9 +143,9 @@ def noise_cache(tmp_path_factory):
         split: ImageSet(
             dataset=GLYPHS.name,
             split=split,
-            images=torch.randint(256, (40 * 20, 1, 28, 28), dtype=torch.uint8),
+            images=torch.randint(256, (40 * 40, 1, 28, 28), dtype=torch.uint8),
             class_names=tuple(f"{split}-{i}" for i in range(40)),
-            class_starts=torch.arange(41) * 20,
+            class_starts=torch.arange(41) * 40,
         )
         for split in ("train", "val", "test")
     }

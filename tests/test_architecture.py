@@ -43,8 +43,8 @@ MAY_IMPORT = {
     "saved_run": FOUNDATION | {"report", "experiments", "data", "training"},
     "comparison": FOUNDATION | {"report", "experiments"},
     "__init__": {
-        *("errors", "samplers", "learners", "backbones", "data", "training"),
-        *("comparison", "saved_run"),
+        *("errors", "interfaces", "registry", "theory", "samplers", "learners", "backbones"),
+        *("data", "training", "conformance", "integrations", "comparison", "saved_run"),
     },
 }
 CORE = (

@@ -15,8 +15,19 @@ import importlib
 
 TYPE_CHECKING = False  # type checkers take it for True; importing `typing` would take 15 ms
 if TYPE_CHECKING:  # what they and editors read; a test holds it equal to the table below
-    from typing import Any
-
+    from adaptask import backbones as backbones
+    from adaptask import comparison as comparison
+    from adaptask import conformance as conformance
+    from adaptask import data as data
+    from adaptask import errors as errors
+    from adaptask import integrations as integrations
+    from adaptask import interfaces as interfaces
+    from adaptask import learners as learners
+    from adaptask import registry as registry
+    from adaptask import samplers as samplers
+    from adaptask import saved_run as saved_run
+    from adaptask import theory as theory
+    from adaptask import training as training
     from adaptask.backbones import Backbone as Backbone
     from adaptask.backbones import Conv4 as Conv4
     from adaptask.backbones import ResNet12 as ResNet12
@@ -80,16 +91,18 @@ _SUBMODULES = ("conformance", "integrations", "interfaces", "registry", "theory"
 __all__ = sorted([*_MODULE_OF, "__version__"])
 
 
-def __getattr__(name: str) -> Any:
-    """Import a public name, or a module of the package, when it is first used."""
-    if name in _MODULE_OF:
-        found = getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
-    elif name in _SUBMODULES:
-        found = importlib.import_module(f"{__name__}.{name}")
-    else:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = found  # the next use costs nothing
-    return found
+if not TYPE_CHECKING:  # so that they find names that there are not
+
+    def __getattr__(name: str) -> object:
+        """Import a public name, or a module of the package, when it is first used."""
+        if name in _MODULE_OF:
+            found = getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+        elif name in _SUBMODULES:
+            found = importlib.import_module(f"{__name__}.{name}")
+        else:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = found  # the next use costs nothing
+        return found
 
 
 def __dir__() -> list[str]:
