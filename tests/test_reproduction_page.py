@@ -1,12 +1,14 @@
 """The page on what came out says what the records say."""
 
 import csv
+import hashlib
 import re
 import statistics
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from scipy import stats
 
 from adaptask.experiments.paper.published import METHODS, TABLE_3, TABLE_4
@@ -376,3 +378,11 @@ def test_the_readme_says_the_same(pairs):
     check_interval(everything, *said[1:4])
     by_seed = means_by_seed(pairs.values())
     check_interval(by_seed, said[1], *said[4:])
+
+
+def test_the_picture_is_that_of_the_records():
+    with Image.open(DOCS / "images" / "cifar-fs-differences.png") as picture:
+        drawn_from = picture.text["Records"]
+    records = (DOCS / "reproduction" / "cifar-fs.csv").read_bytes()
+    again = "python benchmarks/differences_picture.py docs/reproduction/cifar-fs.csv docs/images"
+    assert drawn_from == hashlib.sha256(records).hexdigest(), f"it is out of date: {again}"
