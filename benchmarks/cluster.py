@@ -41,7 +41,7 @@ from adaptask.experiments.config import (
     MachineConfig,
     RunConfig,
 )
-from adaptask.experiments.model_options import Conv4Options
+from adaptask.experiments.options import configure
 from adaptask.report.run import Run
 from adaptask.report.study import Arm
 

@@ -83,7 +83,7 @@ def main() -> None:
             for sampler in (exact, greedy):
                 sampler.log_potentials.copy_(log_potentials)
                 sampler.sample(1)
-            log_w = exact._log_importance(exact._propose(20_000)).double()
+            log_w = exact._log_importance(exact._draw_greedily(20_000)).double()
             ours = float((log_w - exact._log_largest_importance()).exp().mean())
             plain = float((log_w - plain_bound(log_potentials, n_way)).exp().mean())
             # gcp gives a set the probability of Eq. 4 times E[W] / W.

@@ -8,11 +8,11 @@ the engine, as a run makes them, in blocks of steps that end with a synchronisat
 compared takes turns, and the median of the blocks counts. On one H200, torch 2.11:
 
     ProtoNet, Conv-4, 5-way 1-shot, 16 queries, one task per step, gcp
-      eager, float32                               6.922 ms     144 episodes/s   1.0x
-      graph, float32                               0.867 ms    1153 episodes/s   8.0x
-      graph, bfloat16, channels last               0.676 ms    1479 episodes/s  10.2x
-      graph, bfloat16, channels last, compiled     0.478 ms    2090 episodes/s  14.5x
-      the same with uniform                        0.476 ms    2101 episodes/s  14.5x
+      eager, float32                               5.748 ms     174 episodes/s   1.0x
+      graph, float32                               0.853 ms    1172 episodes/s   6.7x
+      graph, bfloat16, channels last               0.669 ms    1495 episodes/s   8.6x
+      graph, bfloat16, channels last, compiled     0.462 ms    2164 episodes/s  12.4x
+      the same with uniform                        0.461 ms    2169 episodes/s  12.5x
     gcp against uniform, one task per step
        5-way  1-shot conv4       0.453 ms   0.460 ms  1.017 (paper 1.07)
        5-way  1-shot resnet12    1.929 ms   1.925 ms  0.998 (paper 1.044)
@@ -23,29 +23,30 @@ compared takes turns, and the median of the blocks counts. On one H200, torch 2.
       15-way  1-shot conv4       0.669 ms   0.669 ms  1.000 (paper 1.158)
       20-way  1-shot conv4       0.816 ms   0.824 ms  1.010 (paper 1.215)
       geometric mean 1.0057
-    larger settings, gcp, compiled, bfloat16 (MAML: float32); peak 671 TFLOP/s
-      ProtoNet ResNet-12, 5-way 5-shot         8 tasks   5.58 ms  1433 episodes/s  247 TFLOP/s, 37 %
-      ridge ResNet-12, 5-way 5-shot            8 tasks   5.86 ms  1366 episodes/s  236 TFLOP/s, 35 %
-      SVM ResNet-12, 5-way 5-shot              8 tasks   6.65 ms  1204 episodes/s  208 TFLOP/s, 31 %
-      ProtoNet Conv-4, 5-way 1-shot            8 tasks   1.28 ms  6261 episodes/s
-      MAML second order Conv-4, 5-way 1-shot   8 tasks  13.12 ms   610 episodes/s
-      MAML++ Conv-4, 5-way 1-shot              4 tasks  11.41 ms   350 episodes/s
+    larger settings, gcp, compiled, bfloat16 (MAML: float32); peak 681 TFLOP/s
+      ProtoNet ResNet-12, 5-way 5-shot         8 tasks   5.73 ms  1396 episodes/s  241 TFLOP/s, 35 %
+      ridge ResNet-12, 5-way 5-shot            8 tasks   5.95 ms  1345 episodes/s  232 TFLOP/s, 34 %
+      SVM ResNet-12, 5-way 5-shot              8 tasks   6.74 ms  1187 episodes/s  205 TFLOP/s, 30 %
+      ProtoNet Conv-4, 5-way 1-shot            8 tasks   1.35 ms  5939 episodes/s
+      MAML second order Conv-4, 5-way 1-shot   8 tasks  12.80 ms   625 episodes/s
+      MAML++ Conv-4, 5-way 1-shot              4 tasks  11.18 ms   358 episodes/s
     gcp alone, K = 5, microseconds: draw and update of 64 tasks, of one, within a graph
-      n =     64       5.4      38.5          5.0       5.7
-      n =    351       9.1      37.9          7.4       8.1
-      n =   1000      11.1      37.9          7.9       8.5
-      n =   3000      15.3      38.7         11.3      10.7
-      n =  10000      31.8      41.7         23.7      11.6
+      n =     64       5.3      38.2          4.8       5.7
+      n =    351       9.0      37.3          7.2       8.0
+      n =   1000      10.9      37.6          7.7       8.5
+      n =   3000      15.2      38.6         11.2      10.6
+      n =  10000      31.5      41.5         23.5      11.5
       exponent of the draw from 351 to 10,000 classes: 0.37
       exponent of the update from 351 to 10,000 classes: 0.03
 
-The parts down to ridge regression are from one process with --seconds 0.8. The time for it ran out
-there: the lines below are from an earlier version with the same step, one process each. Compiling
-takes 30 s the first time, 12 s for another shape; a second run of the same kind takes what was
-compiled. In three earlier processes the factors had geometric means of 1.0029, 1.0048 and 1.0064,
-and none was above 1.012. Eager steps depend on the host: 5.0 to 6.9 ms. A draw by itself, not
-within a graph, is as long as its launch, 13 to 23 microseconds as the host is busy. What several
-runs at once take is measured by interleaved.py.
+All with --seconds 0.8: the larger settings and the sampler in one process, the engines in another,
+both of the present version; the factors of gcp in a process before them, in which the larger
+settings on ResNet-12 took 5.58 and 5.86 ms (ProtoNet, ridge). Compiling takes 30 s the first time,
+12 s for another shape; a second run of the same kind takes what was compiled. In three earlier
+processes the factors had geometric means of 1.0029, 1.0048 and 1.0064, and none was above 1.012.
+Eager steps depend on the host: 5.0 to 6.9 ms. A draw by itself, not within a graph, is as long as
+its launch, 13 to 23 microseconds as the host is busy. What several runs at once take is measured by
+interleaved.py.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ The bar was 25 %. It is missed by 15 shots of 32 x 32 images in bfloat16; 15 sho
 for FC100, in float32, and for the ImageNets, at 84 x 84. With a step of the machine as some 85
 kernels of torch, 1,700 in all, its head took 3.4, 5.1 and 13.6 ms for 1, 5 and 15 shots. Products
 with explicit inverses and a step of refinement in place of triangular solves made that no faster;
-the kernels of `crammer_singer_triton`, two launches a step, did.
+the kernels of `svm_triton_kernels`, two launches a step, did.
 
 All figures of the CPU are from before another step was added for every hundred variables: there
 the interior-point method now makes up to 60 where it is not done.
@@ -85,7 +85,7 @@ from adaptask.learners import (
     MetaOptNetRidge,
     MetaOptNetSVM,
     build_learner,
-    crammer_singer,
+    svm_solver,
 )
 from adaptask.samplers import build_sampler
 
@@ -148,7 +148,7 @@ def by_qpth(dtype: torch.dtype) -> Head:
     return head
 
 
-def went_astray(program: crammer_singer.Program) -> tuple[Tensor, Tensor, Tensor]:
+def went_astray(program: svm_solver.Program) -> tuple[Tensor, Tensor, Tensor]:
     """Stand in for the active-set method, which then solves nothing."""
     nothing = torch.zeros_like(program.unit * program.targets)
     return nothing, nothing.bool(), nothing.new_full((len(nothing),), torch.inf)
@@ -158,12 +158,12 @@ def interior_point(head: Head, *, every_step: bool) -> Head:
     """Return the head with the interior-point method alone; all its steps, as on a GPU, or not."""
 
     def alone(support: Tensor, query: Tensor) -> Tensor:
-        with mock.patch.object(crammer_singer, "_active_set", went_astray):
+        with mock.patch.object(svm_solver, "_active_set", went_astray):
             if not every_step:
                 return head(support, query)
             with (
-                mock.patch.object(crammer_singer, "_reached", return_value=False),
-                mock.patch.object(crammer_singer, "_n_steps", crammer_singer._fixed_steps),
+                mock.patch.object(svm_solver, "_has_converged", return_value=False),
+                mock.patch.object(svm_solver, "_n_steps", svm_solver._fixed_steps),
             ):
                 return head(support, query)
 
@@ -177,7 +177,7 @@ def heads(device: str) -> dict[str, Head]:
         kind(backbone=identity).to(device)  # type: ignore[arg-type]
         for kind in (MetaOptNetRidge, R2D2, MetaOptNetSVM)
     ]
-    ridge, r2d2, svm = (learner._classify for learner in learners)
+    ridge, r2d2, svm = (learner.classify for learner in learners)
     found: dict[str, Head] = {"ridge": ridge, "r2d2": r2d2, "svm": svm}
     if device == "cpu":
         found["ip"] = interior_point(svm, every_step=False)
@@ -273,7 +273,7 @@ def on_resnet12(name: str, n_shot: int, side: int, mixed: bool, rounds: int) -> 
         torch.autograd.grad(loss, list(learner.parameters()), allow_unused=True)
 
     def alone() -> None:
-        loss = learner.loss(learner._classify(support, query), episodes.query_labels)
+        loss = learner.loss(learner.classify(support, query), episodes.query_labels)
         torch.autograd.grad(loss, (support, query))
 
     step, head = milliseconds([as_graph(whole), as_graph(alone)], "cuda", rounds)

@@ -9,12 +9,16 @@ steps until the first is done. `cores` is the time of the process over the time 
 H200, torch 2.11, CIFAR-FS:
 
     runs   steps/s together   ms per step and run   cores
-       1           1849                 0.541         0.55
-      12           4060                 0.246         1.36
+       1           1745                 0.573         0.30
+       8           3900                 0.256         0.62
+      12           3872                 0.258         0.71
+      16           3818                 0.262         0.76
 
-About half of the host's time goes into what is due between steps, validation and the copies of the
-best weights above all; launching a step takes about 0.1 ms, half of it in the driver. These copies
-have become cheaper since (`checkpoints.py`), which was not measured again.
+Twelve runs were measured five times, in two processes: 3819 to 4051, the median is shown; the
+others once. More than eight runs make no more steps together. An earlier version, whose copies of
+the best weights were dearer (`checkpoints.py`), made 1849 with one run and 4060 with twelve, with
+0.55 and 1.36 cores: the host now does about half of that, and the rate is not higher for it.
+Launching a step took about 0.1 ms then, half of it in the driver.
 """
 
 from __future__ import annotations
@@ -36,9 +40,9 @@ from adaptask.experiments.config import (
     MachineConfig,
     OptimizerConfig,
     RunConfig,
-    SamplerConfig,
     TaskConfig,
 )
+from adaptask.experiments.options import configure
 from adaptask.report.study import Arm
 
 CONFIG = RunConfig(

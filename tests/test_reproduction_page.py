@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 from scipy import stats
 
-from adaptask.experiments.paper.published import METHODS, TABLE_3, TABLE_4
+from adaptask.experiments.paper.published import METHODS, TABLE_2, TABLE_3, TABLE_4
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = (DOCS / "reproduction.md").read_text()
@@ -353,17 +353,64 @@ def test_what_was_tried_with_matching_network_is_as_recorded():
 
 
 def test_runs_on_resnet12_are_as_recorded():
-    (shown,) = tables("Table 2: ProtoNet on ResNet-12, begun")
+    heading = "Table 2: ProtoNet on ResNet-12, begun"
+    shown, compared = tables(heading)
     recorded = records("resnet12.csv")
+    paper = {
+        sampler: TABLE_2.published(method, "cifar-fs", 1, "resnet12").accuracy
+        for sampler, method in (("uniform", "PN"), ("gcp", "PN with gcp-sampling"))
+    }
     assert len(shown) == len(recorded)
     for row, run in zip(shown, recorded, strict=True):
-        shots, sampler, seed, *figures = row
+        shots, sampler, seed, accuracy, worst, published, *figures = row
         assert (shots, sampler, seed) == (run["shots"], run["sampler"], run["seed"])
-        names = ("accuracy", "worst_tenth", None, "best_step", "validation", "train_accuracy")
-        for text, name in zip(figures, names, strict=True):
-            assert name is None or float(text) == pytest.approx(float(run[name]), abs=0.006)
-    (kl,) = (run["kl"] for run in recorded if run["sampler"] == "gcp")
-    assert f"ends {kl} nats from uniform" in PAGE
+        assert float(published) == paper[sampler]
+        names = ("accuracy", "worst_tenth", "best_step", "validation", "train_accuracy")
+        for text, name in zip((accuracy, worst, *figures), names, strict=True):
+            assert float(text) == pytest.approx(float(run[name]), abs=0.0051)
+    uniform, gcp = ([run for run in recorded if run["sampler"] == name] for name in paper)
+    assert [run["seed"] for run in uniform] == [run["seed"] for run in gcp] == list("012")
+    gain = paper["gcp"] - paper["uniform"]
+    for row, name, printed in zip(
+        compared, ("accuracy", "worst_tenth"), (f"{gain:+.1f}", ""), strict=True
+    ):
+        _, *seeds, mean, interval, published = row
+        found = [float(b[name]) - float(a[name]) for a, b in zip(uniform, gcp, strict=True)]
+        assert [float(text) for text in seeds] == pytest.approx(found, abs=0.0051)
+        check_interval(found, mean, *interval.split(" to "))
+        assert published == printed
+        if name == "accuracy":
+            assert "One difference is positive and two are negative" in PAGE
+            assert sorted(difference > 0 for difference in found) == [False, False, True]
+            assert f"the paper's {printed}." in PAGE
+    check_text_on_resnet12(heading, uniform, gcp, paper)
+
+
+def check_text_on_resnet12(heading, uniform, gcp, paper):
+    part = PAGE.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    mean = statistics.fmean(float(run["accuracy"]) for run in uniform)
+    below = (
+        f"{paper['uniform'] - mean:.2f} below the {paper['uniform']} ± 0.7 that the paper quotes"
+    )
+    assert f"has {mean:.2f} on average, {below}" in part
+    intervals = sorted(run["interval"] for run in (*uniform, *gcp))
+    assert f"intervals are ±{intervals[0]} to ±{intervals[-1]}" in part
+    reach = [float(run["accuracy"]) + float(run["interval"]) for run in uniform]
+    assert "that of seed 0 contains 72.2, those of seeds 1 and 2 do not" in part
+    assert [high >= paper["uniform"] for high in reach] == [True, False, False]
+    ends = sorted(run["kl"] for run in gcp)
+    assert f"ends {ends[0]} to {ends[-1]} nats from uniform" in part
+    steps = sorted(int(run["best_step"]) for run in (*uniform, *gcp))
+    assert f"between steps {steps[0]:,} and {steps[-1]:,}" in part
+    early = records("resnet12-early.csv")
+    (said,) = re.findall(r"training accuracy of ([\d.]+) % against ([\d.]+) % on average", part)
+    for name, text in zip(("gcp", "uniform"), said, strict=True):
+        found = [float(run["train_accuracy"]) for run in early if run["sampler"] == name]
+        assert len(found) == 3
+        assert float(text) == pytest.approx(statistics.fmean(found), abs=0.051)
+    kl = {run["seed"]: run["kl"] for run in early if run["sampler"] == "gcp"}
+    assert kl["0"] == ""
+    assert f"is {float(kl['2']):.2f} and {float(kl['1']):.2f} nats from uniform (seeds 2" in part
 
 
 def test_the_readme_says_the_same(pairs):

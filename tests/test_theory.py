@@ -110,10 +110,6 @@ def test_kl_and_total_variation_on_known_distributions():
     assert theory.kl_from_uniform(half) == pytest.approx(math.log(2))
     assert theory.total_variation(fair, certain) == pytest.approx(0.75)
     assert math.isnan(theory.kl_from_uniform(torch.tensor([math.nan, 0.0])))
-    coarse = torch.tensor([math.log(0.5), math.log(0.5)]).to(torch.float8_e4m3fn)
-    exact = 2 * float(coarse[0].double().exp() * coarse[0].double())
-    assert theory.kl_from_uniform(coarse) == pytest.approx(max(0, math.log(2) + exact))
-    assert theory.total_variation(coarse, coarse) == 0
     with pytest.raises(ArgumentError, match="same outcomes"):
         theory.total_variation(fair, half[:1])
 
@@ -170,13 +166,12 @@ def test_the_bound_refuses_nonsense(name, value):
 @pytest.mark.parametrize(
     ("log_potentials", "class_ids", "message"),
     [
-        (torch.zeros(4, 3), torch.tensor([[0, 1]]), "must be square; got 4 x 3"),
-        (torch.zeros(4, 4).long(), torch.tensor([[0, 1]]), "log_potentials must be .* floating"),
+        (torch.zeros(4, 3), torch.tensor([[0, 1]]), r"classes x classes; got .* \(4, 3\)"),
+        (torch.zeros(4, 4).long(), torch.tensor([[0, 1]]), "log_potentials must be floating"),
         (torch.zeros(4, 4), torch.tensor([[0, 4]]), "between 0 and 3, .* got 0 to 4"),
         (torch.zeros(4, 4), torch.tensor([[0, -1]]), "got -1 to 0"),
         (torch.zeros(4, 4), torch.tensor([0, 1]), r"class_ids must be .* of shape \(2,\)"),
-        (torch.zeros(4, 4), [[0, 1]], "class_ids must be a dense tensor, int64"),
-        (torch.zeros(4, 4), torch.tensor([[0]]), "at least 2 classes a row"),
+        (torch.zeros(4, 4), torch.tensor([[0]]), "at least 2 classes per row"),
     ],
 )
 def test_sets_that_do_not_go_with_the_potentials_are_refused(log_potentials, class_ids, message):

@@ -1,4 +1,4 @@
-"""Files that are replaced whole or not at all."""
+"""Files that are replaced completely or not at all."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from adaptask.errors import TrainingError
 
 
 def replace_file(path: Path, content: bytes | memoryview, *, keep_as: Path | None = None) -> None:
-    """Write a file beside `path` and put it in its place, in one step and for good.
+    """Write a file atomically and durably: write it next to `path`, then rename it.
 
-    A kill, a crash or a full disk at any moment leaves either the old file or the new one, whole.
+    A kill, a crash or a full disk at any moment leaves either the old or the new file, complete.
 
     Args:
-        path: Where the content is to be.
+        path: The file to write.
         content: What is written.
-        keep_as: A name in the same folder under which the file that was there is kept, itself
-            replacing one of that name. At every moment one of the two files is whole.
+        keep_as: A name in the same folder under which the old file is kept; it replaces an older
+            one of that name. At every moment one of the two files is complete.
 
     Raises:
-        TrainingError: If it cannot be written; what was there before is kept.
+        TrainingError: If it cannot be written; the old file is kept.
     """
     temporary = _beside(path)
     try:
@@ -45,16 +45,16 @@ def replace_file(path: Path, content: bytes | memoryview, *, keep_as: Path | Non
 def not_written(path: Path, error: OSError) -> TrainingError:
     """Return the error that says why `path` was not written, and what to do."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        remedy = "make room there and go on"
+        remedy = "free some space and try again"
     else:
-        remedy = "see that the folder is there and can be written"
+        remedy = "check that the folder exists and can be written"
     why = error.strerror or error
-    return TrainingError(f"could not write {path}: {why}. What was there before is kept; {remedy}.")
+    return TrainingError(f"could not write {path}: {why}. The old file is kept; {remedy}.")
 
 
 def _rotate(temporary: Path, path: Path, keep_as: Path) -> None:
-    # The old file gets a second name, so that it goes on to be at `path` until the new one is, and
-    # replaces the one kept last: should it be damaged, that one may be the only good one.
+    # The old file gets a second name first, so that it stays at `path` until the new one is there.
+    # It replaces the one that was kept before only then: that one may be the only good one.
     second = _beside(keep_as)
     try:
         second.unlink(missing_ok=True)
@@ -63,7 +63,7 @@ def _rotate(temporary: Path, path: Path, keep_as: Path) -> None:
         except FileNotFoundError:
             pass  # the first file there
         except OSError:
-            path.replace(keep_as)  # a file system without second names
+            path.replace(keep_as)  # a file system without hard links
         temporary.replace(path)
         if second.exists():
             second.replace(keep_as)
@@ -77,7 +77,7 @@ def _beside(path: Path) -> Path:
 
 
 def _sync_folder(folder: Path) -> None:
-    """See that a renaming outlasts a power failure, where the system can do so."""
+    """Make a rename survive a power failure, if the system can do that."""
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

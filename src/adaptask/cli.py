@@ -6,7 +6,7 @@ import inspect
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from tyro import _strings
 from tyro.conf import Positional, arg
@@ -358,7 +358,7 @@ def _check_seeds(arguments: list[str]) -> None:
         raise ArgumentError("--seeds is how many there are: 3 stands for seeds 0, 1 and 2.")
 
 
-_CONFIGURED = {"train": train, "compare": compare, "sweep": sweep}
+_CONFIGURED: dict[str, Any] = {"train": train, "compare": compare, "sweep": sweep}
 """Commands whose options depend on the classes that they name."""
 
 

@@ -1,7 +1,7 @@
 """Every error that Adaptask raises on purpose.
 
 Catch `AdaptaskError` to catch them all. A message says what was expected, what came and what to
-do; whatever was refused has changed nothing.
+do. A call that raises one has changed nothing.
 """
 
 
@@ -22,4 +22,4 @@ class DataError(AdaptaskError):
 
 
 class TrainingError(AdaptaskError):
-    """Training cannot go on: the loss is no number, or what a run needs cannot be written."""
+    """Training cannot continue: the loss is not finite, or a file cannot be written."""

@@ -1,4 +1,4 @@
-"""Modules with kernels of our own, on a GPU where Triton is installed."""
+"""Modules with our own Triton kernels, used on a GPU if Triton is installed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 
 def find_kernels(module: str, device: torch.device) -> Any:
-    """Return a module of kernels, or None where it cannot be used and plain torch must do."""
+    """Return a module of kernels, or None if it cannot be used and plain torch is needed."""
     return _imported(module) if device.type == "cuda" else None
 
 

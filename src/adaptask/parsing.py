@@ -1,4 +1,4 @@
-"""JSON and TOML from files that may hold anything: what cannot be read is a `ValueError`."""
+"""JSON and TOML from untrusted files: whatever is wrong with them raises a `ValueError`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return what a JSON text says.
+    """Return the value of a JSON text.
 
     Raises:
-        ValueError: If it is none.
+        ValueError: If it is not valid JSON.
     """
     try:
         return json.loads(text)
@@ -20,10 +20,10 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Return what a TOML text says.
+    """Return the table of a TOML text.
 
     Raises:
-        ValueError: If it is none.
+        ValueError: If it is not valid TOML.
     """
     try:
         return tomllib.loads(text)

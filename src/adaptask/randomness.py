@@ -1,4 +1,4 @@
-"""Seeds, and modules that own their random stream and can be restored to draw on exactly."""
+"""Seeds, and modules that own their random stream and can be restored exactly."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from adaptask.arguments import check_seed, shown
+from adaptask.arguments import check_seed, format_value
 from adaptask.errors import ArgumentError, StateError
 
 
 def derive_seed(seed: int, purpose: str) -> int:
-    """Return a seed for one purpose, unrelated to those for others and for other seeds.
+    """Return a seed for one purpose, unrelated to the seeds for other purposes.
 
     >>> derive_seed(0, "tasks") == derive_seed(0, "images")
     False
@@ -26,20 +26,21 @@ def derive_seed(seed: int, purpose: str) -> int:
 
 
 def find_device(device: torch.device | str | None) -> torch.device:
-    """Return a device that can be drawn on, with the index that a plain "cuda" leaves open.
+    """Return a device that torch has here, with its index: "cuda" becomes "cuda:0".
 
     Args:
         device: A device or its name; None is the default device.
 
     Raises:
-        ArgumentError: If there is none of that name, or it has no random numbers.
+        ArgumentError: If there is none of that name, or it cannot generate random numbers.
     """
     try:
         where = torch.empty(0, device=device).device
         torch.Generator(where)
-    except Exception as error:  # torch says in many ways that it has no such device
+    except Exception as error:  # torch raises many kinds of errors here
         raise ArgumentError(
-            f"device must be one that torch has here, such as 'cpu'; got {shown(device)} ({error})."
+            "device must be one that torch has here, such as 'cpu'; got "
+            f"{format_value(device)} ({error})."
         ) from error
     return where
 
@@ -47,9 +48,9 @@ def find_device(device: torch.device | str | None) -> torch.device:
 class RandomModule(nn.Module):
     """A module of buffers, without parameters, that owns its random stream.
 
-    The stream is part of `state_dict()`: a restored module draws on exactly. Moving to another
-    kind of device starts a new stream, seeded from the old one, because the kinds generate random
-    numbers differently. Converting to half precision leaves the buffers as wide as they are.
+    The stream is part of `state_dict()`: a restored module continues exactly. Moving to another
+    kind of device starts a new stream, seeded from the old one, because devices generate random
+    numbers differently. Converting to half precision leaves the buffers as they are.
 
     Args:
         seed: Seed of the random stream, at least 0.
@@ -75,7 +76,7 @@ class RandomModule(nn.Module):
         self._generator.manual_seed(check_seed("seed", seed))
 
     def fork(self, seed: int) -> Self:
-        """Return a copy with a random stream of its own, to draw from without disturbing this."""
+        """Return a copy with its own random stream, to draw from without disturbing this one."""
         twin = copy.deepcopy(self)
         twin.reseed(seed)
         return twin
@@ -116,7 +117,7 @@ class RandomModule(nn.Module):
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        # As bytes: a tensor would be shared with a spawned process, and be gone before it looks.
+        # As bytes: a tensor would be shared with a spawned process, and freed before it is read.
         state = self.__dict__.copy()
         stream = bytes(self._generator.get_state().numpy())
         state["_generator"] = (self.device.type, stream)
@@ -125,7 +126,7 @@ class RandomModule(nn.Module):
     def __setstate__(self, state: dict[str, Any]) -> None:
         kind, stream = state.pop("_generator")
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        # Where the buffers were loaded to, which need not be where they were saved.
+        # The device the buffers were loaded to, which may not be the one they were saved on.
         where = next((buffer.device for buffer in self.buffers()), torch.device(kind))
         self._generator = torch.Generator(where)
         self._take_stream(kind, torch.frombuffer(bytearray(stream), dtype=torch.uint8))
@@ -143,7 +144,7 @@ class RandomModule(nn.Module):
         return {**self._identity(), "generator": stream}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Take over the random stream of a state that has been checked."""
+        """Continue the random stream of a state that has been checked."""
         self._take_stream(state["generator"]["kind"], state["generator"]["state"].cpu())
 
     def _take_stream(self, kind: str, stream: Tensor) -> None:
@@ -154,8 +155,8 @@ class RandomModule(nn.Module):
         self._generator.manual_seed(int.from_bytes(digest[:7], "big"))
         warnings.warn(
             f"The state was saved on {kind} and is loaded on {self.device.type}, whose generators "
-            "differ: everything is restored but the random stream, which goes on in a new one "
-            "that follows from the saved one.",
+            "differ: everything is restored except the random stream. A new one is seeded from "
+            "the saved one.",
             stacklevel=2,
         )
 
@@ -171,7 +172,7 @@ class RandomModule(nn.Module):
         # Checked as a whole before any buffer is touched, also when a parent module loads.
         mine = {k[len(prefix) :]: v for k, v in state_dict.items() if k.startswith(prefix)}
         if not mine:
-            # A model that had no sampler when it was saved: torch refuses it, unless strict=False.
+            # The model had no sampler when it was saved: torch refuses it unless strict=False.
             missing_keys += (prefix + name for name in self.state_dict())
             return
         self._check_state(mine)
@@ -180,12 +181,12 @@ class RandomModule(nn.Module):
         )
 
     def _check_state(self, state: dict[str, Any]) -> None:
-        """Refuse a state that is not one of this module's, complete and sane."""
+        """Refuse a state that does not fit this module, or is incomplete or damaged."""
         extra = state.get("_extra_state")
         if not isinstance(extra, dict) or "sampler" not in extra or "generator" not in extra:
             raise StateError(
                 f"This is no state of a {type(self).__name__}: its '_extra_state' with the kind of "
-                "sampler and the random stream is missing. Pass what state_dict() returned."
+                "sampler and the random stream is missing. Pass the result of state_dict()."
             )
         for key, expected in self._identity().items():
             found = extra.get(key)
@@ -193,7 +194,7 @@ class RandomModule(nn.Module):
                 continue
             if type(found) is not type(expected) or found != expected:
                 raise StateError(
-                    f"The state was saved with {key} {shown(found)}, this has {expected!r}. "
+                    f"The state was saved with {key} {format_value(found)}, this has {expected!r}. "
                     f"Build the sampler with the same {key}, or load another state."
                 )
         _check_stream(extra["generator"], self.device)
@@ -219,11 +220,11 @@ class RandomModule(nn.Module):
         self._check_buffers({name: state[name].to(b.dtype) for name, b in expected_buffers.items()})
 
     def _check_buffers(self, buffers: dict[str, Tensor]) -> None:
-        """Refuse values that this module could never have come to; raises `StateError`."""
+        """Raise a `StateError` for values that this module could never have saved."""
 
 
 def _is_real(value: object) -> bool:
-    """Return whether a value is a tensor that has its numbers, and all of them."""
+    """Return whether a value is a dense tensor that has its numbers."""
     return (
         isinstance(value, Tensor)
         and value.layout is torch.strided
@@ -233,7 +234,7 @@ def _is_real(value: object) -> bool:
 
 
 def _check_stream(stream: object, device: torch.device) -> None:
-    """Refuse a saved random stream that could not be taken up again."""
+    """Refuse a saved random stream that cannot be continued."""
     if (
         not isinstance(stream, dict)
         or not isinstance(stream.get("kind"), str)

@@ -1,9 +1,9 @@
 """The mathematics behind the samplers: exact distributions, and the bound of the appendix.
 
 Everything here is a plain function of tensors and numbers. A "category set" is the set of classes
-of a task; its row of class ids may stand in any order. Log-potentials are `classes x classes`,
-symmetric, with minus infinity on the diagonal: a row that has a class twice is never drawn. Tensors
-of other types or shapes raise an `ArgumentError`; so do ids out of range, on the CPU.
+of a task; its class ids may come in any order. Log-potentials are `classes x classes`, symmetric,
+with minus infinity on the diagonal: a row that has a class twice is never drawn. Other shapes, and
+on the CPU ids out of range, raise an `ArgumentError`.
 
 Reference: Liu et al., Adaptive Task Sampling for Meta-Learning, ECCV 2020.
 """
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from adaptask.arguments import check_integer, check_number, check_seed, shown, shown_count
+from adaptask.arguments import check_integer, check_number, check_seed, format_count
 from adaptask.errors import ArgumentError
 
 LARGEST_ENUMERATION = 1_000_000
@@ -41,7 +41,7 @@ def category_sets(n_classes: int, n_way: int) -> Tensor:
     n_sets = math.comb(n_classes, n_way)
     if n_sets > LARGEST_ENUMERATION:
         raise ArgumentError(
-            f"{n_classes} classes have {shown_count(n_sets)} category sets of {n_way}; at most "
+            f"{n_classes} classes have {format_count(n_sets)} category sets of {n_way}; at most "
             f"{LARGEST_ENUMERATION:,} are enumerated. Use fewer classes or a smaller way."
         )
     return torch.from_numpy(_combinations(n_classes, n_way).copy())
@@ -55,21 +55,20 @@ def _combinations(n_classes: int, n_way: int) -> np.ndarray[Any, np.dtype[np.int
 
 def cp_log_score(log_potentials: Tensor, class_ids: Tensor) -> Tensor:
     """Return the log of the product of potentials over the pairs of each set, Eq. 4, `tasks`."""
-    _check_sets(log_potentials, class_ids, least_way=1)
+    _check_sets(log_potentials, class_ids)
     first, second = _pairs(class_ids)
     return log_potentials.double()[class_ids[:, first], class_ids[:, second]].sum(-1)
 
 
-def _check_sets(log_potentials: Tensor, class_ids: Tensor, *, least_way: int) -> None:
+def _check_sets(log_potentials: Tensor, class_ids: Tensor) -> None:
     """Check that category sets go with log-potentials."""
     n_classes = _count_classes(log_potentials)
-    _check_tensor("class_ids", class_ids, "int64, tasks x way", n_dimensions=2)
-    if class_ids.shape[1] < least_way or class_ids.device != log_potentials.device:
+    if class_ids.dtype != torch.int64 or class_ids.ndim != 2 or class_ids.shape[1] < 2:
         raise ArgumentError(
-            f"class_ids must have at least {least_way} classes a row, on {log_potentials.device} "
-            f"as log_potentials; got {class_ids.shape[1]} on {class_ids.device}."
+            "class_ids must be int64, tasks x way, with at least 2 classes per row; got "
+            f"{class_ids.dtype} of shape {tuple(class_ids.shape)}."
         )
-    # Elsewhere values are not read: nothing is to wait for a device.
+    # On other devices values are not read, so that nothing waits.
     if class_ids.device.type == "cpu" and class_ids.numel() > 0:
         least, largest = (int(bound) for bound in class_ids.aminmax())
         if least < 0 or largest >= n_classes:
@@ -80,28 +79,13 @@ def _check_sets(log_potentials: Tensor, class_ids: Tensor, *, least_way: int) ->
 
 
 def _count_classes(log_potentials: Tensor) -> int:
-    form = "floating-point, classes x classes"
-    _check_tensor("log_potentials", log_potentials, form, n_dimensions=2)
-    n_classes, n_columns = log_potentials.shape
-    if n_classes != n_columns:
-        raise ArgumentError(f"log_potentials must be square; got {n_classes} x {n_columns}.")
-    return n_classes
-
-
-def _check_tensor(name: str, value: object, form: str, *, n_dimensions: int) -> None:
-    """Check that a value is a dense tensor of that form, whose first word is its type."""
-    fits = (
-        isinstance(value, Tensor)
-        and value.layout is torch.strided
-        and value.device.type != "meta"
-        and value.ndim == n_dimensions
-        and (value.dtype == torch.int64 if "int64" in form else value.is_floating_point())
-    )
-    if not fits:
-        came = shown(value)
-        if isinstance(value, Tensor):
-            came = f"{value.dtype}, {value.layout}, of shape {tuple(value.shape)} on {value.device}"
-        raise ArgumentError(f"{name} must be a dense tensor, {form}; got {came}.")
+    shape = tuple(log_potentials.shape)
+    if len(shape) != 2 or shape[0] != shape[1] or not log_potentials.is_floating_point():
+        raise ArgumentError(
+            "log_potentials must be floating-point, classes x classes; got "
+            f"{log_potentials.dtype} of shape {shape}."
+        )
+    return shape[0]
 
 
 def _pairs(class_ids: Tensor) -> Tensor:
@@ -142,7 +126,7 @@ def gcp_log_prob(log_potentials: Tensor, class_ids: Tensor) -> Tensor:
     Raises:
         ArgumentError: If `way` is above `LARGEST_GREEDY_WAY`.
     """
-    _check_sets(log_potentials, class_ids, least_way=2)
+    _check_sets(log_potentials, class_ids)
     n_way = class_ids.shape[1]
     if n_way > LARGEST_GREEDY_WAY:
         raise ArgumentError(
@@ -164,9 +148,9 @@ def _gcp_log_prob(log_potentials: Tensor, class_ids: Tensor) -> Tensor:
     log_reached = math.log(2) + pair - log_potentials.flatten().logsumexp(0)
     for parents, newest in _larger_partial_sets(class_ids.shape[1]):
         parents, newest = parents.to(rows.device), newest.to(rows.device)
-        log_normaliser = log_products.logsumexp(-1, keepdim=True)
+        log_normalizer = log_products.logsumexp(-1, keepdim=True)
         at_members = class_ids.unsqueeze(1).expand(-1, log_products.shape[1], -1)
-        log_next = log_products.gather(-1, at_members) - log_normaliser
+        log_next = log_products.gather(-1, at_members) - log_normalizer
         log_flow = log_reached.unsqueeze(-1) + log_next  # tasks x partial sets x way
         log_reached = log_flow[:, parents, newest].logsumexp(-1)
         log_products = log_products[:, parents[:, 0]] + rows[:, newest[:, 0]]
@@ -191,7 +175,7 @@ def _larger_partial_sets(n_way: int) -> list[tuple[Tensor, Tensor]]:
 
 def gcp_log_prob_ordered(log_potentials: Tensor, class_ids: Tensor) -> Tensor:
     """Return the log-probability that gcp-sampling draws these classes in this order, `tasks`."""
-    _check_sets(log_potentials, class_ids, least_way=2)
+    _check_sets(log_potentials, class_ids)
     log_potentials = log_potentials.double()
     pair = log_potentials[class_ids[:, 0], class_ids[:, 1]]
     log_prob = pair - log_potentials.flatten().logsumexp(0)
@@ -208,15 +192,15 @@ def gcp_log_prob_estimate(
 ) -> tuple[Tensor, Tensor]:
     """Estimate the log-probability of each category set under gcp-sampling, for any K.
 
-    K! times the mean over random orders. Being the logarithm of a mean it lies too low by about
-    the relative variance over orders divided by twice their number.
+    K! times the mean over random orders. The logarithm of this mean is too low by about the
+    relative variance over orders divided by twice their number.
 
     Returns:
         The estimates, `tasks`, and by about how much each is too low, `tasks`. With very uneven
-        potentials a few orders carry nearly all of the sum, and that itself is too low a guess:
-        above 0.1 take neither at its word.
+        potentials a few orders carry nearly all of the sum, and the second number is too low
+        itself: do not trust either if it is above 0.1.
     """
-    _check_sets(log_potentials, class_ids, least_way=2)
+    _check_sets(log_potentials, class_ids)
     n_orders, seed = check_integer("n_orders", n_orders, low=2), check_seed("seed", seed)
     n_tasks, n_way = class_ids.shape
     generator = torch.Generator(class_ids.device).manual_seed(seed)
@@ -273,30 +257,19 @@ def _log_prob_without_replacement(log_weights: Tensor, class_ids: Tensor) -> Ten
 
 def kl_from_uniform(log_probs: Tensor) -> float:
     """Return KL(Q || uniform) of an enumerated distribution, in nats."""
-    _check_log_probs("log_probs", log_probs)
-    log_probs = log_probs.detach().double()
+    log_probs = log_probs.double()
     present = log_probs != -torch.inf
     entropy = -(log_probs.exp() * log_probs)[present].sum()
-    divergence = math.log(len(log_probs)) - float(entropy)
-    return divergence if math.isnan(divergence) else max(0.0, divergence)
+    return max(math.log(len(log_probs)) - float(entropy), 0.0)  # NaN stays NaN
 
 
 def total_variation(log_probs: Tensor, other_log_probs: Tensor) -> float:
     """Return the total variation distance of two distributions over the same outcomes."""
-    _check_log_probs("log_probs", log_probs)
-    _check_log_probs("other_log_probs", other_log_probs)
     if log_probs.shape != other_log_probs.shape:
         shapes = f"{tuple(log_probs.shape)} and {tuple(other_log_probs.shape)}"
         raise ArgumentError(f"Both distributions must be over the same outcomes; got {shapes}.")
-    log_probs, other_log_probs = log_probs.detach().double(), other_log_probs.detach().double()
-    difference = log_probs.exp() - other_log_probs.exp()
+    difference = log_probs.double().exp() - other_log_probs.double().exp()
     return float(difference.abs().sum() / 2)
-
-
-def _check_log_probs(name: str, log_probs: Tensor) -> None:
-    _check_tensor(name, log_probs, "floating-point, one value an outcome", n_dimensions=1)
-    if len(log_probs) == 0:
-        raise ArgumentError(f"{name} must have one outcome or more; got none.")
 
 
 def count_tasks(*, n_classes: int, n_way: int, n_images: int, n_shot: int, n_query: int) -> int:
@@ -306,10 +279,10 @@ def count_tasks(*, n_classes: int, n_way: int, n_images: int, n_shot: int, n_que
 
     Args:
         n_classes: Number of training classes, n.
-        n_way: Number of classes in a task, K.
+        n_way: Number of classes per task, K.
         n_images: Number of images of each class, L.
-        n_shot: Number of support images of a class, M.
-        n_query: Number of query images of a class, N.
+        n_shot: Number of support images per class, M.
+        n_query: Number of query images per class, N.
     """
     n_classes = check_integer("n_classes", n_classes, low=1)
     n_images = check_integer("n_images", n_images, low=1)

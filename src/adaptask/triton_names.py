@@ -1,4 +1,4 @@
-"""Triton's names for modules of kernels; importable where Triton is."""
+"""Triton's names for modules of kernels; importable only if Triton is installed."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ if TYPE_CHECKING:
     constexpr: TypeAlias = Any
     tensor: TypeAlias = Any
 else:
-    # Triton reads annotations too: what is constexpr is fixed when it compiles.
+    # Triton reads annotations too: a constexpr argument is fixed when it compiles.
     constexpr, tensor = tl.constexpr, tl.tensor

@@ -42,9 +42,9 @@ VARIANTS = {
         ({"inner_optimizer": "sgd", "inner_lr": 0.02, "evaluation_steps": 3}, {"norm": "task"}),
         ({"batch_size": 3, "evaluation_steps": 5, "task_chunk": 1, "anneal": False}, {}),
     ],
-    "metaoptnet-ridge": [({"regularisation": 1.0, "label_smoothing": 0.1}, {"norm": "task"})],
+    "metaoptnet-ridge": [({"regularization": 1.0, "label_smoothing": 0.1}, {"norm": "task"})],
     "metaoptnet-svm": [({"penalty": 10.0, "label_smoothing": 0.1}, {"norm": "task"})],
-    "r2d2": [({"scale": 1.0, "learn_regularisation": False}, {"norm": "task"})],
+    "r2d2": [({"scale": 1.0, "learn_regularization": False}, {"norm": "task"})],
 }
 # Inner steps follow gradients, and half-precision gradients lead elsewhere.
 TOLERANCES = {name: {"bfloat16_tolerance": 0.25} for name in ("maml", "maml++", "reptile")}

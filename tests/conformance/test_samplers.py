@@ -163,10 +163,38 @@ def test_a_broken_sampler_is_found_out(broken):
 
 
 def test_what_is_no_sampler_is_said_to_be_none():
-    with pytest.raises(AssertionError, match=r"torch\.nn\.Module"):
+    with pytest.raises(AssertionError, match="object has no n_classes, n_way, sample, update"):
         check_sampler(lambda seed: object())
+    with pytest.raises(AssertionError, match="ended in ZeroDivisionError"):
+        check_sampler(lambda seed: 1 // 0)
     with pytest.raises(AssertionError, match="n_classes, n_way"):
         check_sampler(lambda seed: torch.nn.Identity())
+
+
+class Minimal:
+    """An object that has only what every loop needs."""
+
+    def __init__(self, n_classes, n_way, seed):
+        self.n_classes, self.n_way = n_classes, n_way
+        self.random = torch.Generator().manual_seed(seed)
+
+    def sample(self, n_tasks):
+        weights = torch.ones(n_tasks, self.n_classes)
+        return torch.multinomial(weights, self.n_way, generator=self.random)
+
+    def update(self, class_ids, probabilities, labels):
+        pass
+
+
+class MinimalWithRepeats(Minimal):
+    def sample(self, n_tasks):
+        return torch.randint(self.n_classes, (n_tasks, self.n_way), generator=self.random)
+
+
+def test_an_object_with_sample_and_update_is_checked_for_what_it_has():
+    check_sampler(lambda seed: Minimal(9, 3, seed))
+    with pytest.raises(AssertionError, match="distinct"):
+        check_sampler(lambda seed: MinimalWithRepeats(9, 3, seed))
 
 
 def test_the_laws_have_different_names():

@@ -105,9 +105,9 @@ def test_options_of_the_optimizer_without_effect_are_refused():
 # Classes of others --------------------------------------------------------------------------------
 
 PLUGIN = '''
-from adaptask.samplers import GreedyClassPairSampler, UniformSampler
+from adaptask.samplers import GCPSampler, UniformSampler
 
-class Bold(GreedyClassPairSampler):
+class Bold(GCPSampler):
     """Prefers what is bold.
 
     Args:

@@ -61,7 +61,7 @@ def test_a_run_on_a_full_disk_says_so_and_goes_on_when_there_is_room(
     assert main([*tiny_run, "--output", str(run), "--quiet"]) == 1
     said = capsys.readouterr().err
     assert "No space left on device" in said
-    assert "make room there" in said
+    assert "free some space" in said
     disk.empty()
     again = ["train", "--resume", str(run)] if (run / "config.toml").exists() else None
     assert main([*(again or [*tiny_run, "--output", str(run)]), "--quiet"]) == 0

@@ -1,3 +1,4 @@
+import inspect
 from dataclasses import replace
 
 import pytest
@@ -5,7 +6,7 @@ import torch
 
 from adaptask.backbones import build_backbone
 from adaptask.errors import ArgumentError
-from adaptask.learners import build_learner
+from adaptask.learners import LEARNERS, build_learner
 
 
 @pytest.fixture
@@ -84,7 +85,7 @@ def test_in_mixed_precision_features_are_compared_in_single(name, episodes):
         logits = learner(single)
     assert (seen[0].dtype, logits.dtype) == (torch.bfloat16, torch.float32)
     features = seen[0].double()
-    expected = learner._classify(features[:, :6].unflatten(1, (3, 2)), features[:, 6:])
+    expected = learner.classify(features[:, :6].unflatten(1, (3, 2)), features[:, 6:])
     torch.testing.assert_close(logits.double(), expected, rtol=1e-4, atol=1e-4)
 
 
@@ -102,3 +103,39 @@ def test_in_mixed_precision_features_are_compared_in_single(name, episodes):
 def test_a_backbone_that_lacks_what_a_learner_reads_of_it_is_refused(name, settings, missing):
     with pytest.raises(ArgumentError, match=f"Flatten has no {missing}"):
         build_learner(name, backbone=torch.nn.Flatten(), **settings)
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_a_learner_describes_itself(name):
+    kind = LEARNERS[name]
+    assert 10 < len(kind.description) < 100
+    assert kind.has_fixed_way == ("n_way" in inspect.signature(kind).parameters)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "expected"),
+    [
+        ("protonet", {}, False),
+        ("maml", {}, False),
+        ("maml++", {}, True),
+        ("maml++", {"multi_step_loss": False}, True),
+        ("maml++", {"multi_step_loss": False, "anneal_order": False}, False),
+        ("reptile", {}, True),
+        ("reptile", {"anneal": False}, False),
+    ],
+)
+def test_what_is_annealed_depends_on_the_number_of_steps(name, settings, expected, backbone):
+    if LEARNERS[name].has_fixed_way:
+        settings = {"n_way": 3, **settings}
+    learner = build_learner(name, backbone=backbone, **settings)
+    assert learner.depends_on_total_steps is expected
+
+
+def test_a_backbone_that_returns_other_shapes_is_named(episodes):
+    class Mixed(torch.nn.Module):
+        def forward(self, images):
+            return images.flatten(0, 1).flatten(1)
+
+    learner = build_learner("protonet", backbone=Mixed())
+    with pytest.raises(ArgumentError, match=r"map 2 x 18 x 1 x 16 x 16 .* Mixed returned 36 x 256"):
+        learner(episodes())

@@ -347,6 +347,6 @@ def test_episodes_that_do_not_fit_are_refused_before_anything_happens(make_episo
     )
     with pytest.raises(ArgumentError, match="built for tasks of 3 classes"):
         learner.training_step(replace(other_way, query_images=episodes.support_images))
-    with pytest.raises(ArgumentError, match=r"images of the shape \(2, 8, 8\)"):
+    with pytest.raises(ArgumentError, match=r"images of shape \(2, 8, 8\)"):
         learner(make_episodes(image_shape=(1, 8, 8)))
     assert all(p.grad is None for p in learner.parameters())

@@ -77,7 +77,7 @@ def test_the_inner_loop_equals_torchs_optimisers(kind, make_episodes):
 
 def test_sgd_with_a_learning_rate_of_one_ends_where_the_task_does(make_episodes):
     learner, episodes = build(inner_steps=3, **ALL), make_episodes(n_tasks=1)
-    end = {n: w[0].detach() for n, w in learner._adapt(episodes, differentiable=False).items()}
+    end = {n: w[0].detach() for n, w in learner.adapt(episodes, differentiable=False).items()}
     optimizer = torch.optim.SGD(learner.parameters(), lr=1.0)
     learner.training_step(episodes).loss.backward()
     optimizer.step()
@@ -141,12 +141,12 @@ def test_in_evaluation_every_class_has_its_turn_and_nothing_is_random(make_episo
 def test_without_transduction_a_query_is_classified_beside_the_support_set_alone(make_episodes):
     episodes = make_episodes()
     learner = build(evaluation_steps=2, transductive=False).eval()
-    weights = learner._adapt(episodes, differentiable=False)
+    weights = learner.adapt(episodes, differentiable=False)
     got = learner(episodes)
     for query in range(episodes.query_images.shape[1]):
         one = episodes.query_images[:, query : query + 1]
         together = torch.cat((episodes.support_images, one), dim=1)
-        expected = learner._logits(weights, together, 2)[:, -1]
+        expected = learner.logits(weights, together, 2)[:, -1]
         torch.testing.assert_close(got[:, query], expected)
 
 

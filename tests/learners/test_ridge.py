@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from adaptask.errors import ArgumentError
-from adaptask.learners import R2D2, MetaOptNetRidge
+from adaptask.learners import R2D2, Ensemble, MetaOptNetRidge
 
 
 def random_features(n_tasks, n_way, n_shot, n_features=6, *, size=1.0, dtype=torch.float64):
@@ -17,7 +17,7 @@ def random_features(n_tasks, n_way, n_shot, n_features=6, *, size=1.0, dtype=tor
     return (size * support).to(dtype), (size * query).to(dtype)
 
 
-def primal(support, query, regularisation, *, intercept):
+def primal(support, query, regularization, *, intercept):
     """Return the logits by the normal equations in feature space, one task after the other."""
     logits = []
     for points, queries in zip(support.numpy(), query.numpy(), strict=True):
@@ -27,7 +27,7 @@ def primal(support, query, regularisation, *, intercept):
             points = np.concatenate((points, np.ones((len(points), 1))), axis=1)
             queries = np.concatenate((queries, np.ones((len(queries), 1))), axis=1)
         targets = np.eye(n_way).repeat(n_shot, axis=0)
-        normal = points.T @ points + regularisation * np.eye(points.shape[1])
+        normal = points.T @ points + regularization * np.eye(points.shape[1])
         logits.append(queries @ np.linalg.solve(normal, points.T @ targets))
     return torch.from_numpy(np.stack(logits))
 
@@ -36,11 +36,11 @@ SHAPES = [(2, 3, 1), (2, 3, 5), (1, 5, 15), (1, 2, 2), (1, 20, 1)]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("regularisation", [50.0, 0.1])
-def test_ridge_logits_are_the_closed_form(shape, regularisation, flat, feature_episodes):
+@pytest.mark.parametrize("regularization", [50.0, 0.1])
+def test_ridge_logits_are_the_closed_form(shape, regularization, flat, feature_episodes):
     support, query = random_features(*shape)
-    learner = MetaOptNetRidge(backbone=flat, regularisation=regularisation, scale=3.0).double()
-    expected = 3 * 2 * primal(support, query, regularisation, intercept=False)
+    learner = MetaOptNetRidge(backbone=flat, regularization=regularization, scale=3.0).double()
+    expected = 3 * 2 * primal(support, query, regularization, intercept=False)
     logits = learner(feature_episodes(support, query))
     torch.testing.assert_close(logits, expected, rtol=1e-9, atol=1e-12)
 
@@ -59,13 +59,13 @@ def test_ridge_is_the_quadratic_program_that_metaoptnet_writes(flat, feature_epi
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("regularisation", [50.0, 0.1])
-def test_r2d2_logits_are_the_closed_form(shape, regularisation, flat, feature_episodes):
+@pytest.mark.parametrize("regularization", [50.0, 0.1])
+def test_r2d2_logits_are_the_closed_form(shape, regularization, flat, feature_episodes):
     support, query = random_features(*shape)
-    learner = R2D2(backbone=flat, regularisation=regularisation, scale=3.0).double()
+    learner = R2D2(backbone=flat, regularization=regularization, scale=3.0).double()
     torch.nn.init.constant_(learner.bias, 0.25)
     n_support = shape[1] * shape[2]
-    expected = 3 * primal(support, query, n_support * regularisation, intercept=True) + 0.25
+    expected = 3 * primal(support, query, n_support * regularization, intercept=True) + 0.25
     logits = learner(feature_episodes(support, query))
     torch.testing.assert_close(logits, expected, rtol=1e-6, atol=1e-9)  # log(lambda) is float32
 
@@ -73,11 +73,11 @@ def test_r2d2_logits_are_the_closed_form(shape, regularisation, flat, feature_ep
 @pytest.mark.parametrize("kind", [MetaOptNetRidge, R2D2])
 def test_derivatives_equal_finite_differences(kind, flat):
     support, query = random_features(2, 3, 2, 4)
-    learner = kind(backbone=flat, regularisation=0.5, scale=1.0).double()
+    learner = kind(backbone=flat, regularization=0.5, scale=1.0).double()
     inputs = (support.requires_grad_(), query.requires_grad_(), *learner.parameters())
 
     def logits(support, query, *_):
-        return learner._classify(support, query)
+        return learner.classify(support, query)
 
     assert torch.autograd.gradcheck(logits, inputs)
 
@@ -85,13 +85,13 @@ def test_derivatives_equal_finite_differences(kind, flat):
 def test_hyperparameters_start_as_published_and_are_learnt(flat):
     ridge, r2d2 = MetaOptNetRidge(backbone=flat), R2D2(backbone=flat)
     assert dict(ridge.named_parameters()).keys() == {"scale"}
-    assert dict(r2d2.named_parameters()).keys() == {"scale", "bias", "log_regularisation"}
-    assert (ridge.regularisation, ridge.scale.item()) == (50.0, 1.0)
-    start = (r2d2.scale.item(), r2d2.bias.item(), r2d2.log_regularisation.exp().item())
+    assert dict(r2d2.named_parameters()).keys() == {"scale", "bias", "log_regularization"}
+    assert (ridge.regularization, ridge.scale.item()) == (50.0, 1.0)
+    start = (r2d2.scale.item(), r2d2.bias.item(), r2d2.log_regularization.exp().item())
     assert start == pytest.approx((1e-4, 0.0, 50.0), rel=1e-6)
-    fixed = R2D2(backbone=flat, learn_regularisation=False)
-    assert "log_regularisation" not in dict(fixed.named_parameters())
-    assert "log_regularisation" in fixed.state_dict()
+    fixed = R2D2(backbone=flat, learn_regularization=False)
+    assert "log_regularization" not in dict(fixed.named_parameters())
+    assert "log_regularization" in fixed.state_dict()
 
 
 def duplicates(support):
@@ -114,8 +114,8 @@ def test_hard_cases_are_right(kind, dtype, size, change, n_way, n_shot, flat, fe
     learner = kind(backbone=flat, scale=1.0)
     logits = learner(feature_episodes(support, query))
     assert logits.dtype == torch.float32
-    regularisation = 50.0 * (n_way * n_shot if kind is R2D2 else 1)
-    expected = primal(support.double(), query.double(), regularisation, intercept=kind is R2D2) * (
+    regularization = 50.0 * (n_way * n_shot if kind is R2D2 else 1)
+    expected = primal(support.double(), query.double(), regularization, intercept=kind is R2D2) * (
         1 if kind is R2D2 else 2
     )
     largest = float(expected.abs().max())
@@ -125,8 +125,8 @@ def test_hard_cases_are_right(kind, dtype, size, change, n_way, n_shot, flat, fe
 @pytest.mark.parametrize(
     "settings",
     [
-        {"regularisation": 0},
-        {"regularisation": -1},
+        {"regularization": 0},
+        {"regularization": -1},
         {"scale": math.nan},
         {"scale": "large"},
         {"label_smoothing": 0.6},
@@ -137,3 +137,14 @@ def test_hard_cases_are_right(kind, dtype, size, change, n_way, n_shot, flat, fe
 def test_bad_settings_are_refused(kind, settings, flat):
     with pytest.raises(ArgumentError, match=f"{next(iter(settings))} must be a number between"):
         kind(backbone=flat, **settings)
+
+
+@pytest.mark.parametrize("learned", [True, False])
+def test_states_of_older_versions_are_loaded(learned, flat):
+    old = R2D2(backbone=flat, regularization=3.0, learn_regularization=learned).state_dict()
+    old["log_regularisation"] = old.pop("log_regularization")
+    learner = R2D2(backbone=flat, learn_regularization=learned)
+    learner.load_state_dict(old)
+    assert learner.log_regularization.exp().item() == pytest.approx(3.0)
+    ensemble = Ensemble(learner=R2D2(backbone=flat, learn_regularization=learned), states=[old] * 2)
+    assert ensemble.members[1].log_regularization.exp().item() == pytest.approx(3.0)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from adaptask.errors import ArgumentError, TrainingError
-from adaptask.learners import LEARNERS, MetaOptNetSVM, build_learner, crammer_singer
+from adaptask.learners import LEARNERS, MetaOptNetSVM, build_learner, svm_solver
 
 
 def random_features(n_tasks=3, n_way=5, n_shot=5, n_features=64, *, dtype=torch.float64):
@@ -59,7 +59,7 @@ def test_derivatives_equal_finite_differences(flat):
     inputs = (support.requires_grad_(), query.requires_grad_(), *learner.parameters())
 
     def logits(support, query, *_):
-        return learner._classify(support, query)
+        return learner.classify(support, query)
 
     assert torch.autograd.gradcheck(logits, inputs, atol=1e-5)
 
@@ -68,8 +68,8 @@ def test_a_machine_that_is_not_solved_raises(monkeypatch, flat, feature_episodes
     episodes = feature_episodes(*random_features())
     learner = MetaOptNetSVM(backbone=flat)
     expected = learner(episodes)
-    monkeypatch.setattr(crammer_singer, "N_SWITCHES", 1)
-    monkeypatch.setattr(crammer_singer, "MOST_STEPS", 2)
+    monkeypatch.setattr(svm_solver, "N_SWITCHES", 1)
+    monkeypatch.setattr(svm_solver, "MOST_STEPS", 2)
     with pytest.raises(TrainingError, match=r"machines of 3 tasks were not solved to 0\.0001"):
         learner(episodes)
     monkeypatch.undo()
@@ -79,7 +79,7 @@ def test_a_machine_that_is_not_solved_raises(monkeypatch, flat, feature_episodes
 def test_features_that_are_no_numbers_raise(flat, feature_episodes):
     support, query = random_features()
     support[1, 2, 0, 0] = torch.nan
-    with pytest.raises(TrainingError, match=r"1 tasks .* features are no numbers"):
+    with pytest.raises(TrainingError, match=r"1 tasks .* features are not finite"):
         MetaOptNetSVM(backbone=flat).double()(feature_episodes(support, query))
 
 

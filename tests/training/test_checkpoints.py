@@ -196,7 +196,7 @@ def test_a_failing_disk_leaves_the_old_checkpoints_untouched(tmp_path, monkeypat
         "replace": ("pathlib.Path", "replace"),
     }[place]
     monkeypatch.setattr(f"{owner}.{name}", fail)
-    remedy = "make room there" if number == errno.ENOSPC else "see that the folder"
+    remedy = "free some space" if number == errno.ENOSPC else "check that the folder"
     with pytest.raises(TrainingError, match=f"could not write .*last.pt: .*{remedy}"):
         save_latest(tmp_path, {"step": 3})
     monkeypatch.undo()

@@ -44,7 +44,7 @@ CASES = {
     ),
     "metaoptnet-ridge": Case(0.45, 150, tasks=FOUR),
     "metaoptnet-svm": Case(0.42, 150, tasks=FOUR),
-    "r2d2": Case(0.45, 150, {"scale": 1.0, "regularisation": 1.0}, tasks=FOUR),
+    "r2d2": Case(0.45, 150, {"scale": 1.0, "regularization": 1.0}, tasks=FOUR),
     "reptile": Case(
         0.48,
         200,

@@ -13,14 +13,13 @@ from typing import Any
 
 from adaptask.backbones.base import Backbone, ImageShape
 from adaptask.backbones.conv4 import Conv4, ConvBlock
-from adaptask.backbones.drop_block import DropBlock
-from adaptask.backbones.normalisation import NORMS, TaskNorm
-from adaptask.backbones.resnet12 import WIDTHS, ResNet12
+from adaptask.backbones.normalization import NORMS, TaskNorm
+from adaptask.backbones.resnet12 import WIDTHS, DropBlock, ResNet12
 from adaptask.registry import BACKBONES
 
 
 def build_backbone(name: str, *, image_shape: ImageShape, **settings: Any) -> Backbone:
-    """Build the backbone of that name.
+    """Build the backbone with this name.
 
     Args:
         name: A key of `BACKBONES`, or `module:Class`.

@@ -1,7 +1,7 @@
-"""The laws of learners: each raises an `AssertionError` that says what was expected and came.
+"""The laws of learners: each raises an `AssertionError` that says what was expected and what came.
 
-Those about equality hold in float64 and in evaluation, where a learner has no randomness and
-tasks nothing in common.
+Laws about equality hold in float64 and in evaluation, where a learner draws no random numbers and
+tasks do not influence each other.
 """
 
 from __future__ import annotations
@@ -9,25 +9,20 @@ from __future__ import annotations
 import copy
 import io
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from adaptask.conformance.learner_subjects import (
-    LearnerFactory,
-    LearnerSubject,
-    outcome_of,
-    parts,
-    train,
-    with_other_queries,
-    with_other_support,
-)
-from adaptask.conformance.requirements import equal, first_of, require
+from adaptask.conformance.laws import check_laws, equal, require
 from adaptask.errors import AdaptaskError
-from adaptask.interfaces import Episodes
+from adaptask.interfaces import Episodes, Outcome
+
+LearnerFactory = Callable[[int], Any]
+"""Builds a fresh learner; torch's random stream has been seeded with the number it is given."""
 
 _TOLERANCE = 1e-7
 
@@ -42,32 +37,28 @@ def check_learner(
 ) -> None:
     """Check a learner against every law of this module.
 
+    The order of classes is checked unless the learner has an attribute `order_free` that is False.
+
     Args:
         build: Returns a fresh learner. Torch's random stream is seeded before, with the number
             that it is given. Keep it small: few filters, small images.
         image_shape: Channels, height and width of the images that it takes.
-        n_way: Number of classes of the tasks; others are tried too, and may be refused with an
+        n_way: Number of classes per task; others are tried too, and may be refused with an
             `AdaptaskError`.
         bfloat16_tolerance: By how much a probability may differ in mixed precision.
-        device: Where the learner is put to the test.
-
-    The order of classes is checked unless the learner has an attribute `order_free` that is False.
+        device: Where the learner is tested.
 
     Raises:
-        ArgumentError: If an argument cannot be used.
         AssertionError: If a law is broken.
     """
     subject = LearnerSubject(build, image_shape, n_way, bfloat16_tolerance, device)
-    learner = first_of(build)
+    check_laws((is_a_module, *LEARNER_LAWS), subject)
+
+
+def is_a_module(subject: LearnerSubject) -> None:
+    """It can be built, and is a `torch.nn.Module`."""
+    learner = subject.build(0)
     require(isinstance(learner, nn.Module), "a learner is a torch.nn.Module", type(learner))
-    for law in LEARNER_LAWS:
-        try:
-            law(subject)
-        except AssertionError:
-            raise
-        except Exception as error:
-            came = f"{type(error).__name__}: {error}"
-            raise AssertionError(f"Broken: {law.__name__} ended in {came}") from error
 
 
 def logits_have_their_form(subject: LearnerSubject) -> None:
@@ -117,9 +108,9 @@ def the_order_of_shots_does_not_matter(subject: LearnerSubject) -> None:
         return
     places = torch.arange(3 * subject.n_way, device=subject.device)
     order = places.view(-1, 3).roll(1, dims=1).flatten()
-    reordered = _evaluate(learner, with_other_support(episodes, order))
+    reordered = replace(episodes, support_images=episodes.support_images[:, order])
     law = "the order of shots does not matter, or order_free is False"
-    _require_close(reordered, _evaluate(learner, episodes), law)
+    _require_close(_evaluate(learner, reordered), _evaluate(learner, episodes), law)
 
 
 def permuting_the_queries_permutes_the_rows(subject: LearnerSubject) -> None:
@@ -128,9 +119,13 @@ def permuting_the_queries_permutes_the_rows(subject: LearnerSubject) -> None:
     n_queries = episodes.query_images.shape[1]
     order = torch.randperm(n_queries, generator=torch.Generator().manual_seed(0))
     order = order.to(subject.device)
-    moved = _evaluate(learner, with_other_queries(episodes, order))
+    moved = replace(
+        episodes,
+        query_images=episodes.query_images[:, order],
+        query_labels=episodes.query_labels[:, order],
+    )
     law = "permuting the queries permutes the rows of the logits"
-    _require_close(moved, _evaluate(learner, episodes)[:, order], law)
+    _require_close(_evaluate(learner, moved), _evaluate(learner, episodes)[:, order], law)
 
 
 def the_answers_are_not_read(subject: LearnerSubject) -> None:
@@ -159,7 +154,7 @@ def tasks_do_not_influence_each_other(subject: LearnerSubject) -> None:
     learner, episodes = subject.trained(7, dtype=torch.float64), _float64(subject, 7)
     together = _evaluate(learner, episodes)
     for task in range(len(together)):
-        one = Episodes(**{name: part[task : task + 1] for name, part in parts(episodes).items()})
+        one = Episodes(**{name: part[task : task + 1] for name, part in _tensors(episodes).items()})
         law = "in evaluation a batch of tasks gives what each gives alone"
         _require_close(together[task : task + 1], _evaluate(learner, one), law)
 
@@ -167,7 +162,7 @@ def tasks_do_not_influence_each_other(subject: LearnerSubject) -> None:
 def training_has_an_outcome(subject: LearnerSubject) -> None:
     """The loss is a finite scalar to differentiate, the logits are detached."""
     learner, episodes = subject.learner(8, training=True), subject.episodes(8)
-    outcome = outcome_of(learner, episodes)
+    outcome = _outcome_of(learner, episodes)
     require(outcome.loss.shape == (), "the loss is a scalar", tuple(outcome.loss.shape))
     require(bool(outcome.loss.isfinite()), "the loss is finite", outcome.loss)
     require(outcome.loss.requires_grad, "the loss can be differentiated")
@@ -181,7 +176,7 @@ def gradients_reach_every_parameter(subject: LearnerSubject) -> None:
     Vectors may: normalisation takes away what a bias adds before it.
     """
     learner = subject.learner(9, training=True)
-    outcome_of(learner, subject.episodes(9)).loss.backward()  # type: ignore[no-untyped-call]
+    _outcome_of(learner, subject.episodes(9)).loss.backward()  # type: ignore[no-untyped-call]
     for name, parameter in learner.named_parameters():
         if parameter.requires_grad:
             require(parameter.grad is not None, f"the gradient reaches {name}")
@@ -193,7 +188,7 @@ def gradients_reach_every_parameter(subject: LearnerSubject) -> None:
 def training_lowers_the_loss(subject: LearnerSubject) -> None:
     """Thirty steps of Adam on the same episodes lower the cross-entropy of their logits."""
     learner = subject.learner(10, training=True)
-    losses = train(learner, subject.episodes(10), n_steps=30)
+    losses = _train(learner, subject.episodes(10), n_steps=30)
     before, after = sum(losses[:3]) / 3, sum(losses[-3:]) / 3
     require(after < before, "training lowers the loss", f"{before:.4f}, then {after:.4f}")
 
@@ -202,7 +197,7 @@ def evaluation_changes_nothing(subject: LearnerSubject) -> None:
     """In evaluation logits repeat to the last bit; state, gradients and episodes stay."""
     learner, episodes = subject.trained(11), subject.episodes(11)
     learner.zero_grad()
-    state, given = copy.deepcopy(learner.state_dict()), copy.deepcopy(parts(episodes))
+    state, given = copy.deepcopy(learner.state_dict()), copy.deepcopy(_tensors(episodes))
     stream = torch.get_rng_state()
     first, second = _evaluate(learner, episodes), _evaluate(learner, episodes)
     still = torch.equal(stream, torch.get_rng_state())
@@ -210,7 +205,7 @@ def evaluation_changes_nothing(subject: LearnerSubject) -> None:
     require(still or not promised, "what has draws_in_evaluation = False draws nothing there")
     require(torch.equal(first, second), "in evaluation logits repeat to the last bit")
     require(equal(state, learner.state_dict()), "evaluation changes no parameter and no buffer")
-    require(equal(given, parts(episodes)), "episodes are left as they were")
+    require(equal(given, _tensors(episodes)), "episodes are left as they were")
     with_gradient = [name for name, p in learner.named_parameters() if p.grad is not None]
     require(not with_gradient, "evaluation leaves no gradients", with_gradient)
 
@@ -225,7 +220,7 @@ def a_restored_state_goes_on(subject: LearnerSubject) -> None:
     episodes = subject.episodes(12)
     same = torch.equal(_evaluate(original, episodes), _evaluate(restored, episodes))
     require(same, "a restored learner predicts the same to the last bit")
-    losses = [train(learner.train(), episodes, n_steps=3) for learner in (original, restored)]
+    losses = [_train(learner.train(), episodes, n_steps=3) for learner in (original, restored)]
     require(losses[0] == losses[1], "a restored learner learns on exactly", losses)
 
 
@@ -249,7 +244,7 @@ def no_value_is_read_on_the_host(subject: LearnerSubject) -> None:
     """A step asks for no value: on an accelerator each such question would wait for it."""
     learner, episodes = subject.learner(15, training=True), subject.episodes(15)
     with _RefuseHostReads():  # type: ignore[no-untyped-call]
-        outcome_of(learner, episodes).loss.backward()  # type: ignore[no-untyped-call]
+        _outcome_of(learner, episodes).loss.backward()  # type: ignore[no-untyped-call]
         _evaluate(learner.eval(), episodes)
 
 
@@ -271,6 +266,95 @@ LEARNER_LAWS: tuple[Callable[[LearnerSubject], None], ...] = (
     no_value_is_read_on_the_host,
 )
 """The laws that `check_learner` checks, each a function of a learner under test."""
+
+
+@dataclass(frozen=True)
+class LearnerSubject:
+    """How to build the learner under test, and which episodes it takes."""
+
+    build: LearnerFactory
+    image_shape: tuple[int, int, int] = (1, 16, 16)
+    """Channels, height and width."""
+    n_way: int = 4
+    bfloat16_tolerance: float = 0.05
+    """By how much a probability may differ in mixed precision."""
+    device: torch.device | str = "cpu"
+    """Where the learner is tested."""
+
+    def learner(self, seed: int, *, training: bool, dtype: torch.dtype = torch.float32) -> Any:
+        """Return a fresh learner, ready to train or to evaluate."""
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            learner = self.build(seed)
+        return learner.to(self.device, dtype).train(training)
+
+    def trained(self, seed: int, *, dtype: torch.dtype = torch.float32) -> Any:
+        """Return a learner after a few training steps, ready to evaluate."""
+        learner = self.learner(seed, training=True, dtype=dtype)
+        _train(learner, self.episodes(seed, dtype=dtype), n_steps=3)
+        return learner.eval()
+
+    def episodes(
+        self,
+        seed: int,
+        *,
+        n_tasks: int = 3,
+        n_way: int | None = None,
+        n_shot: int = 2,
+        n_query: int = 3,
+        dtype: torch.dtype = torch.float32,
+    ) -> Episodes:
+        """Return episodes whose classes can be told apart: one pattern each, plus noise."""
+        n_way = self.n_way if n_way is None else n_way
+        random = torch.Generator().manual_seed(seed)
+
+        def normal(*shape: int) -> Tensor:
+            return torch.randn(*shape, *self.image_shape, generator=random, dtype=torch.float64)
+
+        patterns = normal(n_tasks, n_way, 1)
+        support = (patterns + 0.5 * normal(n_tasks, n_way, n_shot)).flatten(1, 2).to(dtype)
+        query = (patterns + 0.5 * normal(n_tasks, n_way, n_query)).flatten(1, 2).to(dtype)
+        positions = torch.arange(n_way)
+        names = [torch.randperm(2 * n_way, generator=random)[:n_way] for _ in range(n_tasks)]
+        return Episodes(
+            class_ids=torch.stack(names).to(self.device),
+            support_images=support.to(self.device),
+            support_labels=positions.repeat_interleave(n_shot).repeat(n_tasks, 1).to(self.device),
+            query_images=query.to(self.device),
+            query_labels=positions.repeat_interleave(n_query).repeat(n_tasks, 1).to(self.device),
+        )
+
+
+def _tensors(episodes: Episodes) -> dict[str, Tensor]:
+    return {field.name: getattr(episodes, field.name) for field in fields(episodes)}
+
+
+def _outcome_of(learner: Any, episodes: Episodes) -> Outcome:
+    """Return what training makes of episodes: `training_step`, or cross-entropy without one."""
+    if hasattr(learner, "training_step"):
+        outcome: Outcome = learner.training_step(episodes)
+        return outcome
+    query_logits = learner(episodes)
+    loss = cross_entropy(query_logits.flatten(0, 1), episodes.query_labels.flatten())
+    return Outcome(loss=loss, query_logits=query_logits.detach())
+
+
+def _train(learner: Any, episodes: Episodes, *, n_steps: int) -> list[float]:
+    """Train on the same episodes, and return the cross-entropy of the logits at each step."""
+    optimizer = torch.optim.Adam(learner.parameters(), lr=3e-3)
+    losses = []
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        for step in range(n_steps):
+            if hasattr(learner, "begin_step"):
+                learner.begin_step(step, n_steps)
+            outcome = _outcome_of(learner, episodes)
+            optimizer.zero_grad()
+            outcome.loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            flat = outcome.query_logits.flatten(0, 1)
+            losses.append(float(cross_entropy(flat, episodes.query_labels.flatten())))
+    return losses
 
 
 class _RefuseHostReads(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -11,6 +11,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -221,7 +222,7 @@ def _without(words: Sequence[str], flag: str) -> list[str]:
 def _value(words: Sequence[str], flag: str) -> str | None:
     """Return the value of a flag; the last one wins, as in the parser."""
     found = None
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in pairwise([*words, ""]):
         name, equals, value = word.partition("=")
         if name == flag:
             found = value if equals else following
@@ -316,8 +317,8 @@ def _help_of(key: str) -> str:
     """Return the help text of an option of a run, with its default."""
     if key in REGISTRIES:
         names = ", ".join(REGISTRIES[key])
-        default = config_module.DEFAULT_NAMES[key]
-        return f"{names}, or your own package.module:Class. (default: {default})"
+        chosen = config_module.DEFAULT_NAMES[key]
+        return f"{names}, or your own package.module:Class. (default: {chosen})"
     section, _, name = key.rpartition(".")
     kind = getattr(config_module, f"{section.capitalize()}Config") if section else RunConfig
     documented = docstring_parser.parse_from_object(kind).params

@@ -6,7 +6,6 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -14,9 +13,9 @@ from typing import Any
 from adaptask.arguments import check_integer
 from adaptask.errors import ArgumentError
 from adaptask.experiments.backends.ray import ClusterOptions
-from adaptask.experiments.config import RunConfig, with_default_optimizer
+from adaptask.experiments.config import RunConfig, with_algorithm, with_default_optimizer
 from adaptask.experiments.config_file import with_option, with_value
-from adaptask.experiments.options import check_taken, configure, options_of, short_name
+from adaptask.experiments.options import check_taken, options_of, short_name
 from adaptask.registry import SAMPLERS, is_address
 from adaptask.report.study import Arm, Study
 
@@ -173,7 +172,7 @@ def _configured(base: RunConfig, learner: str, sampler: str, options: Options) -
     config = base
     for kind, name in (("learner", learner), ("sampler", sampler)):
         if name != getattr(base, kind).name:
-            config = replace(config, **{kind: configure(kind, name)})  # type: ignore[arg-type]
+            config = with_algorithm(config, kind, name)
         taken = options_of(getattr(config, kind))
         for option, value in options.get(kind, {}).items():
             if option in taken:

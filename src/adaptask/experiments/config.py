@@ -171,6 +171,16 @@ class RunConfig:
         return set(filter(is_address, names))
 
 
+def with_algorithm(config: RunConfig, kind: str, name: str) -> RunConfig:
+    """Return a configuration with another sampler, learner or backbone, as by default.
+
+    Raises:
+        ArgumentError: If there is no such algorithm, or it cannot be used.
+    """
+    chosen: dict[str, Any] = {kind: configure(kind, name)}
+    return replace(config, **chosen)
+
+
 def with_default_optimizer(config: RunConfig) -> RunConfig:
     """Return a configuration with the optimizer that its learner prefers, if none was set."""
     preferred: Mapping[str, Any] = getattr(class_of(config.learner), "default_optimizer", {})

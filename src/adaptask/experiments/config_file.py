@@ -12,8 +12,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from adaptask import __version__
 from adaptask.errors import ArgumentError
-from adaptask.experiments.config import RunConfig
-from adaptask.experiments.options import REGISTRIES, check_taken, configure, options_of
+from adaptask.experiments.config import RunConfig, with_algorithm
+from adaptask.experiments.options import REGISTRIES, check_taken, options_of
 from adaptask.old_config import upgrade_settings
 from adaptask.parsing import parse_toml
 from adaptask.registry import is_address
@@ -158,7 +158,7 @@ def apply_settings(
             REGISTRIES[kind].check_name(name)
             _check_trusted(kind, name, trusted)
         if name != getattr(config, kind).name:
-            config = replace(config, **{kind: configure(kind, name)})
+            config = with_algorithm(config, kind, name)
     if "data.dataset" in values and "dataset" not in names:
         _check_trusted("dataset", values["data.dataset"], trusted)
     for key, value in values.items():
@@ -218,8 +218,7 @@ def with_value(config: RunConfig, key: str, value: object) -> RunConfig:
     """
     section, _, name = key.rpartition(".")
     if section in REGISTRIES and name == "name":
-        name = REGISTRIES[section].check_name(value)
-        return replace(config, **{section: configure(section, name)})  # type: ignore[arg-type]
+        return with_algorithm(config, section, REGISTRIES[section].check_name(value))
     types = option_types(config)
     if key not in types:
         raise ArgumentError(_unknown(config, key, value))

@@ -148,7 +148,7 @@ def short_name(name: str) -> str:
 def describe(section: AlgorithmConfig) -> dict[str, Any]:
     """Return what a report needs to know about the algorithm, for `algorithms.json`."""
     found = class_of(section)
-    description = {
+    description: dict[str, Any] = {
         "name": section.name,
         "class": f"{found.__module__}:{found.__qualname__}",
         "description": description_of(found),
@@ -173,12 +173,12 @@ def section_class(kind: str, name: str) -> type[AlgorithmConfig]:
     Raises:
         ArgumentError: If there is no such algorithm, or it cannot be used in a run.
     """
-    found = REGISTRIES[kind][name]
+    found: Any = REGISTRIES[kind][name]
     return _section_class(kind, name, found)
 
 
 @cache
-def _section_class(kind: str, name: str, found: type[Any]) -> type[AlgorithmConfig]:
+def _section_class(kind: str, name: str, found: Any) -> type[AlgorithmConfig]:
     options = _class_options(kind, name, found)
     return _make_section(kind, name, found.__name__, options, description_of(found))
 
@@ -293,13 +293,14 @@ def _parameters(found: type[Any]) -> tuple[dict[str, tuple[Any, Any, str]], bool
     for base in found.__mro__:
         if "__init__" not in vars(base) or base is object:
             continue
+        constructor = vars(base)["__init__"]
         try:
-            hints = get_type_hints(base.__init__)
+            hints = get_type_hints(constructor)
         except Exception:  # such as a name that exists for type checkers only
             hints = {}
         documented = docstring_parser.parse(vars(base).get("__doc__") or "").params
         helps = {param.arg_name: param.description or "" for param in documented}
-        own = list(inspect.signature(base.__init__).parameters.values())[1:]
+        own = list(inspect.signature(constructor).parameters.values())[1:]
         for p in own:
             if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL):
                 hint = hints.get(p.name, type(p.default))

@@ -1,4 +1,4 @@
-"""Adaptive tasks in the loops of easyfsl, whose `TaskSampler` this stands in for.
+"""Adaptive tasks in the loops of easyfsl: a replacement for its `TaskSampler`.
 
     task_sampler = AdaptiveTaskSampler(dataset, sampler, n_shot=1, n_query=15, n_tasks=500)
     loader = DataLoader(
@@ -8,7 +8,7 @@
         scores = ...                                                        # queries x way
         task_sampler.feedback(task_sampler.find(class_ids), scores)
 
-Nothing of easyfsl is imported: it need not be installed, and its version does not matter.
+Nothing of easyfsl is imported: it does not have to be installed, and its version does not matter.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ class LabelledDataset(Protocol):
 
 
 class AdaptiveTaskSampler(EpisodeBatchSampler):
-    """A batch sampler with one task a batch, and the collate function that easyfsl's has.
+    """A batch sampler with one task per batch, and the collate function of easyfsl's sampler.
 
     Args:
         dataset: Has `get_labels()`, as a `FewShotDataset` of easyfsl.
-        sampler: Chooses the classes, and says how many a task has.
-        n_shot: Support images a class.
-        n_query: Query images a class.
-        n_tasks: Tasks an epoch.
+        sampler: Chooses the classes of each task.
+        n_shot: Support images per class.
+        n_query: Query images per class.
+        n_tasks: Tasks per epoch.
         lag: Batches drawn after a task before the sampler learns from it; at least
             `num_workers * prefetch_factor` of the DataLoader.
-        seed: Decides which images stand for a class.
+        seed: Decides which images are drawn of a class.
 
     Raises:
         ArgumentError: If an argument cannot be used.
@@ -71,20 +71,20 @@ class AdaptiveTaskSampler(EpisodeBatchSampler):
         if not hasattr(dataset, "get_labels"):
             raise ArgumentError(
                 "the dataset must have get_labels(), as a FewShotDataset of easyfsl; "
-                f"{type(dataset).__name__} has none. Wrap it: WrapFewShotDataset(dataset)."
+                f"{type(dataset).__name__} does not. Wrap it: WrapFewShotDataset(dataset)."
             )
         labels = dataset.get_labels()
         super().__init__(labels, sampler, n_shot, n_query, n_tasks, lag=lag, seed=seed)
 
     @property
     def episodic_collate_fn(self) -> EpisodicCollate:
-        """What puts the items of a task together as easyfsl's loops want them."""
+        """The collate function for the DataLoader: items of a task as easyfsl's loops expect."""
         return EpisodicCollate(self.n_way, self.n_shot, self.n_query)
 
 
 @dataclass(frozen=True)
 class EpisodicCollate:
-    """Makes a task of its items: small, since it travels to every worker."""
+    """Makes a task of its items; small, since it is sent to every worker."""
 
     n_way: int
     n_shot: int

@@ -6,7 +6,7 @@
     predictions = ...                                      # of the queries, queries x way
     tasks.feedback(predictions, query_labels)
 
-Nothing of learn2learn is imported: what it asks of a task transform is documented, and small.
+Nothing of learn2learn is imported: a task transform is any function that describes a task.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ItemDescription:
 
 
 class AdaptiveTasks:
-    """The task transform that stands for `NWays`, `KShots`, `LoadData` and `RemapLabels` together.
+    """The task transform that replaces `NWays`, `KShots`, `LoadData` and `RemapLabels`.
 
     The items of a task come class by class, `n_shot + n_query` of each, with labels 0 to way - 1 in
     the order in which the sampler drew the classes. The tasks of a `Taskset` must be new every time
@@ -52,11 +52,11 @@ class AdaptiveTasks:
     Args:
         dataset: A `MetaDataset`.
         sampler: Chooses the classes; `n_classes` must be the number of labels in the dataset.
-        n_shot: Support images a class.
-        n_query: Query images a class.
-        tasks_per_batch: Tasks a meta-batch; the sampler learns from them together.
+        n_shot: Support images per class.
+        n_query: Query images per class.
+        tasks_per_batch: Tasks per meta-batch; the sampler learns from them together.
         lag: Meta-batches drawn after one before the sampler learns from it.
-        seed: Decides which images stand for a class.
+        seed: Decides which images are drawn of a class.
 
     Raises:
         ArgumentError: If an argument cannot be used.
@@ -107,8 +107,8 @@ class AdaptiveTasks:
             raise ArgumentError("AdaptiveTasks chooses the items: make it the first transform.")
         if get_worker_info() is not None:
             raise ArgumentError(
-                "AdaptiveTasks draws in the process of the loop; a DataLoader's worker has a copy "
-                "that no feedback reaches. Take num_workers=0, or EpisodeBatchSampler with a "
+                "AdaptiveTasks draws in the process of the loop; a worker of a DataLoader has a "
+                "copy that gets no feedback. Use num_workers=0, or EpisodeBatchSampler with a "
                 "DataLoader over the dataset."
             )
         if not self._left:
@@ -123,11 +123,11 @@ class AdaptiveTasks:
         ]
 
     def feedback(self, logits: Tensor, labels: Tensor | None = None) -> None:
-        """Tell how the queries of the task that was loaded last were classified.
+        """Give the outcome of the task that was loaded last.
 
         Args:
             logits: `queries x way`; never differentiated.
-            labels: Their right answers, `queries`, unless the queries stand class by class.
+            labels: The right answers, `queries`; needed only if queries are not class by class.
 
         Raises:
             ArgumentError: If no task was loaded, it was answered before, or shapes do not fit.
@@ -144,7 +144,7 @@ class AdaptiveTasks:
         """Go on with the meta-batch after the one that `state_dict` was taken in.
 
         Raises:
-            StateError: If it does not fit; everything is then as it was.
+            StateError: If it does not fit; nothing is then changed.
         """
         self.episodes.load_state_dict(state_dict)
         self._left, self.task_id = [], None

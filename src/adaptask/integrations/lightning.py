@@ -14,7 +14,6 @@ from typing import Any
 
 from torch.utils.data import DataLoader, Dataset
 
-from adaptask.arguments import shown
 from adaptask.errors import ArgumentError
 from adaptask.integrations.torch import EpisodeBatch, EpisodeBatchSampler
 
@@ -27,14 +26,14 @@ except ImportError as error:
 
 
 class EpisodeLoader(DataLoader[EpisodeBatch]):
-    """A DataLoader that Lightning may resume within an epoch: `EpisodeFeedback` has its state."""
+    """A DataLoader that Lightning can resume within an epoch: `EpisodeFeedback` has its state."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return nothing: what has been loaded follows from the state of the tasks."""
+        """Return nothing: the state of the tasks says what has been loaded."""
         return {}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take nothing over."""
+        """Do nothing."""
 
 
 class EpisodeDataModule(LightningDataModule):
@@ -48,8 +47,7 @@ class EpisodeDataModule(LightningDataModule):
         **options: Of the DataLoader, such as `num_workers` and `pin_memory`.
 
     Raises:
-        ArgumentError: If an argument cannot be used.
-        DataError: If the dataset has another number of items than there are labels.
+        DataError: If the number of items in the dataset is not the number of labels.
     """
 
     def __init__(
@@ -62,11 +60,10 @@ class EpisodeDataModule(LightningDataModule):
         **options: Any,
     ) -> None:
         super().__init__()
-        _check_episodes(episodes)
         self.episodes, self.options = episodes, options
         self.dataset = episodes.wrap(dataset, key)
         if validation is not None:
-            # Only then: Lightning takes a method that is there for a promise of batches.
+            # Only then: if the method exists, Lightning expects batches from it.
             self.val_dataloader = lambda: validation  # type: ignore[method-assign]
 
     def train_dataloader(self) -> EpisodeLoader:
@@ -75,37 +72,30 @@ class EpisodeDataModule(LightningDataModule):
 
 
 class EpisodeFeedback(Callback):
-    """Tells the sampler how each batch was classified, and keeps its state in checkpoints.
+    """Updates the sampler after each batch, and saves its state in checkpoints.
 
     A run that Lightning resumes (`ckpt_path`) goes on with the same tasks and potentials.
 
     Args:
-        episodes: What the training batches come from.
+        episodes: Chooses the tasks of the training batches.
         logits: The key under which `training_step` returns the query logits, `tasks x queries x
-            way`, or `queries x way` where a batch is one task.
+            way`, or `queries x way` if a batch is one task.
 
-    Raises:
-        ArgumentError: If an argument cannot be used.
     """
 
     def __init__(self, episodes: EpisodeBatchSampler, *, logits: str = "logits") -> None:
-        _check_episodes(episodes)
-        if not isinstance(logits, str):
-            raise ArgumentError(
-                f"logits must be the key of the logits, a text; got {shown(logits)}."
-            )
         self.episodes, self.logits = episodes, logits
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Refuse to train in several processes.
 
         Raises:
-            ArgumentError: If there are several: each would learn from its own tasks alone.
+            ArgumentError: If there are several: each would learn only from its own tasks.
         """
         if stage == "fit" and trainer.world_size > 1:
             raise ArgumentError(
                 f"EpisodeFeedback works in one process; the Trainer has {trainer.world_size}, "
-                "whose samplers would learn different things. Take Trainer(devices=1), or train on "
+                "whose samplers would learn different things. Use Trainer(devices=1), or train on "
                 "several devices with adaptask itself: torchrun -m adaptask train."
             )
 
@@ -117,7 +107,7 @@ class EpisodeFeedback(Callback):
         batch: Any,
         batch_idx: int,
     ) -> None:
-        """Pass the logits of a batch on; a batch that `training_step` skipped is left out.
+        """Pass on the logits of a batch; a batch that `training_step` skipped is left out.
 
         Raises:
             ArgumentError: If there are no logits, or the batch carries no task ids.
@@ -144,8 +134,3 @@ class EpisodeFeedback(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
         self.episodes.load_state_dict(state_dict)
-
-
-def _check_episodes(episodes: object) -> None:
-    if not isinstance(episodes, EpisodeBatchSampler):
-        raise ArgumentError(f"episodes must be an EpisodeBatchSampler; got {shown(episodes)}.")

@@ -1,8 +1,9 @@
 """Tasks that were drawn and wait for feedback, which takes effect at a fixed distance.
 
 Batch b is drawn when the feedback of batches 0 to b - 1 - lag has been applied, and no other.
-What arrives earlier waits for its turn; what has not arrived by then is given up. Hence neither
-the order of arrival nor how far a loader reads ahead decides anything, and nothing piles up.
+Feedback that arrives earlier waits for its turn; a batch without feedback by then is skipped.
+Hence neither the order of arrival nor how far a loader reads ahead changes anything, and the
+memory needed is bounded.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adaptask.arguments import shown
+from adaptask.arguments import format_value
 from adaptask.errors import ArgumentError, StateError
 from adaptask.interfaces import TaskSampler
 
@@ -27,21 +28,21 @@ _MANY = 50
 
 @dataclass(frozen=True)
 class FeedbackReport:
-    """What became of the tasks drawn so far."""
+    """How many of the tasks drawn so far the sampler has learned from."""
 
     n_drawn: int
     """Tasks drawn."""
     n_applied: int
     """Tasks whose feedback the sampler has learned from."""
     n_waiting: int
-    """Tasks whose feedback may still come, or is there and waits for its turn."""
+    """Tasks whose feedback may still come, or waits for its turn."""
     n_missed: int
-    """Tasks whose feedback did not come in time; the sampler does without it."""
+    """Tasks whose feedback did not come in time; they are skipped."""
     lag: int
     """Batches drawn after a batch before the sampler learns from it: how stale it is."""
     largest_delay: int
-    """Batches that were drawn after a batch until its feedback came, at most: a `lag` of so many
-    would have done."""
+    """Largest number of batches drawn between a batch and its feedback: the smallest `lag` that
+    would have been enough."""
 
 
 @dataclass
@@ -60,7 +61,7 @@ class DrawnBatch:
     """`tasks x queries`, likewise."""
 
     def is_whole(self, n_tasks: int, n_way: int, n_classes: int | None) -> bool:
-        """Tell whether everything has its form, as it may not have in a state from elsewhere."""
+        """Return whether types and shapes are right, as they may not be in a damaged state."""
         if type(self.number) is not int:
             return False
         if not _has_form(self.class_ids, torch.int64, (n_tasks, n_way)):
@@ -80,7 +81,7 @@ class DrawnBatch:
         )
 
     def keep_all(self, probabilities: Tensor, labels: Tensor) -> None:
-        """Keep the feedback on all tasks, which saves copies."""
+        """Keep the feedback on all tasks, without copies."""
         self.probabilities, self.labels = probabilities, labels
         self.answered = [True] * len(self.answered)
 
@@ -107,7 +108,7 @@ def _has_form(value: object, dtype: torch.dtype, shape: tuple[int, ...]) -> bool
 
 
 class PendingTasks:
-    """Draws batches of tasks, and tells the sampler how they went when it is their turn.
+    """Draws batches of tasks, and updates the sampler with their feedback in turn.
 
     Tasks are numbered in the order in which they are drawn, from 0.
 
@@ -118,7 +119,8 @@ class PendingTasks:
     """
 
     def __init__(self, sampler: TaskSampler, *, tasks_per_batch: int, lag: int) -> None:
-        self.sampler, self.tasks_per_batch, self.lag = sampler, tasks_per_batch, lag
+        self.sampler: Any = sampler
+        self.tasks_per_batch, self.lag = tasks_per_batch, lag
         self.n_batches = 0
         """Batches drawn so far."""
         self.last_answered = -1
@@ -129,7 +131,7 @@ class PendingTasks:
 
     @property
     def report(self) -> FeedbackReport:
-        """What became of the tasks so far."""
+        """How many tasks were drawn, applied and missed."""
         return FeedbackReport(
             n_drawn=self.n_batches * self.tasks_per_batch,
             n_applied=self._n_applied,
@@ -140,7 +142,7 @@ class PendingTasks:
         )
 
     def draw(self) -> DrawnBatch:
-        """Return the next batch, after the sampler has learned what it is to know by then."""
+        """Return the next batch, after the sampler has learned from those whose turn it is."""
         self._settle(before=self.n_batches - self.lag)
         class_ids = self.sampler.sample(self.tasks_per_batch).cpu()
         batch = DrawnBatch(self.n_batches, class_ids, [False] * self.tasks_per_batch)
@@ -185,7 +187,7 @@ class PendingTasks:
         return None
 
     def flush(self) -> None:
-        """Let the sampler learn from all feedback that is there; what is not there is given up."""
+        """Let the sampler learn from all feedback that has come; skip the other tasks."""
         self._settle(before=self.n_batches)
 
     def _ids(self, batch: DrawnBatch) -> list[int]:
@@ -196,7 +198,7 @@ class PendingTasks:
         number, task = divmod(task_id, self.tasks_per_batch)
         if not 0 <= number < self.n_batches:
             raise ArgumentError(
-                f"task {shown(task_id)} has not been drawn; task ids go from 0 to "
+                f"task {format_value(task_id)} has not been drawn; task ids go from 0 to "
                 f"{self.n_batches * self.tasks_per_batch - 1} so far. Pass the task ids of a batch "
                 "as they came with it."
             )
@@ -205,9 +207,8 @@ class PendingTasks:
             raise ArgumentError(
                 f"feedback on task {task_id} comes too late, or twice: with lag={self.lag} its "
                 f"turn is over, {self.n_batches - 1 - number} batches were drawn after it. If a "
-                "DataLoader reads so far ahead, build the EpisodeBatchSampler with a lag of "
-                "num_workers * prefetch_factor (which is 2 unless you say otherwise), or lower "
-                "these."
+                "DataLoader reads that far ahead, build the EpisodeBatchSampler with a lag of "
+                "num_workers * prefetch_factor (2 by default), or lower these."
             )
         batch = self._batches[number - first]
         if batch.answered[task]:
@@ -218,7 +219,7 @@ class PendingTasks:
         return batch, task
 
     def _settle(self, *, before: int) -> None:
-        """Tell the sampler about the batches before this one, and let go of them."""
+        """Update the sampler with the batches before this one, and remove them."""
         while self._batches and self._batches[0].number < before:
             batch = self._batches[0]
             if batch.probabilities is not None and batch.labels is not None:
@@ -256,7 +257,7 @@ class PendingTasks:
         """Go on from where the state was taken.
 
         Raises:
-            StateError: If it is damaged, or the sampler refuses its part; all is then as it was.
+            StateError: If it is damaged, or the sampler refuses its part; nothing is then changed.
         """
         try:
             n_batches, last_answered = int(state["n_batches"]), int(state["last_answered"])
@@ -268,7 +269,7 @@ class PendingTasks:
             numbers = [batch.number for batch in batches]
             expected = list(range(n_batches - len(numbers), n_batches))
             sampler_state = state["sampler"]
-        except Exception as error:  # whatever a state from elsewhere brings about
+        except Exception as error:  # a damaged state may raise anything
             raise StateError(f"the state of the tasks is damaged: {error!r}.") from error
         shape = (self.tasks_per_batch, self.sampler.n_way)
         n_classes: int | None = getattr(self.sampler, "n_classes", None)
@@ -276,14 +277,14 @@ class PendingTasks:
         if not are_whole or numbers != expected or not -1 <= last_answered < n_batches:
             raise StateError(
                 f"the state of the tasks is damaged: there must be batches {shape} up to number "
-                f"{n_batches - 1}; got those numbered {shown(numbers)}, the last with feedback "
-                f"{last_answered}."
+                f"{n_batches - 1}; got those numbered {format_value(numbers)}, the last with "
+                f"feedback {last_answered}."
             )
         try:
             self.sampler.load_state_dict(sampler_state)
         except StateError:
             raise
-        except Exception as error:  # torch refuses in many ways what is no state
-            raise StateError(f"the state holds none of the sampler: {error}") from error
+        except Exception as error:  # torch raises many kinds of errors for a bad state
+            raise StateError(f"the state of the sampler does not fit: {error}") from error
         self._batches, self.n_batches, self.last_answered = deque(batches), n_batches, last_answered
         self._n_applied, self._n_missed, self._largest_delay = applied, missed, delay

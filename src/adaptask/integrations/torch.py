@@ -10,9 +10,11 @@ Everything random happens here, in the process of the loop: workers are told whi
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,17 +22,92 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from torch.utils.data import Sampler as TorchSampler
 
-from adaptask.arguments import check_integer, check_members, check_seed, shown
+from adaptask.arguments import check_integer, check_members, check_seed, format_value
+from adaptask.data.subsets import ordered_subsets
 from adaptask.errors import ArgumentError, DataError, StateError
-from adaptask.integrations.class_index import index_labels
-from adaptask.integrations.episode_dataset import EpisodeBatch, EpisodeDataset, TaskIndices
 from adaptask.integrations.pending import DrawnBatch, FeedbackReport, PendingTasks
 from adaptask.interfaces import TaskSampler
 from adaptask.randomness import derive_seed
 
 _NO_STATE = "this is no state of an EpisodeBatchSampler, or it is damaged."
+_MOST_NAMED = 5
 
 __all__ = ["EpisodeBatch", "EpisodeBatchSampler", "EpisodeDataset", "FeedbackReport", "TaskIndices"]
+
+
+class EpisodeBatch(NamedTuple):
+    """A batch of tasks as it comes out of a DataLoader; learners take it as `Episodes`.
+
+    The images of a class are together, classes in the order of `class_ids`.
+    """
+
+    class_ids: Tensor
+    """Classes of each task, `tasks x way` int64: positions in `EpisodeBatchSampler.classes`."""
+    support_images: Tensor
+    """`tasks x (way * shot) x ...`."""
+    support_labels: Tensor
+    """`tasks x (way * shot)` int64, positions in the task, 0 to way - 1."""
+    query_images: Tensor
+    """`tasks x (way * query) x ...`."""
+    query_labels: Tensor
+    """`tasks x (way * query)` int64, positions in the task, 0 to way - 1."""
+    task_ids: Tensor
+    """`tasks` int64, for `EpisodeBatchSampler.feedback`."""
+
+
+class TaskIndices(list[int]):
+    """Positions in a dataset, with the tasks that they are for."""
+
+    task_ids: list[int]
+    class_ids: list[list[int]]
+
+
+class EpisodeDataset(Dataset[EpisodeBatch]):
+    """A dataset whose items a DataLoader stacks to `EpisodeBatch`es; see `wrap`."""
+
+    def __init__(
+        self, dataset: Dataset[Any], key: int | str | None, n_way: int, n_shot: int, n_query: int
+    ) -> None:
+        self.dataset, self.key = dataset, key
+        self.n_shot, self.n_query = n_shot, n_query
+        self._support_labels, self._query_labels = (
+            torch.arange(n_way).repeat_interleave(n) for n in (n_shot, n_query)
+        )
+
+    def __len__(self) -> int:
+        """Return the number of items."""
+        return len(self.dataset)  # type: ignore[arg-type]
+
+    def __getitem__(self, index: int) -> Any:
+        return self.dataset[index]
+
+    def __getitems__(self, indices: list[int]) -> list[EpisodeBatch]:
+        """Return the tasks of a batch one by one; the DataLoader stacks them."""
+        if not isinstance(indices, TaskIndices):
+            raise ArgumentError(
+                "a wrapped dataset needs the EpisodeBatchSampler that wrapped it: "
+                "DataLoader(episodes.wrap(dataset), batch_sampler=episodes)."
+            )
+        fetch = getattr(self.dataset, "__getitems__", None)
+        items = fetch(list(indices)) if fetch else [self.dataset[index] for index in indices]
+        images = [_as_tensor(item if self.key is None else item[self.key]) for item in items]
+        size = len(images) // len(indices.task_ids)
+        parts = (images[start : start + size] for start in range(0, len(images), size))
+        tasks = zip(indices.class_ids, indices.task_ids, parts, strict=True)
+        return [self._task(*task) for task in tasks]
+
+    def _task(self, class_ids: list[int], task_id: int, images: list[Tensor]) -> EpisodeBatch:
+        each = self.n_shot + self.n_query
+        support = [image for i, image in enumerate(images) if i % each < self.n_shot]
+        query = [image for i, image in enumerate(images) if i % each >= self.n_shot]
+        return EpisodeBatch(
+            class_ids=torch.tensor(class_ids),
+            support_images=torch.stack(support),
+            support_labels=self._support_labels,
+            query_images=torch.stack(query),
+            query_labels=self._query_labels,
+            task_ids=torch.tensor(task_id),
+        )
 
 
 class EpisodeBatchSampler(TorchSampler[list[int]]):
@@ -39,24 +116,24 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
     A batch is a list of positions in the dataset: task by task, class by class, support images
     before queries. `wrap(dataset)` makes an `EpisodeBatch` of them.
 
-    Workers read ahead, so that feedback comes when later tasks have been drawn already. The
-    sampler learns from a batch when `lag` further ones have been drawn, neither sooner nor later.
-    So the same seed gives the same tasks whatever the number of workers, as long as they read no
-    further ahead than `lag` batches: `num_workers * prefetch_factor <= lag`. Feedback on a batch
-    that comes too late is refused with an error; feedback that never comes is done without.
+    Workers read ahead, so that feedback comes when later tasks have already been drawn. The
+    sampler learns from a batch when exactly `lag` further ones have been drawn. So the same seed
+    gives the same tasks with any number of workers, as long as they read no further ahead than
+    `lag` batches: `num_workers * prefetch_factor <= lag`. Feedback that comes too late is refused
+    with an error. Batches without feedback are skipped.
 
     Args:
         labels: The label of every item of the dataset, in its order: integers or strings, in a
             list, an array or a tensor. Class ids are the positions of the labels in ascending
             order.
         sampler: Chooses the classes; `n_classes` must be the number of different labels.
-        n_shot: Support images a class.
-        n_query: Query images a class.
-        n_tasks: Tasks an epoch, a multiple of `tasks_per_batch`.
-        tasks_per_batch: Tasks a batch; the sampler learns from them together.
+        n_shot: Support images per class.
+        n_query: Query images per class.
+        n_tasks: Tasks per epoch, a multiple of `tasks_per_batch`.
+        tasks_per_batch: Tasks per batch; the sampler learns from them together.
         lag: Batches drawn after a batch before the sampler learns from it; 0 is the paper's
             algorithm, and allows no workers.
-        seed: Decides which images stand for a class. Which classes come is up to the sampler.
+        seed: Decides which images are drawn of a class. The sampler has its own seed.
 
     Raises:
         ArgumentError: If an argument cannot be used.
@@ -88,23 +165,33 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
             )
         self.seed = check_seed("seed", seed)
         self._index = index_labels(labels)
-        _check_sampler(sampler, len(self.classes))
+        members = ("n_classes", "n_way", "sample", "update", "state_dict", "load_state_dict")
+        check_members("sampler", sampler, *members)
+        self._pending = PendingTasks(
+            sampler,
+            tasks_per_batch=self.tasks_per_batch,
+            lag=check_integer("lag", lag, low=0),
+        )
+        if self.sampler.n_classes != len(self.classes):
+            raise ArgumentError(
+                f"the sampler was made for {self.sampler.n_classes} classes, but there are "
+                f"{len(self.classes)} different labels. Build it with "
+                f"n_classes={len(self.classes)}."
+            )
         self._index.check_counts(self.n_shot + self.n_query)
-        lag = check_integer("lag", lag, low=0)
-        self._pending = PendingTasks(sampler, tasks_per_batch=self.tasks_per_batch, lag=lag)
         self._epoch_start = 0
         self._resumed = False
         self._labels = torch.arange(self.n_way).repeat_interleave(self.n_query)
 
     @property
-    def sampler(self) -> TaskSampler:
+    def sampler(self) -> Any:
         """What chooses the classes."""
         return self._pending.sampler
 
     @property
     def n_way(self) -> int:
-        """Classes a task."""
-        return self.sampler.n_way
+        """Classes per task."""
+        return int(self.sampler.n_way)
 
     @property
     def classes(self) -> tuple[int | str, ...]:
@@ -117,7 +204,7 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
         return self._pending.report
 
     def __len__(self) -> int:
-        """Return the number of batches an epoch."""
+        """Return the number of batches per epoch."""
         return self.n_tasks // self.tasks_per_batch
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -134,7 +221,7 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
         again = pending.since(self._epoch_start + n_done)
         if not self._resumed:
             # An epoch that was left early: what workers had read ahead comes first in the next, as
-            # it does without workers. Where no feedback comes, nobody knows what was read.
+            # it does without workers. Without feedback it is unknown what was read.
             again = again if n_done > 0 else []
             self._epoch_start, n_done = pending.n_batches - len(again), 0
         self._resumed = False
@@ -156,12 +243,15 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
             key: Where in an item the image is, a position or a name; None if it is the item.
 
         Raises:
-            ArgumentError: If it is no map-style dataset, or the key neither position nor name.
-            DataError: If the dataset has another number of items than there are labels.
+            ArgumentError: If it is not a map-style dataset.
+            DataError: If the number of items is not the number of labels.
         """
-        if isinstance(key, bool) or not isinstance(key, int | str | None):
-            raise ArgumentError(f"key must be an integer, a string or None; got {shown(key)}.")
-        n_items, n_labels = _count_items(dataset), len(self._index.images)
+        if not hasattr(dataset, "__len__"):
+            raise ArgumentError(
+                "the dataset must be a map-style dataset, which has a length; got "
+                f"{type(dataset).__name__}."
+            )
+        n_items, n_labels = len(dataset), len(self._index.images)
         if n_items != n_labels:
             raise DataError(
                 f"the dataset has {n_items} items, but {n_labels} labels were given. Pass the "
@@ -172,23 +262,23 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
     def feedback(
         self, task_ids: int | Sequence[int] | Tensor, logits: Tensor, labels: Tensor | None = None
     ) -> None:
-        """Tell how the queries of some tasks were classified, in any order of tasks, once each.
+        """Give the outcome of some tasks, in any order of tasks, once for each.
 
         Args:
             task_ids: Which tasks, as they came with the batch: `tasks`, or one number.
             logits: `tasks x queries x way`, or `queries x way` of one task; never differentiated.
-            labels: The right answers in the order of the logits, `tasks x queries` or `queries`,
-                where that is not the order of the batch.
+            labels: The right answers in the order of the logits, `tasks x queries` or `queries`;
+                needed only if that is not the order of the batch.
 
         Raises:
             ArgumentError: If a task is unknown, was answered before or is past its turn, or the
-                logits are no finite numbers of that shape; nothing is then kept.
+                logits are not finite or have another shape; nothing is then kept.
         """
         ids = _as_ids(task_ids)
         device = getattr(self.sampler, "device", torch.device("cpu"))
         logits = self._check_logits(logits, len(ids)).to(device)
         probabilities = logits.softmax(-1)
-        # On an accelerator the sampler looks itself, without waiting.
+        # On an accelerator the sampler checks them itself, without waiting.
         if device.type == "cpu" and not math.isfinite(float(probabilities.sum())):
             raise ArgumentError(f"the logits of tasks {ids} must be finite; got NaN or infinity.")
         if device.type == "cpu" and _are_probabilities(logits):
@@ -201,7 +291,7 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
     def find(self, classes: Sequence[int] | Sequence[str] | Tensor) -> int:
         """Return the id of the oldest unanswered task of these classes, in this order.
 
-        For loops whose batches carry no task ids, because the dataset is not wrapped.
+        For loops whose batches have no task ids, because the dataset is not wrapped.
 
         Args:
             classes: `way` labels of the dataset, in the order of the task.
@@ -209,24 +299,22 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
         Raises:
             ArgumentError: If no such task waits for feedback.
         """
-        try:
-            wanted = classes.tolist() if isinstance(classes, Tensor) else list(classes)
-            class_ids = [self.classes.index(label) for label in wanted]
-        except Exception:  # no list at all, or one with labels that are not there
-            wanted, class_ids = [shown(classes)], []
+        wanted = classes.tolist() if isinstance(classes, Tensor) else list(classes)
+        known = all(label in self.classes for label in wanted)
+        class_ids = [self.classes.index(label) for label in wanted] if known else []
         task_id = self._pending.find(class_ids)
         if task_id is None:
             raise ArgumentError(
                 f"no task of the classes {wanted}, in this order, waits for feedback: it came "
-                f"before, or too late (lag={self.report.lag} batches), or the order is another."
+                f"before, or comes too late (lag={self.report.lag} batches), or the order differs."
             )
         return task_id
 
     def flush(self) -> None:
         """Let the sampler learn now from all feedback that waits for its turn.
 
-        To be called when training is over, if the last `lag` batches are to be in the potentials.
-        Tasks without feedback are given up.
+        Call it when training is over, if the potentials are to include the last `lag` batches.
+        Tasks without feedback are skipped.
         """
         self._pending.flush()
 
@@ -246,8 +334,8 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
         """Go on from where `state_dict` was taken; begin a new iteration of the loader then.
 
         Raises:
-            StateError: If it is no such state, or of other labels or settings; everything is then
-                as it was.
+            StateError: If it is not such a state, or has other labels or settings; nothing is then
+                changed.
         """
         settings = state_dict.get("settings") if isinstance(state_dict, Mapping) else None
         if not isinstance(settings, Mapping):
@@ -256,8 +344,8 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
             found = settings.get(name)
             if type(found) is not type(expected) or found != expected:
                 raise StateError(
-                    f"the state was saved with {name} {shown(found)}, this has {expected!r}. Build "
-                    f"the EpisodeBatchSampler with the same {name}."
+                    f"the state was saved with {name} {format_value(found)}, this has "
+                    f"{expected!r}. Build the EpisodeBatchSampler with the same {name}."
                 )
         epoch_start, pending = state_dict.get("epoch_start"), state_dict.get("pending")
         if type(epoch_start) is not int or not isinstance(pending, Mapping):
@@ -266,7 +354,7 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
         if type(n_batches) is not int or not 0 <= epoch_start <= n_batches:
             raise StateError(
                 f"the state is damaged: its epoch begins at batch {epoch_start} of "
-                f"{shown(n_batches)}."
+                f"{format_value(n_batches)}."
             )
         self._pending.load_state_dict(pending)
         self._epoch_start = epoch_start
@@ -277,8 +365,8 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
         return {**{name: getattr(self, name) for name in names}, "labels": self._index.digest}
 
     def _indices(self, batch: DrawnBatch) -> TaskIndices:
-        """Choose the images of a batch, which depend on the seed, its number and classes alone."""
-        # One for each batch: a generator that is kept cannot travel to a spawned process.
+        """Choose the images of a batch, which depend only on the seed, its number and classes."""
+        # A new generator for each batch: one that is kept cannot be sent to a spawned process.
         seed = derive_seed(self.seed, f"images of batch {batch.number}")
         generator = torch.Generator().manual_seed(seed)
         chosen = self._index.choose(batch.class_ids, self.n_shot + self.n_query, generator)
@@ -292,13 +380,15 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
         """Return the logits, `tasks x queries x way`, in single precision at least."""
         shape = (n_tasks, self.n_way * self.n_query, self.n_way)
         if not isinstance(logits, Tensor) or not logits.is_floating_point():
-            raise ArgumentError(f"logits must be a floating-point tensor; got {shown(logits)}.")
+            raise ArgumentError(
+                f"logits must be a floating-point tensor; got {format_value(logits)}."
+            )
         if n_tasks == 1 and logits.ndim == 2:
             logits = logits.unsqueeze(0)
         if logits.shape != shape:
             raise ArgumentError(
                 f"logits must be tasks x queries x way, {shape} for {n_tasks} tasks with "
-                f"{self.n_query} queries a class; got {tuple(logits.shape)}."
+                f"{self.n_query} queries per class; got {tuple(logits.shape)}."
             )
         return logits.detach().to(torch.promote_types(logits.dtype, torch.float32))
 
@@ -307,18 +397,11 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
         if labels is None:
             return self._labels.expand(n_tasks, -1)
         n_queries = len(self._labels)
-        if (
-            not isinstance(labels, Tensor)
-            or labels.shape not in ((n_tasks, n_queries), (n_queries,))
-            or labels.dtype != torch.int64
-            or labels.layout is not torch.strided
-        ):
-            came = shown(labels)
-            if isinstance(labels, Tensor):
-                came = f"{labels.dtype} of shape {tuple(labels.shape)}, {labels.layout}"
+        shapes = ((n_tasks, n_queries), (n_queries,))
+        if labels.shape not in shapes or labels.dtype != torch.int64:
             raise ArgumentError(
-                f"labels must be a dense int64 tensor, tasks x queries, {(n_tasks, n_queries)}, or "
-                f"queries; got {came}."
+                f"labels must be an int64 tensor, tasks x queries, {(n_tasks, n_queries)}, or "
+                f"queries; got {labels.dtype} of shape {tuple(labels.shape)}."
             )
         rows = labels.cpu().expand(n_tasks, -1).clone()
         if any(set(row) != set(range(self.n_way)) for row in rows.tolist()):
@@ -342,37 +425,118 @@ def _are_probabilities(logits: Tensor) -> bool:
 
 
 def _as_ids(task_ids: int | Sequence[int] | Tensor) -> list[int]:
-    if isinstance(task_ids, int):
-        return [task_ids]
-    try:
-        ids = torch.as_tensor(task_ids)
-    except Exception:  # torch refuses in many ways what is no list of numbers
-        ids = torch.empty(0)
-    is_whole = not (ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool)
-    if ids.ndim > 1 or not is_whole or ids.numel() == 0:
+    ids = torch.as_tensor(task_ids)
+    if ids.ndim > 1 or ids.is_floating_point() or ids.numel() == 0:
         raise ArgumentError(
-            f"task_ids must be one task id, or some in a row, as they came with a batch; got "
-            f"{shown(task_ids)}."
+            f"task_ids must be one task id or a list of them, as they came with a batch; got "
+            f"{format_value(task_ids)}."
         )
     flat: list[int] = ids.flatten().tolist()
     return flat
 
 
-def _count_items(dataset: object) -> int:
-    try:
-        return len(dataset)  # type: ignore[arg-type]
-    except Exception:  # whatever the dataset's own code raises
+def _as_tensor(image: Any) -> Tensor:
+    if isinstance(image, Tensor):
+        return image
+    if not isinstance(image, np.ndarray):
         raise ArgumentError(
-            f"the dataset must be a map-style dataset, which has a length; got {shown(dataset)}."
-        ) from None
-
-
-def _check_sampler(sampler: object, n_labels: int) -> None:
-    members = ("n_classes", "n_way", "sample", "update", "state_dict", "load_state_dict")
-    check_members("sampler", sampler, *members)
-    n_classes: int = sampler.n_classes  # type: ignore[attr-defined]
-    if n_classes != n_labels:
-        raise ArgumentError(
-            f"the sampler was made for {n_classes} classes, but there are {n_labels} different "
-            f"labels. Build it with n_classes={n_labels}."
+            "the images of a dataset must be tensors or arrays, to be stacked to a batch; got "
+            f"{type(image).__name__}. Let the dataset transform them, or say where in an item they "
+            "are: wrap(dataset, key=...)."
         )
+    return torch.from_numpy(image)
+
+
+@dataclass(frozen=True)
+class ClassIndex:
+    """Which images of a dataset belong to which class; made by `index_labels`."""
+
+    classes: tuple[int | str, ...]
+    """The labels in ascending order: the class id of a label is its position here."""
+    images: Tensor
+    """Positions in the dataset, those of a class together, classes in order, `images` int64."""
+    starts: Tensor
+    """Where each class begins in `images`, `classes` int64."""
+    counts: Tensor
+    """How many images each class has, `classes` int64."""
+    digest: str
+    """A hash that differs between the labels of different datasets."""
+
+    def choose(self, class_ids: Tensor, n_images: int, generator: torch.Generator) -> Tensor:
+        """Choose distinct images of each class, every ordered choice equally likely.
+
+        Args:
+            class_ids: `tasks x way` int64, on the CPU.
+            n_images: How many of each class.
+            generator: Source of randomness, on the CPU.
+
+        Returns:
+            Positions in the dataset, `tasks x way x images` int64.
+        """
+        flat = class_ids.flatten()
+        sizes = self.counts.index_select(0, flat)
+        offsets = ordered_subsets(sizes, n_images, largest=len(self.images), generator=generator)
+        positions = offsets + self.starts.index_select(0, flat)[:, None]
+        return self.images.take(positions).view(*class_ids.shape, n_images)
+
+    def check_counts(self, n_images: int) -> None:
+        """Check that every class has at least that many images.
+
+        Raises:
+            DataError: If some have fewer; the message names them.
+        """
+        short = (self.counts < n_images).nonzero().flatten().tolist()
+        if short:
+            named = ", ".join(
+                f"{self.classes[c]!r} ({int(self.counts[c])})" for c in short[:_MOST_NAMED]
+            )
+            more = f" and {len(short) - _MOST_NAMED} more" if len(short) > _MOST_NAMED else ""
+            raise DataError(
+                f"every class needs n_shot + n_query = {n_images} images, since they are drawn "
+                f"without replacement; these have fewer: {named}{more}. Ask for fewer images, or "
+                "leave out those classes."
+            )
+
+
+def index_labels(labels: Sequence[int] | Sequence[str] | np.ndarray | Tensor) -> ClassIndex:
+    """Sort a dataset by class.
+
+    Args:
+        labels: The label of every image, in the order of the dataset: integers or strings, in a
+            list, an array or a tensor. Class ids are the positions of the labels in ascending
+            order; labels 0 to n - 1 are their own class ids.
+
+    Raises:
+        ArgumentError: If they are neither.
+    """
+    names = _as_array(labels)
+    classes, class_ids = np.unique(names, return_inverse=True)
+    counts = torch.from_numpy(np.bincount(class_ids))
+    # Stable, so that images of a class stay in the order of the dataset on every platform.
+    images = torch.from_numpy(np.argsort(class_ids, kind="stable"))
+    identity = "\0".join(map(str, classes.tolist())).encode() + class_ids.astype("<i8").tobytes()
+    return ClassIndex(
+        classes=tuple(classes.tolist()),
+        images=images,
+        starts=counts.cumsum(0) - counts,
+        counts=counts,
+        digest=hashlib.sha256(identity).hexdigest(),
+    )
+
+
+def _as_array(labels: Any) -> Any:
+    """Return labels as a NumPy array of integers or strings."""
+    if isinstance(labels, Tensor):
+        labels = labels.detach().cpu().numpy()
+    elif not isinstance(labels, np.ndarray):
+        # A list of scalar tensors, as datasets collect them, would become an array of objects.
+        items = [item.item() if isinstance(item, Tensor) else item for item in labels]
+        if len({isinstance(item, str) for item in items}) > 1:
+            raise ArgumentError("labels must be all integers or all strings; got both.")
+        labels = np.asarray(items)
+    if labels.ndim != 1 or labels.size == 0 or labels.dtype.kind not in "iuU":
+        raise ArgumentError(
+            "labels must be one integer or string for every item of the dataset; got "
+            f"{labels.dtype} of shape {labels.shape}."
+        )
+    return labels

@@ -11,25 +11,23 @@ from __future__ import annotations
 from typing import Any
 
 from adaptask.backbones import Backbone
-from adaptask.learners.adapting import AdaptingLearner
 from adaptask.learners.anil import ANIL
-from adaptask.learners.base import Learner
-from adaptask.learners.embedding import EmbeddingLearner, check_shapes
+from adaptask.learners.base import EmbeddingLearner, Learner, check_shapes
 from adaptask.learners.ensemble import Ensemble
+from adaptask.learners.inner_loop import InnerLoopLearner
 from adaptask.learners.maml import MAML
 from adaptask.learners.maml_plus_plus import MAMLPlusPlus
 from adaptask.learners.matchingnet import MatchingNet
+from adaptask.learners.metaoptnet import MetaOptNetRidge, MetaOptNetSVM
 from adaptask.learners.protonet import ProtoNet
 from adaptask.learners.r2d2 import R2D2
 from adaptask.learners.relationnet import RelationNet
 from adaptask.learners.reptile import Reptile
-from adaptask.learners.ridge import MetaOptNetRidge
-from adaptask.learners.svm import MetaOptNetSVM
 from adaptask.registry import LEARNERS
 
 
 def build_learner(name: str, *, backbone: Backbone, **settings: Any) -> Learner:
-    """Build the learner of that name.
+    """Build the learner with this name.
 
     Args:
         name: A key of `LEARNERS`, or `module:Class`.
@@ -48,9 +46,9 @@ __all__ = [
     "LEARNERS",
     "MAML",
     "R2D2",
-    "AdaptingLearner",
     "EmbeddingLearner",
     "Ensemble",
+    "InnerLoopLearner",
     "Learner",
     "MAMLPlusPlus",
     "MatchingNet",

@@ -2,43 +2,44 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
-from adaptask.arguments import check_flag, check_integer, check_number
+from adaptask.arguments import check_integer, check_number
 from adaptask.backbones import Backbone
-from adaptask.errors import ArgumentError
-from adaptask.learners.base import check_backbone
-from adaptask.learners.embedding import EmbeddingLearner
+from adaptask.learners.base import EmbeddingLearner, check_backbone, check_way
 
 
 class ANIL(EmbeddingLearner):
-    """Learn features and a start for a linear head, which alone adapts to the task.
+    """Learn features and the initial weights of a linear head. Only the head adapts to a task.
 
-    With the support features F (shots x features), their one-hot labels Y, and logits
-    Z = F W' + b, a step on the mean cross-entropy is written out,
+    With the n support features F (n x features), their one-hot labels Y, and logits
+    Z = F W' + b, a step on the mean cross-entropy is
 
-        E = (softmax(Z) - Y) / shots,    W <- W - inner_lr E' F,    b <- b - inner_lr 1' E,
+        E = (softmax(Z) - Y) / n,    W <- W - inner_lr E' F,    b <- b - inner_lr 1' E.
 
-    and ordinary derivatives of the query loss run through all steps.
+    The query loss is differentiated through all steps.
 
     Raghu et al., *Rapid Learning or Feature Reuse?* (2020).
 
     Args:
         backbone: Maps images to features.
         n_way: Number of classes of a task, the outputs of the head.
-        inner_steps: Steps on the support set in training.
-        evaluation_steps: Steps in evaluation; by default as in training.
-        inner_lr: Size of the steps; the start of it, if it is learnt.
-        first_order: Whether inner gradients count as constants.
-        learn_inner_lr: Whether every weight of the head learns a step size of its own.
+        inner_steps: Gradient steps on the support set in training.
+        evaluation_steps: Gradient steps in evaluation; by default as in training.
+        inner_lr: Learning rate of the inner steps; the initial value if it is learned.
+        first_order: Treat inner gradients as constants.
+        learn_inner_lr: Learn a separate inner learning rate for every weight of the head.
 
     Raises:
-        ArgumentError: If an argument cannot be used.
+        ArgumentError: If an argument is out of range.
     """
 
-    has_fixed_way = True
-    order_free = False  # each output of the head has a start of its own
+    description: ClassVar[str] = "MAML that adapts only the head (Raghu et al. 2020)"
+    has_fixed_way: ClassVar[bool] = True
+    order_free = False  # each output of the head has its own initial weights
 
     def __init__(
         self,
@@ -59,22 +60,19 @@ class ANIL(EmbeddingLearner):
             evaluation_steps = inner_steps
         self.evaluation_steps = check_integer("evaluation_steps", evaluation_steps, low=0)
         self.inner_lr = check_number("inner_lr", inner_lr, low=0, high=100)
-        self.first_order = check_flag("first_order", first_order)
-        # One row more than features: a feature that is always one makes a weight of the bias.
+        self.first_order = first_order
+        # One column more than features: the bias is the weight of a feature that is always one.
         start = torch.zeros(self.n_way, backbone.n_features + 1)
         nn.init.xavier_uniform_(start[:, :-1])
         self.head = nn.Parameter(start)
         self.inner_rates: nn.Parameter | None = None
-        if check_flag("learn_inner_lr", learn_inner_lr):
+        if learn_inner_lr:
             self.inner_rates = nn.Parameter(torch.full_like(start, self.inner_lr))
 
-    def _classify(self, support: Tensor, query: Tensor) -> Tensor:
+    def classify(self, support: Tensor, query: Tensor) -> Tensor:
+        """Return the logits of the adapted head."""
         n_tasks, n_way, n_shot = support.shape[:3]
-        if n_way != self.n_way:
-            raise ArgumentError(
-                f"This learner was built for tasks of {self.n_way} classes, which its head has "
-                f"outputs for; got tasks of {n_way}. Build and train one with n_way={n_way}."
-            )
+        check_way(n_way, self.n_way)
         features = _with_one(support.flatten(1, 2))
         one_hot = torch.eye(n_way, device=features.device, dtype=features.dtype)
         labels = one_hot.unsqueeze(1).expand(-1, n_shot, -1).flatten(0, 1)

@@ -1,4 +1,4 @@
-"""What every learner shares: how a batch of episodes becomes a loss and query logits."""
+"""The base classes of learners: how a batch of episodes becomes query logits and a loss."""
 
 from __future__ import annotations
 
@@ -11,54 +11,51 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from adaptask.arguments import check_members, shown
+from adaptask.arguments import check_members, check_number, shown
+from adaptask.backbones import Backbone
 from adaptask.errors import ArgumentError
 from adaptask.interfaces import Episodes, Outcome
 
 
 class Learner(nn.Module, ABC):
-    """A few-shot learner: write `forward`, and the rest is there.
+    """A few-shot learner: override `forward`; `loss` and the training step have defaults.
 
-    Learners treat all tasks of a batch at once and read no value on the host. The same module
-    serves training and evaluation; `train()` and `eval()` say which.
+    Learners process all tasks of a batch at once and never read a value on the host. The same
+    module serves training and evaluation; `train()` and `eval()` switch between them.
     """
 
-    order_free: bool = True
-    """Whether the order of classes and of support images is free: another order of the classes
-    puts the logits into that order and changes nothing else."""
-    draws_in_evaluation: bool = True
-    """Whether `forward` draws random numbers in `eval()`, which evaluation then seeds."""
     description: ClassVar[str] = ""
     """One sentence for `adaptask list` and the report."""
     has_fixed_way: ClassVar[bool] = False
-    """Whether it has one output per class of a task, so that evaluation needs as many classes."""
+    """Whether a head has one output per class, so that only tasks with the `n_way` that the
+    constructor takes can be classified."""
     needs_feature_maps: ClassVar[bool] = False
-    """Whether it compares feature maps, so that the backbone should pool less."""
+    """Whether it compares feature maps, so that the backbone must not pool them away."""
     needs_plain_sgd: ClassVar[bool] = False
-    """Whether its gradient is only meant for SGD without momentum."""
+    """Whether its gradients are steps that only SGD without momentum applies as published."""
     default_optimizer: ClassVar[Mapping[str, Any]] = MappingProxyType({})
-    """Optimizer options to use if none are set."""
+    """Options of the optimizer that replace the defaults of the package."""
     supports_bfloat16: ClassVar[bool] = True
-    """Whether a training step can be computed in bfloat16."""
+    """Whether it trains as well in bfloat16 autocast as in float32."""
     supports_compile: ClassVar[bool] = True
-    """Whether `torch.compile` computes a training step right."""
+    """Whether `torch.compile` computes the right gradients of a training step."""
+    order_free: bool = True
+    """Whether the order of classes and of support images is irrelevant: permuting the classes
+    permutes the logits and changes nothing else."""
+    draws_in_evaluation: bool = True
+    """Whether `forward` may draw random numbers in `eval()`. Evaluation then seeds them."""
     label_smoothing: float = 0.0
-    """Share of the right answer that the loss spreads over the other classes."""
-
-    @property
-    def depends_on_total_steps(self) -> bool:
-        """Whether the number of steps already matters at the first one."""
-        return False
+    """Share of the target probability that the loss spreads over the other classes."""
 
     @abstractmethod
     def forward(self, episodes: Episodes) -> Tensor:
-        """Return the query logits, `tasks x queries x way`, whose softmax are probabilities."""
+        """Return the query logits, `tasks x queries x way`. Their softmax are probabilities."""
 
     def loss(self, query_logits: Tensor, query_labels: Tensor) -> Tensor:
         """Return the training loss of query logits, the mean over all queries.
 
-        It is the cross-entropy from 1 - `label_smoothing` for the right class and equal shares of
-        the rest for the others.
+        It is the cross-entropy with the target 1 - `label_smoothing` for the right class and equal
+        shares of the rest for the others.
 
         Args:
             query_logits: `tasks x queries x way`.
@@ -67,25 +64,93 @@ class Learner(nn.Module, ABC):
         # Half precision is too coarse for a mean of logarithms.
         wide = query_logits.to(torch.promote_types(query_logits.dtype, torch.float32))
         n_way = query_logits.shape[-1]
-        # torch spreads its smoothing over all classes, the right one included.
+        # torch spreads its smoothing over all classes, including the right one.
         smoothing = self.label_smoothing * n_way / (n_way - 1) if self.label_smoothing else 0.0
         return cross_entropy(wide.flatten(0, 1), query_labels.flatten(), label_smoothing=smoothing)
 
     def training_step(self, episodes: Episodes) -> Outcome:
-        """Return the loss to differentiate and the logits that feed the sampler."""
+        """Return the loss to differentiate and the logits that the sampler learns from."""
         query_logits = self(episodes)
         loss = self.loss(query_logits, episodes.query_labels)
         return Outcome(loss=loss, query_logits=query_logits.detach())
 
     def begin_step(self, step: int, n_steps: int) -> None:
-        """Take in that step `step` of `n_steps`, counted from 0, is about to begin."""
+        """Prepare for step `step` of `n_steps`, counted from 0. The trainer calls it each time."""
+
+    @property
+    def depends_on_total_steps(self) -> bool:
+        """Whether `begin_step` uses `n_steps`, so that a longer run differs from the start."""
+        return False
+
+
+class EmbeddingLearner(Learner):
+    """A learner that compares features: override `classify`.
+
+    All images of a step, support and queries of all tasks, go through the backbone in one call.
+    The rest is computed in at least float32, even under autocast: distances are differences of
+    large numbers.
+
+    Args:
+        backbone: Maps images to features.
+        label_smoothing: Share of the target probability that the loss gives to the other classes.
+
+    Raises:
+        ArgumentError: If the backbone is not a module, or the share is not between 0 and 0.5.
+    """
+
+    draws_in_evaluation = False
+    autocast_classify: ClassVar[bool] = False
+    """Whether autocast also applies to `classify`."""
+
+    def __init__(self, *, backbone: Backbone, label_smoothing: float = 0.0) -> None:
+        super().__init__()
+        self.label_smoothing = check_number("label_smoothing", label_smoothing, low=0, high=0.5)
+        check_backbone(backbone)
+        self.backbone = backbone
+
+    @abstractmethod
+    def classify(self, support: Tensor, query: Tensor) -> Tensor:
+        """Return the query logits, `tasks x queries x way`.
+
+        Args:
+            support: Features of the support set, `tasks x way x shot x ...`.
+            query: Features of the queries, `tasks x queries x ...`.
+        """
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Return the features of images, `tasks x images x channels x height x width`."""
+        features: Tensor = self.backbone(images)
+        return features
+
+    def forward(self, episodes: Episodes) -> Tensor:
+        """Return the query logits, `tasks x queries x way`.
+
+        Raises:
+            ArgumentError: If the shapes of the episodes or of the features do not fit.
+        """
+        n_way, n_shot = check_shapes(episodes)
+        n_support = n_way * n_shot
+        images = torch.cat((episodes.support_images, episodes.query_images), dim=1)
+        features = self.embed(images)
+        if features.ndim < 3 or features.shape[:2] != images.shape[:2]:
+            raise ArgumentError(
+                f"The backbone must map {_sizes(images.shape)} (tasks x images x channels x height "
+                f"x width) to tasks x images x features; {type(self.backbone).__name__} returned "
+                f"{_sizes(features.shape)}."
+            )
+        mixed = self.autocast_classify and torch.is_autocast_enabled(features.device.type)
+        if not mixed:
+            features = features.to(torch.promote_types(features.dtype, torch.float32))
+        support = torch.unflatten(features[:, :n_support], 1, (n_way, n_shot))
+        with torch.autocast(features.device.type, enabled=mixed):
+            return self.classify(support, features[:, n_support:])
 
 
 def check_backbone(backbone: object, *members: str) -> None:
-    """Check that a backbone is a module, and has what a learner reads of it.
+    """Check that a backbone is a module and has the attributes that a learner uses.
 
     Raises:
-        ArgumentError: If it is none, or has not.
+        ArgumentError: If it is not, or something is missing; the message says what.
     """
     if not isinstance(backbone, nn.Module):
         raise ArgumentError(
@@ -93,3 +158,46 @@ def check_backbone(backbone: object, *members: str) -> None:
             f"got {shown(backbone)}."
         )
     check_members("backbone", backbone, *members)
+
+
+def check_shapes(episodes: Episodes) -> tuple[int, int]:
+    """Return `n_way` and `n_shot` of episodes, from the shapes of their tensors.
+
+    Raises:
+        ArgumentError: If the shapes do not fit together.
+    """
+    ids, support, query = (
+        tuple(part.shape)
+        for part in (episodes.class_ids, episodes.support_images, episodes.query_images)
+    )
+    fits = (
+        (len(ids), len(support), len(query)) == (2, 5, 5)
+        and ids[0] == support[0] == query[0]
+        and min(ids[1], support[1], query[1]) > 0
+        and support[1] % ids[1] == 0
+        and support[2:] == query[2:]
+    )
+    if not fits:
+        raise ArgumentError(
+            "Episodes need class_ids of tasks x way, support images of tasks x (way * shot) x "
+            "channels x height x width and query images of tasks x queries x the same; got "
+            f"class_ids {ids}, support_images {support}, query_images {query}."
+        )
+    return ids[1], support[1] // ids[1]
+
+
+def check_way(n_way: int, built_for: int) -> None:
+    """Check that tasks have as many classes as the head of a learner has outputs.
+
+    Raises:
+        ArgumentError: If they do not.
+    """
+    if n_way != built_for:
+        raise ArgumentError(
+            f"This learner was built for tasks of {built_for} classes, one output of its head "
+            f"each; got tasks of {n_way}. Build and train one with n_way={n_way}."
+        )
+
+
+def _sizes(shape: torch.Size) -> str:
+    return " x ".join(map(str, shape))

@@ -1,45 +1,48 @@
-"""MAML: a start from which a few gradient steps on the support set suffice."""
+"""MAML: initial weights from which a few gradient steps on the support set suffice."""
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from adaptask.arguments import check_flag, check_integer, check_number
+from adaptask.arguments import check_integer, check_number
 from adaptask.backbones import Backbone
 from adaptask.interfaces import Episodes, Outcome
-from adaptask.learners.adapting import AdaptingLearner, Weights, query_groups, select
-from adaptask.learners.given_gradient import with_gradient
+from adaptask.learners.inner_loop import InnerLoopLearner, query_groups, select, with_gradient
+from adaptask.learners.per_task_conv4 import Weights
 
 
-class MAML(AdaptingLearner):
-    """Learn a start for gradient descent on a task's support set.
+class MAML(InnerLoopLearner):
+    """Learn initial weights for gradient descent on the support set of a task.
 
     From the shared weights theta every task takes `inner_steps` steps on its support loss L_S,
 
-        w_0 = theta,    w_(k+1) = w_k - inner_lr * dL_S(w_k) / dw_k,
+        w_0 = theta,    w_(k+1) = w_k - inner_lr * dL_S(w_k) / dw_k.
 
-    and theta follows the gradient of the query loss at the last weights, through all the steps
-    (second order), or as if the inner gradients were constants (first order).
+    Training follows the gradient of the query loss at the last weights towards theta, through all
+    the steps (second order), or as if the inner gradients were constants (first order).
 
     Finn et al., *Model-Agnostic Meta-Learning* (2017); with `learn_inner_lr` Li et al., *Meta-SGD*
     (2017).
 
     Args:
-        backbone: Maps images to features. All its parameters adapt that are not frozen.
+        backbone: Maps images to features. All its parameters adapt, except frozen ones.
         n_way: Number of classes of a task, the outputs of the head.
-        inner_steps: Steps on the support set in training.
-        evaluation_steps: Steps in evaluation; by default as in training.
-        inner_lr: Size of the steps; the start of it, if it is learnt.
-        first_order: Whether inner gradients count as constants.
-        learn_inner_lr: Whether every single weight learns a step size of its own.
-        transductive: Whether queries are normalised together in evaluation; otherwise each is
-            with the support set alone.
-        task_chunk: How many tasks are treated at once, which bounds memory; all by default.
+        inner_steps: Gradient steps on the support set in training.
+        evaluation_steps: Gradient steps in evaluation; by default as in training.
+        inner_lr: Learning rate of the inner steps; the initial value if it is learned.
+        first_order: Treat inner gradients as constants.
+        learn_inner_lr: Learn a separate inner learning rate for every weight (Meta-SGD).
+        transductive: Normalize queries together in evaluation, or each with the support set alone.
+        task_chunk: Number of tasks in memory at once; all by default.
 
     Raises:
-        ArgumentError: If an argument cannot be used.
+        ArgumentError: If an argument is out of range.
     """
+
+    description: ClassVar[str] = "learns weights that a few steps adapt (Finn et al. 2017)"
 
     def __init__(
         self,
@@ -62,10 +65,10 @@ class MAML(AdaptingLearner):
             evaluation_steps = inner_steps
         self.evaluation_steps = check_integer("evaluation_steps", evaluation_steps, low=0)
         self.inner_lr = check_number("inner_lr", inner_lr, low=0, high=100)
-        self.first_order = check_flag("first_order", first_order)
+        self.first_order = first_order
         self._names = [name for name, _ in self.named_parameters()]
         self.inner_rates: nn.ParameterList | None = None
-        if check_flag("learn_inner_lr", learn_inner_lr):
+        if learn_inner_lr:
             self.inner_rates = nn.ParameterList(
                 torch.full_like(parameter, self.inner_lr) for parameter in self.parameters()
             )
@@ -73,8 +76,8 @@ class MAML(AdaptingLearner):
     def training_step(self, episodes: Episodes) -> Outcome:
         """Return the query loss, which carries the meta-gradient, and the query logits.
 
-        The gradient is computed here, `task_chunk` tasks at a time; `loss.backward()` hands it
-        over to the parameters.
+        The gradient is computed here, `task_chunk` tasks at a time; `loss.backward()` passes it to
+        the parameters.
 
         Raises:
             ArgumentError: If the episodes do not fit.
@@ -96,7 +99,7 @@ class MAML(AdaptingLearner):
     def _meta_gradient(
         self, episodes: Episodes, parameters: list[nn.Parameter], share: float
     ) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """Return loss, query logits and gradient of some tasks that are a share of all."""
+        """Return loss, query logits and gradient of some tasks, which are a `share` of all."""
         trajectory = self._trajectory(episodes, self.inner_steps, differentiable=True)
         queries, labels = episodes.query_images, episodes.query_labels
         reached: list[tuple[Tensor, Tensor | None]] = []
@@ -105,13 +108,13 @@ class MAML(AdaptingLearner):
             logits = []
             for group in query_groups(queries):
                 weights, images = select(trajectory[n_updates], group), queries[group]
-                # The queries are differentiated once only, and their graph is gone before the
-                # inner steps are differentiated for the second time.
+                # Detached, the graph of the queries is freed before the inner steps are
+                # differentiated for the second time.
                 leaves = {
                     name: weight.detach().requires_grad_(weight.requires_grad)
                     for name, weight in weights.items()
                 }
-                group_logits = self._logits(leaves, images, n_updates)
+                group_logits = self.logits(leaves, images, n_updates)
                 part = importance * (share * len(images) / len(queries))
                 loss = self.loss(group_logits, labels[group]) * part
                 inputs = [leaf for leaf in leaves.values() if leaf.requires_grad]
@@ -139,12 +142,12 @@ class MAML(AdaptingLearner):
     ) -> list[Weights]:
         """Return the weights of every task after 0, 1, ... n_steps updates."""
         images, labels = episodes.support_images, episodes.support_labels
-        trajectory = [self._start(len(images), differentiable=differentiable)]
+        trajectory = [self.initial_weights(len(images), differentiable=differentiable)]
         for step in range(n_steps):
             weights = trajectory[-1]
             adapting = {n: w for n, w in weights.items() if w.requires_grad}
-            # The sum over tasks, of which each has weights of its own.
-            loss = self.loss(self._logits(weights, images, step), labels) * len(images)
+            # The sum over tasks: each task has its own weights.
+            loss = self.loss(self.logits(weights, images, step), labels) * len(images)
             gradients = torch.autograd.grad(
                 loss,
                 list(adapting.values()),
@@ -167,8 +170,11 @@ class MAML(AdaptingLearner):
     def _differentiates_twice(self) -> bool:
         return not self.first_order
 
-    def _n_updates(self) -> int:
+    @property
+    def n_updates(self) -> int:
+        """Number of gradient steps in training or in evaluation."""
         return self.inner_steps if self.training else self.evaluation_steps
 
-    def _adapt(self, episodes: Episodes, *, differentiable: bool) -> Weights:
-        return self._trajectory(episodes, self._n_updates(), differentiable=differentiable)[-1]
+    def adapt(self, episodes: Episodes, *, differentiable: bool) -> Weights:
+        """Return the weights of every task after gradient descent on its support set."""
+        return self._trajectory(episodes, self.n_updates, differentiable=differentiable)[-1]

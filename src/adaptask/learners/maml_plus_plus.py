@@ -1,54 +1,61 @@
-"""MAML++: MAML with the repairs that make it train steadily, each to be switched."""
+"""MAML++: MAML with changes that stabilize its training, each of them optional."""
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from adaptask.arguments import check_flag, check_number
+from adaptask.arguments import check_number
 from adaptask.backbones import Backbone, TaskNorm
 from adaptask.errors import ArgumentError
 from adaptask.interfaces import Episodes, Outcome
-from adaptask.learners.adapting import Moments, Weights, conv4_features, runs_at_once
 from adaptask.learners.maml import MAML
+from adaptask.learners.per_task_conv4 import Moments, Weights, conv4_features, is_supported
 
 
 class MAMLPlusPlus(MAML):
-    """MAML with the parts that Antoniou et al. add; with every part off it is MAML.
+    """MAML with the changes of Antoniou et al.; with all of them off it is MAML.
 
-    Two more parts of theirs are not the learner's: the cosine schedule of the meta learning rate
-    is the optimiser's, and the ensemble of the best checkpoints is `Ensemble`.
+    Two more of their changes are outside the learner: the cosine schedule of the learning rate is
+    an option of the optimizer, and the ensemble of the best checkpoints is `Ensemble`.
 
-    Steps are counted by updates: what belongs to step k serves the weights after k updates, on
-    support set and queries alike. Evaluation with more steps goes on with what the last one has.
+    Step k means after k updates, for the support set and for the queries. If evaluation makes more
+    steps than training, the further ones use the parameters of the last step.
 
     Antoniou et al., *How to Train Your MAML* (2018).
 
     Args:
         backbone: Maps images to features.
         n_way: Number of classes of a task, the outputs of the head.
-        inner_steps: Steps on the support set in training, K.
-        evaluation_steps: Steps in evaluation; by default as in training.
-        inner_lr: Size of the steps; the start of it, if it is learnt.
-        first_order: Whether inner gradients count as constants, always.
-        multi_step_loss: Whether the loss is a mean of the query losses after every update. With
-            s growing from 0 to 1 over the first `multi_step_share` of training, the weight of
-            each is (1 - s) / K, and that of the last has s in addition.
-        multi_step_share: See above; 0 to 1.
-        anneal_order: Whether training starts with first order only.
-        first_order_share: The share of training that it does so for; 0 to 1.
-        per_step_norm: Whether normalisation has a weight and bias for every step. These do not
-            adapt to the task.
-        per_step_statistics: Whether evaluation normalises with running statistics, kept in
-            training for every step, and not with those of the images; needs a Conv-4.
-        per_layer_rates: Whether every step learns a step size for every parameter tensor.
-        transductive: Whether queries are normalised together in evaluation; otherwise each is
-            with the support set alone.
-        task_chunk: How many tasks are treated at once, which bounds memory; all by default.
+        inner_steps: Gradient steps on the support set in training, K.
+        evaluation_steps: Gradient steps in evaluation; by default as in training.
+        inner_lr: Learning rate of the inner steps; the initial value if it is learned.
+        first_order: Treat inner gradients as constants throughout training.
+        multi_step_loss: Use the query losses after all steps, with equal weights at first and only
+            the last one later.
+        multi_step_share: Share of training until only the last loss is used, 0 to 1.
+        anneal_order: Start training with first-order gradients.
+        first_order_share: Share of training with first-order gradients, 0 to 1.
+        per_step_norm: Learn a separate weight and bias of each normalization for every step; they
+            do not adapt to the task.
+        per_step_statistics: Normalize with running statistics of every step in evaluation, not
+            with those of the images; needs a Conv-4.
+        per_layer_rates: Learn a separate inner learning rate for every step and parameter tensor.
+        transductive: Normalize queries together in evaluation, or each with the support set alone.
+        task_chunk: Number of tasks in memory at once; all by default.
+
+    With s growing from 0 to 1 over the first `multi_step_share` of training, the weight of each
+    query loss is (1 - s) / K, plus s for the last one.
 
     Raises:
-        ArgumentError: If an argument cannot be used.
+        ArgumentError: If an argument is out of range, or `per_step_statistics` does not fit the
+            backbone.
     """
+
+    description: ClassVar[str] = "MAML with stable training (Antoniou et al. 2018)"
+    _importance: Tensor
 
     def __init__(
         self,
@@ -79,34 +86,27 @@ class MAMLPlusPlus(MAML):
             transductive=transductive,
             task_chunk=task_chunk,
         )
-        self.multi_step_loss = check_flag("multi_step_loss", multi_step_loss)
+        self.multi_step_loss = multi_step_loss
         self.multi_step_share = check_number("multi_step_share", multi_step_share, low=0, high=1)
-        self.anneal_order = check_flag("anneal_order", anneal_order)
+        self.anneal_order = anneal_order
         self.first_order_share = check_number("first_order_share", first_order_share, low=0, high=1)
-        # Whoever never says which step it is gets the objective that training ends with.
+        # Without calls of begin_step, the objective is that of the end of training.
         self._progress = 1.0
         self.register_buffer("_importance", torch.zeros(self.inner_steps), persistent=False)
         self.step_rates: nn.Parameter | None = None
-        if check_flag("per_layer_rates", per_layer_rates) and self.inner_steps:
+        if per_layer_rates and self.inner_steps:
             shape = (self.inner_steps, len(self._names))
             self.step_rates = nn.Parameter(torch.full(shape, self.inner_lr))
         self.step_norms = nn.ParameterDict()
-        if check_flag("per_step_norm", per_step_norm):
-            self._own_norms()
-        self.per_step_statistics = check_flag("per_step_statistics", per_step_statistics)
-        self._found: dict[int, list[list[Moments]]] = {}
+        if per_step_norm:
+            self._add_step_norms()
+        self.per_step_statistics = per_step_statistics
+        self._observed: dict[int, list[list[Moments]]] = {}
         if per_step_statistics:
-            self._own_statistics()
+            self._add_step_statistics()
 
-    _importance: Tensor
-
-    @property
-    def depends_on_total_steps(self) -> bool:
-        """Whether the loss or the order of derivatives is annealed."""
-        return self.multi_step_loss or self.anneal_order
-
-    def _own_norms(self) -> None:
-        """Give every step a weight and bias of every normalisation, as the backbone has them."""
+    def _add_step_norms(self) -> None:
+        """Add a copy of the weight and bias of every normalization for each step."""
         for place, module in self.backbone.named_modules():
             if isinstance(module, nn.BatchNorm2d | TaskNorm):
                 for kind in ("weight", "bias"):
@@ -116,12 +116,12 @@ class MAMLPlusPlus(MAML):
                     rows = parameter.detach().repeat(self.inner_steps + 1, 1)
                     own = nn.Parameter(rows, requires_grad=parameter.requires_grad)
                     self.step_norms[f"backbone.{place}.{kind}".replace(".", "/")] = own
-                    parameter.requires_grad_(False)  # replaced: it takes no part any more
+                    parameter.requires_grad_(False)  # no longer used
 
-    def _own_statistics(self) -> None:
-        if not runs_at_once(self.backbone):
+    def _add_step_statistics(self) -> None:
+        if not is_supported(self.backbone):
             raise ArgumentError(
-                "per_step_statistics needs a Conv-4 backbone with normalisation; got "
+                "per_step_statistics needs a Conv-4 backbone with normalization; got "
                 f"{type(self.backbone).__name__}. Leave it off for other backbones."
             )
         for at, block in enumerate(self.backbone.blocks):  # type: ignore[arg-type]
@@ -130,12 +130,17 @@ class MAMLPlusPlus(MAML):
             self.register_buffer(f"step_variances_{at}", torch.ones(shape))
 
     def begin_step(self, step: int, n_steps: int) -> None:
-        """Anneal the weights of the query losses and the order of the derivatives."""
+        """Set the weights of the query losses and the order of the derivatives."""
         self._progress = step / max(n_steps, 1)
         if self.inner_steps:
             spread = 1 - self._share_done(self.multi_step_share)
             self._importance.fill_(spread / self.inner_steps)
             self._importance[-1].fill_(spread / self.inner_steps + 1 - spread)
+
+    @property
+    def depends_on_total_steps(self) -> bool:
+        """Whether anything is annealed over training."""
+        return self.multi_step_loss or self.anneal_order
 
     def _share_done(self, share: float) -> float:
         """Return how much of the first `share` of training is over, 0 to 1."""
@@ -143,9 +148,10 @@ class MAMLPlusPlus(MAML):
 
     @property
     def phase(self) -> tuple[bool, bool]:
-        """Which parts are at work: several query losses, second derivatives.
+        """Whether several query losses and whether second derivatives are in use.
 
-        A training step does the same operations, with other numbers, as long as this stays.
+        While it stays the same, every training step does the same operations, so that a captured
+        CUDA graph remains valid.
         """
         return self._has_several_losses(), self._differentiates_twice()
 
@@ -168,6 +174,7 @@ class MAMLPlusPlus(MAML):
         return torch.addcmul(weight, gradient, row[self._names.index(name)], value=-1)
 
     def _features(self, weights: Weights, images: Tensor, n_updates: int) -> Tensor:
+        """Return features with the normalization of this step."""
         at = min(n_updates, self.inner_steps)
         own = {
             name.replace("/", "."): rows[at].expand(len(images), -1)
@@ -176,45 +183,41 @@ class MAMLPlusPlus(MAML):
         weights = {**weights, **own}
         if not self.per_step_statistics:
             return super()._features(weights, images, n_updates)
-        moments = None if self.training else self._running(at, len(images))
+        moments = None if self.training else self._running_moments(at, len(images))
         features, found = conv4_features(self.backbone, weights, images, moments)
         if self.training:
-            self._remember(at, found)
+            detached = [(mean.detach(), variance.detach()) for mean, variance in found]
+            self._observed.setdefault(at, []).append(detached)
         return features
 
-    def _running(self, at: int, n_tasks: int) -> list[Moments]:
-        """Return the running statistics of every block, for every task the same."""
+    def _running_moments(self, at: int, n_tasks: int) -> list[Moments]:
+        """Return the running statistics of every block, the same for every task."""
         pairs = zip(self._statistics("means"), self._statistics("variances"), strict=True)
         return [(mean[at].expand(n_tasks, -1), var[at].expand(n_tasks, -1)) for mean, var in pairs]
 
     def training_step(self, episodes: Episodes) -> Outcome:
-        """Return what `MAML.training_step` does; running statistics move once."""
+        """Return the outcome of `MAML.training_step`, and update running statistics once."""
         outcome = super().training_step(episodes)
-        self._settle()
+        self._update_statistics()
         return outcome
 
     def forward(self, episodes: Episodes) -> Tensor:
         """Return the query logits of the adapted networks, `tasks x queries x way`."""
         query_logits = super().forward(episodes)
-        self._settle()
+        self._update_statistics()
         return query_logits
 
-    def _remember(self, at: int, found: list[Moments]) -> None:
-        """Keep the moments of some tasks: those of all of them move the statistics together."""
-        detached = [(mean.detach(), variance.detach()) for mean, variance in found]
-        self._found.setdefault(at, []).append(detached)
-
     @torch.no_grad()
-    def _settle(self, momentum: float = 0.1) -> None:
+    def _update_statistics(self, momentum: float = 0.1) -> None:
         """Move the running statistics towards the means over all tasks and passes of a step."""
-        for at, passes in self._found.items():
+        for at, passes in self._observed.items():
             for block, new in enumerate(zip(*passes, strict=True)):
                 for kind, moments in zip(
                     ("means", "variances"), zip(*new, strict=True), strict=True
                 ):
                     rows = self._statistics(kind)[block]
                     rows[at].lerp_(torch.cat(moments).mean(0), momentum)
-        self._found.clear()
+        self._observed.clear()
 
     def _statistics(self, kind: str) -> list[Tensor]:
         n_blocks = len(self.backbone.blocks)  # type: ignore[arg-type]

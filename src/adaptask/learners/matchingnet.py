@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, normalize
 
-from adaptask.arguments import check_flag, check_integer, check_number
+from adaptask.arguments import check_integer, check_number
 from adaptask.backbones import Backbone
-from adaptask.learners.base import check_backbone
-from adaptask.learners.embedding import EmbeddingLearner
+from adaptask.learners.base import EmbeddingLearner, check_backbone
 
 
 class MatchingNet(EmbeddingLearner):
     """Classify queries by how much of their attention falls on the images of each class.
 
     A query attends to support image i with a(i) = softmax_i(scale * cosine(f(x), g(x_i))). The
-    logits are the logarithms of the sums of a over each class: their softmax is the attention.
+    logits are the logarithms of the sums of a over each class, so that their softmax is the
+    attention.
 
     Vinyals et al., *Matching Networks for One Shot Learning* (2016). Full context embeddings run
-    LSTMs over the support set, in the order in which it comes: `order_free` is then False.
+    LSTMs over the support set in the given order; `order_free` is then False.
 
     Args:
         backbone: Maps images to features.
-        attention_scale: What cosines are multiplied by before the softmax.
-        full_context: Whether features are put into the context of the support set.
-        n_reads: How often the attention LSTM of a query reads the support set, K in the paper.
+        attention_scale: Multiplies the cosines before the softmax.
+        full_context: Let features depend on the whole support set, by LSTMs.
+        n_reads: With full context: how often a query reads the support set, K in the paper.
 
     Raises:
-        ArgumentError: If an argument cannot be used.
+        ArgumentError: If an argument is out of range.
     """
+
+    description: ClassVar[str] = "attends over the support images (Vinyals et al. 2016)"
 
     def __init__(
         self,
@@ -42,13 +46,14 @@ class MatchingNet(EmbeddingLearner):
         super().__init__(backbone=backbone)
         self.attention_scale = check_number("attention_scale", attention_scale, low=1e-3, high=1e4)
         n_reads = check_integer("n_reads", n_reads, low=1)
-        self.order_free = not check_flag("full_context", full_context)
+        self.order_free = not full_context
         self.context: FullContext | None = None
         if full_context:
             check_backbone(backbone, "n_features")
             self.context = FullContext(backbone.n_features, n_reads=n_reads)
 
-    def _classify(self, support: Tensor, query: Tensor) -> Tensor:
+    def classify(self, support: Tensor, query: Tensor) -> Tensor:
+        """Return the logarithm of the attention that each class gets."""
         n_way, n_shot = support.shape[1:3]
         support = support.flatten(1, 2)
         if self.context is not None:
@@ -76,7 +81,7 @@ class FullContext(nn.Module):
         self.n_reads = n_reads
 
     def forward(self, support: Tensor, query: Tensor) -> tuple[Tensor, Tensor]:
-        """Return features in context, shaped as they came.
+        """Return features in context, in the shapes of the arguments.
 
         Args:
             support: `tasks x support x features`.
@@ -96,10 +101,10 @@ class FullContext(nn.Module):
         return support, output
 
     def _both_ways(self, support: Tensor) -> Tensor:
-        """Return the sum of the outputs of the LSTM that runs forwards and of that backwards.
+        """Return the sum of the outputs of the forward and the backward LSTM.
 
-        Step by step for both at once: torch's own LSTM is many more kernels, which no compiler
-        can join.
+        Both advance together, step by step: torch's own LSTM takes many more kernels, which no
+        compiler can fuse.
         """
         both = ((self.forwards, support), (self.backwards, support.flip(1)))
         gates = torch.stack([linear(x, m.weight_ih, m.bias_ih + m.bias_hh) for m, x in both])
@@ -114,7 +119,7 @@ class FullContext(nn.Module):
 
 
 def _lstm_step(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
-    """Return output and cell of an LSTM from what its inputs add up to, `... x (4 features)`."""
+    """Return output and cell of an LSTM from its summed inputs, `... x (4 features)`."""
     enter, forget, value, leave = gates.chunk(4, dim=-1)
     cell = forget.sigmoid() * cell + enter.sigmoid() * value.tanh()
     return leave.sigmoid() * cell.tanh(), cell

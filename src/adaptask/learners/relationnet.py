@@ -1,8 +1,8 @@
-"""Relation networks: a learnt comparison of feature maps."""
+"""Relation networks: a learned comparison of feature maps."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -10,12 +10,12 @@ from torch.nn.functional import conv2d, logsigmoid, mse_loss, relu
 
 from adaptask.arguments import check_choice, check_integer
 from adaptask.backbones import Backbone, ConvBlock
+from adaptask.backbones.normalization import Norm
 from adaptask.errors import ArgumentError
-from adaptask.learners.base import check_backbone
-from adaptask.learners.embedding import EmbeddingLearner
+from adaptask.learners.base import EmbeddingLearner, check_backbone
 
-LOSSES = ("mse", "cross-entropy")
-SHOTS = ("sum", "mean")
+_Loss = Literal["mse", "cross-entropy"]
+_Shots = Literal["sum", "mean"]
 _SMALLEST_MAP = 4
 _UNPADDED_FROM = 10
 
@@ -26,46 +26,49 @@ class RelationNet(EmbeddingLearner):
     The maps of a class are the sum of those of its support images. A relation module takes them
     together with the maps of a query: two convolutional blocks, a hidden layer and one output o.
 
-    With the loss `mse`, as published, the score is s = sigmoid(o), held by mean squared error to 1
-    for the right class and to 0 for the others. The logits are log s: their softmax, which feeds
-    the sampler, are the scores divided by their sum. With `cross-entropy` the logits are o.
+    With the loss `mse`, as published, the score is s = sigmoid(o). Its target is 1 for the right
+    class and 0 for the others. The logits are log s, so that their softmax, which the sampler
+    learns from, are the scores divided by their sum. With `cross-entropy` the logits are o.
 
     Sung et al., *Learning to Compare* (2018).
 
     Args:
         backbone: Maps images to feature maps; `conv4` with `n_pooled=2` is the published one.
-        loss: `mse` or `cross-entropy`.
-        shots: Whether the maps of a class are the `sum` or the `mean` of those of its images.
+        loss: Mean squared error of the scores, as published, or cross-entropy.
+        shots: Combine the maps of the support images of a class by their sum or their mean.
         hidden: Size of the hidden layer.
-        norm: Normalisation in the relation module: `batch`, `task` or `none`.
+        norm: Normalization in the relation module.
 
     Raises:
-        ArgumentError: If an argument cannot be used, or the feature maps are under 4 x 4.
+        ArgumentError: If an argument is out of range, or the feature maps are smaller than 4 x 4.
     """
 
+    description: ClassVar[str] = "learns to compare feature maps (Sung et al. 2018)"
     needs_feature_maps: ClassVar[bool] = True
-    _mixed_precision: ClassVar[bool] = True
+    autocast_classify: ClassVar[bool] = True
 
     def __init__(
         self,
         *,
         backbone: Backbone,
-        loss: str = "mse",
-        shots: str = "sum",
+        loss: _Loss = "mse",
+        shots: _Shots = "sum",
         hidden: int = 8,
-        norm: str = "batch",
+        norm: Norm = "batch",
     ) -> None:
         super().__init__(backbone=backbone)
         check_backbone(backbone, "feature_shape", "feature_maps")
-        self.loss_name = check_choice("loss", loss, LOSSES)
-        self.shots = check_choice("shots", shots, SHOTS)
+        self.loss_name = check_choice("loss", loss, get_args(_Loss))
+        self.shots = check_choice("shots", shots, get_args(_Shots))
         hidden = check_integer("hidden", hidden, low=1)
         self.relation = RelationModule(backbone.feature_shape, hidden=hidden, norm=norm)
 
-    def _embed(self, images: Tensor) -> Tensor:
+    def embed(self, images: Tensor) -> Tensor:
+        """Return the feature maps of images."""
         return self.backbone.feature_maps(images)
 
-    def _classify(self, support: Tensor, query: Tensor) -> Tensor:
+    def classify(self, support: Tensor, query: Tensor) -> Tensor:
+        """Return the logits of the relation scores."""
         classes = support.sum(2) if self.shots == "sum" else support.mean(2)
         relations = self.relation(classes, query)
         relations = relations.to(torch.promote_types(relations.dtype, torch.float32))
@@ -80,7 +83,7 @@ class RelationNet(EmbeddingLearner):
         """
         if self.loss_name == "cross-entropy":
             return super().loss(query_logits, query_labels)
-        # Not one_hot, which reads the labels on the host.
+        # Not one_hot: it reads the labels on the host.
         positions = torch.arange(query_logits.shape[-1], device=query_logits.device)
         right = query_labels.unsqueeze(-1) == positions
         return mse_loss(query_logits.exp(), right.to(query_logits.dtype))
@@ -89,22 +92,22 @@ class RelationNet(EmbeddingLearner):
 class RelationModule(nn.Module):
     """Two convolutional blocks and two fully connected layers on the maps of class and query.
 
-    The convolutions are not padded where the maps have at least 10 x 10 cells, and padded below,
-    where nothing would be left otherwise. With maps of 21 x 21 (84 pixels) and of 7 x 7 (28) the
-    hidden layer then sees 576 and 64 numbers, as published.
+    The convolutions are padded only if the maps are smaller than 10 x 10, where nothing would be
+    left otherwise. With maps of 21 x 21 (84 pixels) and of 7 x 7 (28 pixels) the hidden layer then
+    gets 576 and 64 inputs, as published.
     """
 
-    def __init__(self, feature_shape: tuple[int, int, int], *, hidden: int, norm: str) -> None:
+    def __init__(self, feature_shape: tuple[int, int, int], *, hidden: int, norm: Norm) -> None:
         super().__init__()
         channels, *size = feature_shape
         if min(size) < _SMALLEST_MAP:
             raise ArgumentError(
                 f"The relation module needs feature maps of at least {_SMALLEST_MAP} x "
-                f"{_SMALLEST_MAP}; got {size[0]} x {size[1]}. Take a backbone that pools less, "
+                f"{_SMALLEST_MAP}; got {size[0]} x {size[1]}. Use a backbone that pools less, "
                 "such as conv4 with n_pooled=2."
             )
         padding = self.padding = int(min(size) < _UNPADDED_FROM)
-        # Each block loses a margin of what is not padded, and then half.
+        # Each block loses the border that is not padded, and then half.
         for _ in range(2):
             size = [(side - 2 * (1 - padding)) // 2 for side in size]
         self.first = ConvBlock(2 * channels, channels, norm=norm, padding=padding)
@@ -113,7 +116,7 @@ class RelationModule(nn.Module):
         self.output = nn.Linear(hidden, 1)
 
     def forward(self, classes: Tensor, query: Tensor) -> Tensor:
-        """Relate every query to every class, `tasks x queries x way`.
+        """Return the relation of every query to every class, `tasks x queries x way`.
 
         Args:
             classes: `tasks x way x channels x height x width`.
@@ -127,10 +130,10 @@ class RelationModule(nn.Module):
         return relations.view(n_tasks, -1, n_way)
 
     def _convolve_pairs(self, classes: Tensor, query: Tensor) -> Tensor:
-        """Convolve the maps of each pair, one above the other.
+        """Convolve the concatenated maps of each pair.
 
-        A convolution is linear: that of the pair is the sum of those of its halves, and each
-        class and each query needs to be convolved only once.
+        A convolution is linear: that of a pair is the sum of those of its halves, so each class
+        and each query is convolved only once.
         """
         layer = self.first.convolution
         of_class, of_query = layer.weight.chunk(2, dim=1)

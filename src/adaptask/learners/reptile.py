@@ -1,58 +1,64 @@
-"""Reptile: move the start towards where ordinary training on a task ends."""
+"""Reptile: move the weights towards those that ordinary training on a task ends with."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from adaptask.arguments import check_choice, check_flag, check_integer, check_number
+from adaptask.arguments import check_choice, check_integer, check_number
 from adaptask.backbones import Backbone
 from adaptask.interfaces import Episodes, Outcome
-from adaptask.learners.adapting import AdaptingLearner, Weights
-from adaptask.learners.given_gradient import with_gradient
+from adaptask.learners.inner_loop import InnerLoopLearner, with_gradient
+from adaptask.learners.per_task_conv4 import Weights
 
-_INNER_OPTIMIZERS = ("adam", "sgd")
+_InnerOptimizer = Literal["adam", "sgd"]
 _SECOND_MOMENT, _EPSILON = 0.999, 1e-8
 
 
-class Reptile(AdaptingLearner):
-    """Learn a start theta by moving it towards the weights that each task ends with.
+class Reptile(InnerLoopLearner):
+    """Learn initial weights theta by moving them towards the weights that each task ends with.
 
-    A task trains on mini-batches of its support set from theta to phi, with plain Adam (without
-    momentum, beta_1 = 0) or SGD. The gradient that is handed to the optimiser is
+    A task trains on mini-batches of its support set from theta to phi, with Adam without momentum
+    (beta_1 = 0) or SGD. The gradient for the optimizer is
 
         step_size * (theta - mean over tasks of phi),
 
     so that SGD with a learning rate of 1 interpolates, theta <- theta + step_size (phi - theta).
-    The queries take no part in training: they are held out, and what the adapted network says of
-    them feeds the sampler and is the loss that is reported.
+    The queries are not trained on. The predictions of the adapted network for them give the
+    reported loss and the feedback for the sampler.
 
     Nichol et al., *On First-Order Meta-Learning Algorithms* (2018).
 
     Args:
-        backbone: Maps images to features. All its parameters adapt that are not frozen.
+        backbone: Maps images to features. All its parameters adapt, except frozen ones.
         n_way: Number of classes of a task, the outputs of the head.
-        inner_steps: Mini-batches of a task in training.
-        evaluation_steps: Mini-batches in evaluation.
-        inner_optimizer: `adam` or `sgd`; each task starts it afresh.
-        inner_lr: Its learning rate.
-        batch_size: Images of a mini-batch, at most all; in training in a random order that ends
-            before it begins anew, in evaluation in a fixed one, a shot of every class in turn.
-        evaluation_batch_size: The same in evaluation; by default as in training.
-        anneal: Whether the step size falls linearly from 1 to 0 over training; otherwise it is 1.
-        transductive: Whether queries are normalised together in evaluation; otherwise each is
-            with the support set alone.
-        task_chunk: How many tasks are treated at once, which bounds memory; all by default.
+        inner_steps: Mini-batches per task in training.
+        evaluation_steps: Mini-batches per task in evaluation.
+        inner_optimizer: Optimizer of the inner steps; each task starts with a fresh one.
+        inner_lr: Learning rate of the inner steps.
+        batch_size: Images per mini-batch, at most the whole support set.
+        evaluation_batch_size: Images per mini-batch in evaluation; by default as in training.
+        anneal: Decrease the step size linearly from 1 to 0 over training; otherwise it is 1.
+        transductive: Normalize queries together in evaluation, or each with the support set alone.
+        task_chunk: Number of tasks in memory at once; all by default.
+
+    Mini-batches are drawn without replacement until all images are used. In evaluation their order
+    is fixed: one image of every class in turn.
 
     Raises:
-        ArgumentError: If an argument cannot be used.
+        ArgumentError: If an argument is out of range.
     """
 
-    needs_plain_sgd = True
-    default_optimizer = MappingProxyType({"name": "sgd", "lr": 1.0, "momentum": 0.0})
+    description: ClassVar[str] = "moves towards the weights of each task (Nichol et al. 2018)"
+    needs_plain_sgd: ClassVar[bool] = True
+    default_optimizer: ClassVar[Mapping[str, Any]] = MappingProxyType(
+        {"name": "sgd", "lr": 1.0, "momentum": 0.0}
+    )
     _step_size: Tensor
 
     def __init__(
@@ -62,7 +68,7 @@ class Reptile(AdaptingLearner):
         n_way: int,
         inner_steps: int = 8,
         evaluation_steps: int = 50,
-        inner_optimizer: str = "adam",
+        inner_optimizer: _InnerOptimizer = "adam",
         inner_lr: float = 0.001,
         batch_size: int = 10,
         evaluation_batch_size: int | None = None,
@@ -75,7 +81,9 @@ class Reptile(AdaptingLearner):
         )
         self.inner_steps = check_integer("inner_steps", inner_steps, low=1)
         self.evaluation_steps = check_integer("evaluation_steps", evaluation_steps, low=0)
-        self.inner_optimizer = check_choice("inner_optimizer", inner_optimizer, _INNER_OPTIMIZERS)
+        self.inner_optimizer = check_choice(
+            "inner_optimizer", inner_optimizer, get_args(_InnerOptimizer)
+        )
         self.inner_lr = check_number("inner_lr", inner_lr, low=0, high=100)
         self.batch_size = check_integer("batch_size", batch_size, low=1)
         if evaluation_batch_size is None:
@@ -83,18 +91,18 @@ class Reptile(AdaptingLearner):
         self.evaluation_batch_size = check_integer(
             "evaluation_batch_size", evaluation_batch_size, low=1
         )
-        self.anneal = check_flag("anneal", anneal)
+        self.anneal = anneal
         self.register_buffer("_step_size", torch.ones(()), persistent=False)
-
-    @property
-    def depends_on_total_steps(self) -> bool:
-        """Whether the step size is annealed."""
-        return self.anneal
 
     def begin_step(self, step: int, n_steps: int) -> None:
         """Set the step size."""
         if self.anneal:
             self._step_size.fill_(1 - step / max(n_steps, 1))
+
+    @property
+    def depends_on_total_steps(self) -> bool:
+        """Whether the step size is annealed over training."""
+        return self.anneal
 
     def training_step(self, episodes: Episodes) -> Outcome:
         """Return the loss on the held-out queries with Reptile's gradient, and their logits.
@@ -107,7 +115,7 @@ class Reptile(AdaptingLearner):
         gradients = [parameter.detach().clone() for parameter in own.values()]
         n_tasks, logits = len(episodes.class_ids), []
         for chunk in self._chunks(episodes):
-            weights = self._adapt(chunk, differentiable=False)
+            weights = self.adapt(chunk, differentiable=False)
             with torch.no_grad():
                 logits.append(self._predict(weights, chunk))
                 ends = [weights[name].sum(0) for name in own]
@@ -119,20 +127,22 @@ class Reptile(AdaptingLearner):
             loss=with_gradient(loss, list(own.values()), gradients), query_logits=query_logits
         )
 
-    def _n_updates(self) -> int:
+    @property
+    def n_updates(self) -> int:
+        """Number of mini-batches in training or in evaluation."""
         return self.inner_steps if self.training else self.evaluation_steps
 
     @torch.enable_grad()
-    def _adapt(self, episodes: Episodes, *, differentiable: bool) -> Weights:
-        """Return what every task ends with; Reptile never differentiates through that."""
-        weights = self._start(len(episodes.class_ids), differentiable=False)
+    def adapt(self, episodes: Episodes, *, differentiable: bool) -> Weights:
+        """Return the weights that every task ends with; they are never differentiable."""
+        weights = self.initial_weights(len(episodes.class_ids), differentiable=False)
         adapting = {name: weight for name, weight in weights.items() if weight.requires_grad}
         second_moments = [torch.zeros_like(weight) for weight in adapting.values()]
         for step, places in enumerate(self._batches(episodes)):
             rows = torch.arange(len(places), device=places.device).unsqueeze(1)
             images, labels = episodes.support_images[rows, places], episodes.support_labels
-            # The sum over tasks, of which each has weights of its own.
-            logits = self._logits({**weights, **adapting}, images, step)
+            # The sum over tasks: each task has its own weights.
+            logits = self.logits({**weights, **adapting}, images, step)
             loss = self.loss(logits, labels[rows, places]) * len(places)
             gradients = torch.autograd.grad(
                 loss, list(adapting.values()), allow_unused=True, materialize_grads=True
@@ -149,7 +159,7 @@ class Reptile(AdaptingLearner):
         second_moments: list[Tensor],
         step: int,
     ) -> tuple[Tensor, ...]:
-        """Return the weights after one step of the inner optimiser, counted from 0."""
+        """Return the weights after step `step` of the inner optimizer, counted from 0."""
         if self.inner_optimizer == "sgd":
             return torch._foreach_add(weights, gradients, alpha=-self.inner_lr)
         torch._foreach_mul_(second_moments, _SECOND_MOMENT)
@@ -160,10 +170,10 @@ class Reptile(AdaptingLearner):
         return torch._foreach_addcdiv(weights, gradients, scales, value=-self.inner_lr)
 
     def _batches(self, episodes: Episodes) -> tuple[Tensor, ...]:
-        """Return the places of the images of every mini-batch, `tasks x batch` each."""
+        """Return the positions of the images of every mini-batch, `tasks x batch` each."""
         n_tasks, n_images = episodes.support_labels.shape
         size = min(self.batch_size if self.training else self.evaluation_batch_size, n_images)
-        n_steps = self._n_updates()
+        n_steps = self.n_updates
         if not n_steps:
             return ()
         n_passes = math.ceil(n_steps * size / n_images)

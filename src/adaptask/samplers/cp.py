@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from adaptask import theory
-from adaptask.arguments import check_choice, check_integer, shown_count
+from adaptask.arguments import check_choice, check_integer, format_count
 from adaptask.errors import ArgumentError
 from adaptask.samplers.base import of_category_sets
 from adaptask.samplers.gcp import PairPotentialSampler
@@ -256,7 +256,7 @@ class CPSampler(PairPotentialSampler):
         n_sets = math.comb(self.n_classes, self.n_way)
         if n_sets > theory.LARGEST_ENUMERATION:
             raise ArgumentError(
-                f"The normalizing constant of Eq. 4 is a sum over {shown_count(n_sets)} "
+                f"The normalizing constant of Eq. 4 is a sum over {format_count(n_sets)} "
                 f"category sets; it is computed up to {theory.LARGEST_ENUMERATION:,}. "
                 "theory.cp_log_score gives the log-probability up to a constant, "
                 "estimate_log_partition() that constant."

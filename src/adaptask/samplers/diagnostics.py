@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -57,13 +58,14 @@ def importance_weight(sampler: Sampler, class_ids: Tensor, *, ordered: bool = Fa
     if not check_flag("ordered", ordered):
         log_uniform = -math.log(math.comb(sampler.n_classes, sampler.n_way))
         return (log_uniform - sampler.log_prob(class_ids)).exp()
-    if not hasattr(sampler, "log_prob_ordered"):
+    log_prob_ordered: Any = getattr(sampler, "log_prob_ordered", None)
+    if log_prob_ordered is None:
         raise ArgumentError(
             "ordered=True is for a sampler with log_prob_ordered(), such as a 'gcp' sampler; "
             f"{type(sampler).__name__} does not have it."
         )
     log_uniform = -math.log(math.perm(sampler.n_classes, sampler.n_way))
-    log_probs: Tensor = sampler.log_prob_ordered(class_ids)
+    log_probs: Tensor = log_prob_ordered(class_ids)
     return (log_uniform - log_probs).exp()
 
 

@@ -4,16 +4,16 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from adaptask.experiments.paper.scaling import LEAST_EPISODES, LEAST_STEPS, fitted, scaled
-from adaptask.experiments.presets import PRESETS, preset_config
 from hypothesis import given
 from hypothesis import strategies as st
 
 from adaptask.experiments.config import DataConfig, EvaluationConfig, RunConfig, TaskConfig
 from adaptask.experiments.config import check_config as check
+from adaptask.experiments.paper.reproduction import LEAST_EPISODES, LEAST_STEPS, fitted, scaled
+from adaptask.experiments.recipes import preset_config, presets
 from adaptask.training import StepSchedule
 
-names = st.sampled_from(sorted(PRESETS))
+names = st.sampled_from(sorted(presets()))
 scales = st.floats(1e-5, 1.0, exclude_min=True)
 
 
@@ -26,8 +26,8 @@ def test_every_scale_of_every_recipe_is_a_configuration(name, scale):
     for count in ("n_episodes", "n_validation"):
         assert LEAST_EPISODES <= getattr(small.evaluation, count) <= getattr(full.evaluation, count)
     # What a step is does not change.
-    assert (small.task, small.model, small.data) == (full.task, full.model, full.data)
-    assert small.learner_options == full.learner_options
+    assert (small.task, small.learner, small.data) == (full.task, full.learner, full.data)
+    assert small.learner == full.learner
 
 
 @given(names, scales)
@@ -73,9 +73,9 @@ def test_full_scale_changes_nothing_and_never_stays_never():
 
 def test_drop_block_grows_over_the_same_share_and_on_no_other_backbone():
     config = scaled(preset_config("protonet-resnet12-cifar-fs"), 0.1)
-    assert config.resnet12.drop_block_ramp == 2000
-    config = scaled(preset_config("protonet-conv4-cifar-fs-1shot"), 0.1)
-    assert config.resnet12 == RunConfig().resnet12
+    assert config.backbone.drop_block_ramp == 2000
+    full = preset_config("protonet-conv4-cifar-fs-1shot")
+    assert scaled(full, 0.1).backbone == full.backbone
 
 
 def of_tasks(n_shot, n_query, tested=None, tested_query=15):

@@ -19,7 +19,7 @@ from adaptask.data.registry import names as dataset_names
 from adaptask.errors import ArgumentError
 from adaptask.experiments.backends.ray import ClusterOptions
 from adaptask.experiments.config import EveryConfig, RunConfig
-from adaptask.experiments.options import options_of
+from adaptask.experiments.options import configure, options_of
 from adaptask.experiments.paper.published import PrintedTime
 from adaptask.experiments.paper.targets import TARGETS, UNIFORM, Setting, Target
 from adaptask.experiments.recipes import recipe, recipe_notes
@@ -413,9 +413,10 @@ def scaled(config: RunConfig, scale: float) -> RunConfig:
             snapshot=_interval(every.snapshot, ratio),
         ),
     )
-    if ramp := options_of(config.backbone).get("drop_block_ramp"):
-        backbone = replace(config.backbone, drop_block_ramp=max(1, round(ramp * ratio)))
-        found = replace(found, backbone=backbone)
+    options = options_of(config.backbone)
+    if "drop_block_ramp" in options:
+        options["drop_block_ramp"] = max(1, round(options["drop_block_ramp"] * ratio))
+        found = replace(found, backbone=configure("backbone", config.backbone.name, **options))
     return found
 
 

@@ -105,14 +105,19 @@ def _compared(learners: Sequence[str], backbone: str) -> dict[str, tuple[Setting
 _STRATEGIES = {
     "random": (UNIFORM, "random sampling"),
     "c": (configure("sampler", "c"), "c-sampling with hard class"),
-    "easy": (replace(GCP, strategy="easy"), "gcp-sampling with easy class"),
-    "uncertain": (replace(GCP, strategy="uncertain"), "gcp-sampling with uncertain class"),
+    "easy": (configure("sampler", "gcp", strategy="easy"), "gcp-sampling with easy class"),
+    "uncertain": (
+        configure("sampler", "gcp", strategy="uncertain"),
+        "gcp-sampling with uncertain class",
+    ),
     "hard": (GCP, "gcp-sampling with hard class"),
 }
 """The rows of Table 4, and what they are called there."""
 _VARIED = {
-    "alpha": [replace(GCP, alpha=alpha, tau=0.5) for alpha in (0.1, 0.5, 1.0, 2.0, 5.0)],
-    "tau": [replace(GCP, alpha=1.0, tau=tau) for tau in (0.1, 0.3, 0.5, 0.7, 0.9)],
+    "alpha": [
+        configure("sampler", "gcp", alpha=alpha, tau=0.5) for alpha in (0.1, 0.5, 1.0, 2.0, 5.0)
+    ],
+    "tau": [configure("sampler", "gcp", alpha=1.0, tau=tau) for tau in (0.1, 0.3, 0.5, 0.7, 0.9)],
 }
 """The rows of Figure 3."""
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
-from adaptask.learners import crammer_singer
-from adaptask.learners.crammer_singer import TOLERANCE, solve_crammer_singer
+from adaptask.learners import svm_solver
+from adaptask.learners.svm_solver import TOLERANCE, solve_crammer_singer
 
 FOLDER = Path(__file__).parent / "references"
 REFERENCES = json.loads((FOLDER / "crammer_singer.json").read_text())
@@ -28,47 +28,40 @@ def went_astray(program):
 
 def as_on_a_gpu(monkeypatch):
     """Interior-point steps alone, and nobody looks whether they are done."""
-    monkeypatch.setattr(crammer_singer, "_active_set", went_astray)
-    monkeypatch.setattr(crammer_singer, "_reached", lambda *_: False)
-    monkeypatch.setattr(crammer_singer, "_n_steps", crammer_singer._fixed_steps)
+    monkeypatch.setattr(svm_solver, "_active_set", went_astray)
+    monkeypatch.setattr(svm_solver, "_has_converged", lambda *_: False)
+    monkeypatch.setattr(svm_solver, "_n_steps", svm_solver._fixed_steps)
 
 
 # Without a GPU, Triton can interpret its kernels: the same operations one after the other in numpy.
 INTERPRETED = not torch.cuda.is_available()
-KERNELS = {
-    name: pytest.param(
-        name,
-        marks=pytest.mark.skipif(
-            importlib.util.find_spec("triton") is None
-            or (INTERPRETED and os.environ.get("TRITON_INTERPRET") != "1"),
-            reason="needs Triton, and a CUDA device or TRITON_INTERPRET=1",
-        ),
-    )
-    for name in ("two launches", "one launch")
-}
+needs_kernels = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None
+    or (INTERPRETED and os.environ.get("TRITON_INTERPRET") != "1"),
+    reason="needs Triton, and a CUDA device or TRITON_INTERPRET=1",
+)
 
 
-def by_kernels(name, monkeypatch):
+def by_kernels(monkeypatch):
     """Interior-point steps alone, by the kernels in Triton."""
     as_on_a_gpu(monkeypatch)
-    monkeypatch.setattr(crammer_singer, "ON_GPU", name)
-    interior_point = crammer_singer._interior_point
+    interior_point = svm_solver._interior_point
     calls = []
     if INTERPRETED:
-        module = importlib.import_module("adaptask.learners.crammer_singer_triton")
-        monkeypatch.setattr(crammer_singer, "_kernels", lambda hessian: module)
+        module = importlib.import_module("adaptask.learners.svm_triton_kernels")
+        monkeypatch.setattr(svm_solver, "_kernels", lambda hessian: module)
     else:
-        assert crammer_singer._kernels(torch.eye(25, device="cuda")[None]) is not None
+        assert svm_solver._kernels(torch.eye(25, device="cuda")[None]) is not None
 
     def elsewhere(program):
         calls.append(program)
         if not INTERPRETED:
-            program = crammer_singer.Program(
+            program = svm_solver.Program(
                 *(getattr(program, part).cuda() for part in ("hessian", "targets", "unit", "size"))
             )
         return tuple(part.cpu() for part in interior_point(program))
 
-    monkeypatch.setattr(crammer_singer, "_interior_point", elsewhere)
+    monkeypatch.setattr(svm_solver, "_interior_point", elsewhere)
     return calls
 
 
@@ -80,9 +73,9 @@ def method(request, monkeypatch):
         def forbidden(program):
             raise AssertionError("the active-set method was to solve this")
 
-        monkeypatch.setattr(crammer_singer, "_interior_point", forbidden)
+        monkeypatch.setattr(svm_solver, "_interior_point", forbidden)
     else:
-        monkeypatch.setattr(crammer_singer, "_active_set", went_astray)
+        monkeypatch.setattr(svm_solver, "_active_set", went_astray)
     if request.param.endswith("every step"):
         as_on_a_gpu(monkeypatch)
     return request.param
@@ -223,10 +216,10 @@ def test_features_that_are_all_zero_have_no_weights_and_no_error():
 def test_the_bound_covers_the_error_of_a_solution_that_is_not_reached(monkeypatch):
     features = clustered(5, 5)
     best, _ = solve_crammer_singer(gram(features), n_way=5, penalty=0.1)
-    monkeypatch.setattr(crammer_singer, "_active_set", went_astray)
+    monkeypatch.setattr(svm_solver, "_active_set", went_astray)
     bounds = []
     for n_steps in (1, 2, 4, 6):
-        monkeypatch.setattr(crammer_singer, "MOST_STEPS", n_steps)
+        monkeypatch.setattr(svm_solver, "MOST_STEPS", n_steps)
         alpha, bound = solve_crammer_singer(gram(features), n_way=5, penalty=0.1)
         distance = ((alpha - best) @ features).square().sum((1, 2)).sqrt()
         terms = (alpha.square().sum(1) * features.square().sum(-1)).sum(-1).sqrt()
@@ -283,23 +276,23 @@ def test_many_ways_with_few_features_are_solved(seed, path, monkeypatch):
     random = torch.Generator().manual_seed(seed)
     features = torch.randn(2, 100, 8, generator=random, dtype=torch.float64).relu()
     _, error = solve_crammer_singer(features @ features.mT, n_way=20, penalty=0.1)
-    assert (error <= crammer_singer.TOLERANCE).all()
+    assert (error <= svm_solver.TOLERANCE).all()
 
 
 @pytest.mark.parametrize("penalty", [0.1, 1.0])
 @pytest.mark.parametrize("name", HARD)
-@pytest.mark.parametrize("launches", KERNELS.values())
-def test_kernels_solve_hard_cases_as_torch_does(launches, name, penalty, monkeypatch):
+@needs_kernels
+def test_kernels_solve_hard_cases_as_torch_does(name, penalty, monkeypatch):
     n_way, n_shot, change = HARD[name]
     if INTERPRETED:  # full sizes take minutes
         n_way, n_shot = min(n_way, 3), min(n_shot, 2)
-        if penalty != 1.0 or (launches == "one launch" and name != "duplicates"):
+        if penalty != 1.0:
             pytest.skip("interpreted, all of them take minutes")
     features = change(clustered(n_way, n_shot, n_tasks=1 if INTERPRETED else 3), n_way)
     with monkeypatch.context() as patch:
         as_on_a_gpu(patch)
         expected, _ = solve_crammer_singer(gram(features), n_way=n_way, penalty=penalty)
-    calls = by_kernels(launches, monkeypatch)
+    calls = by_kernels(monkeypatch)
     points = features.clone().requires_grad_()
     alpha, error = solve_crammer_singer(gram(points), n_way=n_way, penalty=penalty)
     assert len(calls) == 1
@@ -315,11 +308,11 @@ def test_kernels_solve_hard_cases_as_torch_does(launches, name, penalty, monkeyp
 
 
 @pytest.mark.parametrize("case", REFERENCES, ids=lambda c: f"{c['n_shot']}-{c['size']}")
-@pytest.mark.parametrize("launches", KERNELS.values())
-def test_logits_by_kernels_are_those_of_other_solvers(launches, case, monkeypatch):
+@needs_kernels
+def test_logits_by_kernels_are_those_of_other_solvers(case, monkeypatch):
     if INTERPRETED and (case["n_shot"], case["size"]) != (1, 1.0):
         pytest.skip("interpreted, this takes minutes")
-    by_kernels(launches, monkeypatch)
+    by_kernels(monkeypatch)
     features = features_of(case["n_way"], case["n_shot"], case["size"])
     support, query = (torch.from_numpy(part)[None] for part in features)
     alpha, _ = solve_crammer_singer(gram(support), n_way=case["n_way"], penalty=case["penalty"])
@@ -329,11 +322,9 @@ def test_logits_by_kernels_are_those_of_other_solvers(launches, case, monkeypatc
         torch.testing.assert_close(logits, expected, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("launches", KERNELS.values())
-def test_kernels_solve_a_task_alike_beside_others_and_refuse_what_is_no_number(
-    launches, monkeypatch
-):
-    by_kernels(launches, monkeypatch)
+@needs_kernels
+def test_kernels_solve_a_task_alike_beside_others_and_refuse_what_is_no_number(monkeypatch):
+    by_kernels(monkeypatch)
     easy, hard = clustered(3, 2, n_tasks=1), with_duplicates(clustered(3, 2, n_tasks=1, seed=1), 3)
     kernel = gram(torch.cat((easy, hard, easy)))
     kernel[2, 3, 3] = torch.nan
@@ -344,13 +335,13 @@ def test_kernels_solve_a_task_alike_beside_others_and_refuse_what_is_no_number(
     assert (error <= TOLERANCE).tolist() == [True, True, False]
 
 
-@pytest.mark.parametrize("launches", KERNELS.values())
-def test_kernels_that_stop_early_are_not_called_solved(launches, monkeypatch):
+@needs_kernels
+def test_kernels_that_stop_early_are_not_called_solved(monkeypatch):
     features = clustered(3, 2)
     best, _ = solve_crammer_singer(gram(features), n_way=3, penalty=0.1)
-    by_kernels(launches, monkeypatch)
+    by_kernels(monkeypatch)
     for n_steps in (1, 3):
-        monkeypatch.setattr(crammer_singer, "_n_steps", lambda u, n=n_steps: n)
+        monkeypatch.setattr(svm_solver, "_n_steps", lambda u, n=n_steps: n)
         alpha, bound = solve_crammer_singer(gram(features), n_way=3, penalty=0.1)
         distance = ((alpha - best) @ features).square().sum((1, 2)).sqrt()
         terms = (alpha.square().sum(1) * features.square().sum(-1)).sum(-1).sqrt()
@@ -363,14 +354,11 @@ def test_kernels_are_for_gpus_that_have_triton_and_tasks_that_fit(monkeypatch):
         device = torch.device("cuda")
         shape = (8, 200, 200)
 
-    assert crammer_singer._kernels(torch.eye(25)[None]) is None
+    assert svm_solver._kernels(torch.eye(25)[None]) is None
     with monkeypatch.context() as patch:
-        patch.setattr(crammer_singer, "find_spec", lambda name: None)
-        assert crammer_singer._kernels(OnGpu()) is None
-    with monkeypatch.context() as patch:
-        patch.setattr(crammer_singer, "ON_GPU", "torch")
-        assert crammer_singer._kernels(OnGpu()) is None
+        patch.setattr(svm_solver, "find_spec", lambda name: None)
+        assert svm_solver._kernels(OnGpu()) is None
     if importlib.util.find_spec("triton"):
-        assert crammer_singer._kernels(OnGpu()) is None
+        assert svm_solver._kernels(OnGpu()) is None
         OnGpu.shape = (8, 128, 128)
-        assert crammer_singer._kernels(OnGpu()) is not None
+        assert svm_solver._kernels(OnGpu()) is not None

@@ -1,20 +1,20 @@
 """The multi-class support vector machine of Crammer and Singer, for many tasks at once.
 
-With the Gram matrix K of the support features and Y, 1 where a point belongs to a class, the dual
-is a quadratic program in alpha, `way x support`:
+With the Gram matrix K of the support features and the indicators Y, 1 if a point belongs to a class
+and else 0, the dual is a quadratic program in alpha, `way x support`:
 
-    minimise  1/2 sum_k alpha_k' K alpha_k - sum_k alpha_k' Y_k
+    minimize  1/2 sum_k alpha_k' K alpha_k - sum_k alpha_k' Y_k
     subject to  alpha <= C Y  and, for every point,  sum_k alpha_k = 0.
 
-Two methods solve it, both by linear systems that have a block K + D_k for every class, D_k
-diagonal, tied together by the sums over classes: way + 1 factorisations of `support x support`,
-not one of `(way support) x (way support)`.
+Two methods solve it. Both solve linear systems with one block K + D_k per class, D_k diagonal,
+which the sums over classes couple: way + 1 factorizations of `support x support` matrices instead
+of one of `(way support) x (way support)`.
 
-- An interior-point method. Its number of steps is fixed and it reads no value, so that a GPU
-  never waits and the whole can be captured in a graph. `crammer_singer_triton` has its steps as
-  fused kernels.
-- On the CPU, where values are at hand, an active-set method first. It ends after 1 to 10 steps
-  where features are in general position; tasks where it does not are left to the other.
+- An interior-point method. Its number of steps is fixed and it reads no value on the host, so that
+  a GPU never waits and the solver can be captured in a CUDA graph. `svm_triton_kernels` has its
+  steps as fused kernels.
+- On the CPU, where reading values costs nothing, an active-set method goes first. It ends after 1
+  to 10 steps if the features are in general position; otherwise the interior-point method follows.
 
 Crammer and Singer, *On the Algorithmic Implementation of Multiclass Kernel-based Vector Machines*
 (2001). Mehrotra, *On the Implementation of a Primal-Dual Interior Point Method* (1992).
@@ -26,45 +26,42 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 N_STEPS = 20
-"""Interior-point steps of a small task; 7 to 17 were needed for five ways in training. Another is
-made for every hundred variables: twenty ways of five shots have needed thirty."""
+"""Interior-point steps of a small task; five ways needed 7 to 17 in training. One more is made per
+hundred variables: twenty ways of five shots have needed thirty."""
 MOST_STEPS = 60
-"""Interior-point steps on a CPU at most, where they end as soon as nothing is left to gain."""
-ON_GPU: Literal["torch", "two launches", "one launch"] = "two launches"
-"""What makes the interior-point steps on a GPU: this module, or kernels in Triton with two launches
-a step or one in all. Where Triton is missing or tasks are too large for it, this module."""
+"""Maximal number of interior-point steps on a CPU, where the solver stops when it has converged."""
 N_SWITCHES = 12
-"""Active-set steps at most."""
+"""Maximal number of active-set steps."""
 TOLERANCE = 1e-4
-"""Largest bound on the error of the weights that counts as solved."""
+"""Largest error bound of the weights that counts as solved."""
 
-# How much of the way to the boundary a step goes.
+# Fraction of the way to the boundary that a step goes.
 _STEP = 0.999
 # Largest complementarity product that a variable starts with.
 _START = 1e4
-# Added to the diagonal, as a share of its mean, to keep systems regular where points depend on
-# each other: in the search, which ends at the same optimum, and in its derivative.
+# Added to the diagonal, relative to its mean, to keep systems regular if points are linearly
+# dependent: in the search, which ends at the same optimum, and in its derivative.
 _RIDGE = 1e-13
 _SMOOTHING = 1e-10
-# Mean product of slack and multiplier at which nothing is left to gain.
-_ENOUGH = 1e-13
-# Relative change of the weights that the bound on their error takes for rounding.
+# Mean product of slack and multiplier, relative to the mean diagonal, at convergence.
+_CONVERGED = 1e-13
+# Relative change of the weights that the error bound attributes to rounding.
 _ROUNDING = 1e-10
 
 State = tuple[Tensor, Tensor, Tensor, Tensor]
-"""u, its distance from the bound, nu and the multipliers, `tasks x way x support`; nu has 1 way."""
+"""u, its slack, nu and the multipliers, `tasks x way x support`; nu has 1 way."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """The dual in units in which everything is of order one.
+    """The dual, scaled so that everything is of order one.
 
     With s = max(1, C mean(diag K)), u = s alpha / C and H = C K / s the objective is
     1/2 u'Hu - u'Y and the bound s Y.
@@ -87,13 +84,13 @@ class Program:
 def solve_crammer_singer(gram: Tensor, *, n_way: int, penalty: float) -> tuple[Tensor, Tensor]:
     """Return the dual solution, differentiable in the Gram matrix, and a bound on its error.
 
-    The bound is a certificate, computed from the solution alone: the weights w_k = X' alpha_k
+    The bound is a certificate, computed from the solution alone. The weights w_k = X' alpha_k
     differ from the optimal ones by at most this, relative to the root of the sum of
     (alpha_ik |x_i|)^2, the terms that they are sums of.
 
     Args:
-        gram: Inner products of the support features, `tasks x support x support`, better computed
-            in float64; points of a class stand together, the same number of each.
+        gram: Inner products of the support features, `tasks x support x support`, preferably
+            computed in float64; grouped by class, the same number of points in each.
         n_way: Number of classes.
         penalty: C, the largest weight of a point.
 
@@ -111,7 +108,7 @@ class _Solve(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, gram: Tensor, n_way: int, penalty: float) -> tuple[Tensor, Tensor]:
-        """Solve, and keep what the derivative needs."""
+        """Solve, and save what the derivative needs."""
         program = _program(gram, n_way, penalty)
         u, free, error = _solve(program)
         alpha = u * (penalty / program.unit)
@@ -124,10 +121,10 @@ class _Solve(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_alpha: Tensor, _: Tensor) -> tuple[Tensor, None, None]:
-        """Differentiate the conditions of optimality, the bounds that hold being kept.
+        """Differentiate the optimality conditions, with the active bounds fixed.
 
-        Free variables obey H du + dH u + dnu = 0 with sums over classes of 0; the others stay.
-        With M the inverse of that system, which is symmetric, d alpha = -(C / s) M (dK alpha).
+        Free variables satisfy H du + dH u + dnu = 0 with sums over classes of 0; the others do not
+        change. With the symmetric inverse M of that system, d alpha = -(C / s) M (dK alpha).
         """
         hessian, unit, free, alpha = ctx.saved_tensors
         moved, _ = _restricted(hessian, free).solve(grad_alpha)
@@ -140,7 +137,7 @@ class _Newton:
 
     Args:
         blocks: B, symmetric positive definite, `tasks x way x support x support`.
-        mask: Which entries of their inverses count; all, where there is none.
+        mask: Entries of their inverses to keep; all by default.
     """
 
     def __init__(self, blocks: Tensor, mask: Tensor | None = None) -> None:
@@ -154,7 +151,7 @@ class _Newton:
 
     def solve(self, right: Tensor, sums: Tensor | float = 0.0) -> tuple[Tensor, Tensor]:
         """Return x, `tasks x way x support`, and nu, `tasks x 1 x support`."""
-        # Sums of products: for single columns faster than products of matrices.
+        # Sums of products: faster than matrix products for single columns.
         x = (self.inverses * right.unsqueeze(-2)).sum(-1)
         factor, total = self.schur_factor, (x.sum(1) - sums).unsqueeze(-1)
         half = torch.linalg.solve_triangular(factor, total, upper=False)
@@ -196,10 +193,10 @@ def _solve(program: Program) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _active_set(program: Program) -> tuple[Tensor, Tensor, Tensor]:
-    """Return u, its free variables and the bound on its error, infinite where it went astray.
+    """Return u, its free variables and the bound on its error, infinite if it did not converge.
 
-    Variables that are not free stand at their bound. Those that would go beyond it are fixed
-    there, those whose multiplier is negative are freed; where nothing changes, all is optimal.
+    Variables that are not free are at their bound. Those that would exceed it are fixed there;
+    those whose multiplier is negative are freed. If nothing changes, the solution is optimal.
     """
     bound = program.unit * program.targets
     hessian = program.hessian + torch.diag_embed(_ridge(program))
@@ -210,38 +207,37 @@ def _active_set(program: Program) -> tuple[Tensor, Tensor, Tensor]:
         moved, nu = _restricted(hessian, free).solve(right, -fixed.sum(1))
         u = moved + fixed
         switched = torch.where(free, u <= bound, program.residual(u) < nu)
-        settled = (switched == free).flatten(1).all(-1)
-        if all(settled.tolist()):
+        converged = (switched == free).flatten(1).all(-1)
+        if all(converged.tolist()):
             break
         free = switched
     error = _error_bound(program, u, bound - u)
-    return u, free, error.masked_fill(~settled, torch.inf)
+    return u, free, error.masked_fill(~converged, torch.inf)
 
 
 def _ridge(program: Program, share: float = _RIDGE) -> Tensor:
-    """Return what is added to the diagonal, `tasks x support`."""
+    """Return the addition to the diagonal, `tasks x support`."""
     return (share * program.size.squeeze(-1)).expand(-1, program.hessian.shape[-1])
 
 
 def _interior_point(program: Program) -> tuple[Tensor, Tensor, Tensor]:
-    """Return u, its distance from the bound and the multipliers, `tasks x way x support` each."""
+    """Return u, its slack and the multipliers, `tasks x way x support` each."""
     hessian = program.hessian + torch.diag_embed(_ridge(program))
     state = _start(program)
     n_steps = _n_steps(state[0])
     kernels = _kernels(hessian)
     if kernels is not None:
-        enough = _ENOUGH * program.size.flatten()
-        one_launch = ON_GPU == "one launch"
+        threshold = _CONVERGED * program.size.flatten()
         found: tuple[Tensor, Tensor, Tensor] = kernels.search(
-            hessian, enough, state, n_steps=n_steps, one_launch=one_launch
+            hessian, threshold, state, n_steps=n_steps
         )
         return found
     for _ in range(n_steps):
         u, slack, _, multipliers = state
-        centre = (multipliers * slack).mean((1, 2), keepdim=True)
-        if u.device.type == "cpu" and _reached(centre, program.size):
+        center = (multipliers * slack).mean((1, 2), keepdim=True)
+        if u.device.type == "cpu" and _has_converged(center, program.size):
             break
-        state = _step(program, hessian, centre, state)
+        state = _step(program, hessian, center, state)
     u, slack, _, multipliers = state
     return u, slack, multipliers
 
@@ -252,17 +248,17 @@ def _start(program: Program) -> State:
     slack = program.unit * program.targets - u
     residual = program.residual(u)
     nu = residual.amin(1, keepdim=True) - 1
-    # Multipliers fit the residual, except where the bound is so far that it hardly matters.
+    # Multipliers match the residual, unless the bound is so far away that it hardly matters.
     return u, slack, nu, torch.minimum(residual - nu, _START / slack)
 
 
-def _step(program: Program, hessian: Tensor, centre: Tensor, state: State) -> State:
+def _step(program: Program, hessian: Tensor, center: Tensor, state: State) -> State:
     u, slack, nu, multipliers = state
     ratio = multipliers / slack
     system = _Newton(hessian.unsqueeze(1) + torch.diag_embed(ratio))
     right = program.residual(u) - nu
     du, _ = system.solve(right)
-    shift = _corrector(du, slack, multipliers, centre) / slack
+    shift = _corrector(du, slack, multipliers, center) / slack
     du, dnu = system.solve(right - shift)
     target = torch.addcmul(shift, ratio, du)
     reach = torch.maximum(du / slack, 1 - target / multipliers).amax((1, 2), keepdim=True)
@@ -272,15 +268,15 @@ def _step(program: Program, hessian: Tensor, centre: Tensor, state: State) -> St
 
 
 def _kernels(hessian: Tensor) -> Any:
-    """Return the module that solves this in fused kernels, or None where there is none."""
-    if hessian.device.type != "cuda" or ON_GPU == "torch" or find_spec("triton") is None:
+    """Return the module of fused kernels, or None if they cannot solve this."""
+    if hessian.device.type != "cuda" or find_spec("triton") is None:
         return None
-    module: Any = import_module("adaptask.learners.crammer_singer_triton")
+    module: Any = import_module("adaptask.learners.svm_triton_kernels")
     return module if module.fits(hessian.shape[-1]) else None
 
 
 def _n_steps(u: Tensor) -> int:
-    """Return how many steps are made at most, or, where nobody looks, always."""
+    """Return the maximal number of steps; the fixed number if no value is read."""
     return MOST_STEPS if u.device.type == "cpu" else _fixed_steps(u)
 
 
@@ -288,34 +284,34 @@ def _fixed_steps(u: Tensor) -> int:
     return N_STEPS + u[0].numel() // 100
 
 
-def _reached(centre: Tensor, size: Tensor) -> bool:
-    """Return whether all tasks are solved to the last digits; for the CPU, where nothing waits."""
-    return all(share <= _ENOUGH for share in (centre / size).flatten().tolist())
+def _has_converged(center: Tensor, size: Tensor) -> bool:
+    """Return whether all tasks are solved to the last digits."""
+    return all(share <= _CONVERGED for share in (center / size).flatten().tolist())
 
 
-def _corrector(du: Tensor, slack: Tensor, multipliers: Tensor, centre: Tensor) -> Tensor:
+def _corrector(du: Tensor, slack: Tensor, multipliers: Tensor, center: Tensor) -> Tensor:
     """Return Mehrotra's target for the products of slacks and multipliers.
 
     The step du aims at products of zero: it changes slacks by -du, and multipliers by
-    du / slack - 1 times themselves. The target makes up for the product of both changes, and
-    stays the further from zero the earlier that step would hit a bound.
+    du / slack - 1 times themselves. The target compensates for the product of both changes, and
+    is further from zero the earlier that step would reach a bound.
     """
     share = du / slack
     step = 1 / ((share - 0.5).abs().amax((1, 2), keepdim=True) + 0.5).clamp(min=1)
     scaled = du * multipliers
-    return torch.addcmul(scaled * share - scaled, (1 - step) ** 3, centre)
+    return torch.addcmul(scaled * share - scaled, (1 - step) ** 3, center)
 
 
 def _error_bound(program: Program, u: Tensor, slack: Tensor) -> Tensor:
-    """Return a bound on the error of the weights, relative to what they are summed from, `tasks`.
+    """Return a bound on the error of the weights, relative to the terms they are sums of, `tasks`.
 
     The best multipliers for a given u are r - min_k r with r = Y - uH, and the gap between primal
     and dual is then the sum of their products with the slacks. The primal is strongly convex in
-    the weights: half the squared distance from the optimum is at most the gap.
+    the weights, so half the squared distance from the optimum is at most the gap.
     """
     residual = program.residual(u)
     losses = residual - residual.amin(1, keepdim=True)
-    # A hinge loss that is mere rounding would count C-fold; weights longer by so much have none.
+    # A hinge loss that is only rounding would count C times; slightly longer weights have none.
     losses = losses - _ROUNDING * program.targets
     gap = (slack * losses.clamp(min=0)).sum((1, 2))
     terms = (u.square().sum(1) * program.hessian.diagonal(dim1=1, dim2=2)).sum(-1)

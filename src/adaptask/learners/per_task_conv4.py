@@ -1,12 +1,12 @@
-"""Layers whose weights are each task's own, differentiable twice, for all tasks at once.
+"""A Conv-4 whose weights differ for each task, run for all tasks at once, differentiable twice.
 
 The tasks lie side by side in the channels: maps are `images x (tasks * channels) x height x
-width`, channels last in memory. A convolution is then one of as many groups as there are tasks,
-and whatever treats every channel by itself, normalisation and pooling, needs no change. Torch's
-own second derivatives of these layers take most of the time of a step of MAML on a CPU: they
-change the layout of memory back and forth, normalise and rectify maps of which three quarters are
-then pooled away, and `vmap` of torch's batch normalisation is off by up to 1e-3. Here, each
-derivative is written down.
+width`, channels last in memory. A convolution then has one group per task, and operations that
+treat each channel separately, normalization and pooling, need no change. Torch's own second
+derivatives of these layers take most of the time of a MAML step on a CPU: they convert the memory
+layout back and forth, apply normalization and ReLU to maps of which three quarters are then pooled
+away, and `vmap` of torch's batch normalization is off by up to 1e-3. Here each derivative is
+written out.
 """
 
 from __future__ import annotations
@@ -14,15 +14,114 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import conv2d, relu
+
+from adaptask.backbones import Conv4, TaskNorm
+
+Weights = dict[str, Tensor]
+"""Weights of every task by parameter name, each of shape `tasks x` that of the parameter."""
+Moments = tuple[Tensor, Tensor]
+"""Mean and variance of the channels of one layer, `tasks x channels` each."""
 
 _aten = torch.ops.aten
 
 
+def is_supported(backbone: nn.Module) -> bool:
+    """Return whether `conv4_features` can run this backbone."""
+    return type(backbone) is Conv4 and all(
+        isinstance(block.norm, nn.BatchNorm2d | TaskNorm) for block in backbone.blocks
+    )
+
+
+def conv4_features(
+    backbone: Any, weights: Weights, images: Tensor, moments: list[Moments] | None = None
+) -> tuple[Tensor, list[Moments]]:
+    """Return the features of images under the weights of every task.
+
+    Args:
+        backbone: A Conv-4 that `is_supported`; its own parameters are not used.
+        weights: The weights of every task.
+        images: `tasks x images x channels x height x width`.
+        moments: Mean and variance that each block normalizes with; by default those of the images.
+
+    Returns:
+        `tasks x images x n_features`, and the moments of the images in each block.
+    """
+    n_tasks, n_images = images.shape[:2]
+    maps = images.transpose(0, 1).flatten(1, 2).contiguous(memory_format=torch.channels_last)
+    found = []
+    for at, block in enumerate(backbone.blocks):
+        prefix = f"backbone.blocks.{at}"
+        maps, block_moments = convolution_block(
+            maps,
+            weights[f"{prefix}.convolution.weight"],
+            weights[f"{prefix}.norm.weight"],
+            weights[f"{prefix}.norm.bias"],
+            eps=block.norm.eps,
+            padding=list(block.convolution.padding),
+            pool=block.pool,
+            moments=None if moments is None else moments[at],
+        )
+        found.append(block_moments)
+    maps = maps.reshape(n_images, n_tasks, *backbone.feature_shape).transpose(0, 1)
+    return maps.mean((-2, -1)) if backbone.mean_pool else maps.flatten(2), found
+
+
+def convolution_block(
+    maps: Tensor,
+    weight: Tensor,
+    scale: Tensor,
+    shift: Tensor,
+    *,
+    eps: float,
+    padding: list[int],
+    pool: bool,
+    moments: Moments | None = None,
+) -> tuple[Tensor, Moments]:
+    """Apply convolution, normalization, ReLU and pooling, with the weights of every task.
+
+    Pooling comes first: the maximum of an increasing function is that function of the maximum. To
+    make normalization increasing, a negative scale passes its sign to the filter. The convolution
+    has no bias, because normalization would remove it.
+
+    Args:
+        maps: `images x (tasks * channels) x height x width`.
+        weight: `tasks x filters x channels x 3 x 3`.
+        scale: Scale of the normalization, `tasks x filters`.
+        shift: Shift of the normalization, `tasks x filters`.
+        eps: Added to the variance.
+        padding: Vertical and horizontal padding of the convolution.
+        pool: Whether to apply 2 x 2 max-pooling.
+        moments: Mean and variance to normalize with, `tasks x filters` each; by default those of
+            these images.
+
+    Returns:
+        `images x (tasks * filters) x height x width`, and mean and unbiased variance of the
+        output of the convolution, `tasks x filters` each.
+    """
+    n_tasks, n_filters = scale.shape
+    sign = torch.where(scale < 0, -1.0, 1.0).to(weight.dtype)
+    signed = (weight * sign[:, :, None, None, None]).flatten(0, 1)
+    if torch.is_autocast_enabled(maps.device.type):
+        half = torch.get_autocast_dtype(maps.device.type)
+        maps, signed = maps.to(half), signed.to(half)
+    signed = signed.contiguous(memory_format=torch.channels_last)
+    convolved = _apply(_Convolution, maps, signed, padding, n_tasks)
+    pooled, mean, variance = _apply(_PoolAndMoments, convolved, pool)
+    n_values = convolved.numel() // convolved.shape[1]
+    unbiased = variance * (n_values / max(n_values - 1, 1))
+    found = (mean.view(n_tasks, n_filters) * sign, unbiased.view(n_tasks, n_filters))
+    if moments is not None:
+        mean, variance = ((moments[0] * sign).view(1, -1, 1, 1), moments[1].reshape(1, -1, 1, 1))
+    slope = (scale * sign).view(1, -1, 1, 1) * torch.rsqrt(variance + eps)
+    level = shift.reshape(1, -1, 1, 1) - mean * slope
+    return relu(torch.addcmul(level, pooled.to(level.dtype), slope)), found
+
+
 class _Convolution(torch.autograd.Function):
-    """y = w * x. Its derivatives are the next two, and theirs are these three again."""
+    """y = w * x. Its derivatives are the next two classes; theirs are again convolutions."""
 
     @staticmethod
     def forward(ctx: Any, maps: Tensor, weight: Tensor, padding: list[int], groups: int) -> Tensor:
@@ -40,7 +139,7 @@ class _Convolution(torch.autograd.Function):
 
 
 class _TowardsMaps(torch.autograd.Function):
-    """What a convolution passes back to its maps: bilinear in gradient and weight."""
+    """The gradient of a convolution towards its maps: bilinear in gradient and weight."""
 
     @staticmethod
     def forward(
@@ -59,7 +158,7 @@ class _TowardsMaps(torch.autograd.Function):
 
 
 class _TowardsWeight(torch.autograd.Function):
-    """What a convolution passes back to its weight: bilinear in gradient and maps."""
+    """The gradient of a convolution towards its weight: bilinear in gradient and maps."""
 
     @staticmethod
     def forward(
@@ -81,7 +180,7 @@ class _TowardsWeight(torch.autograd.Function):
 
 
 def _apply(function: Any, *arguments: Any) -> Any:
-    """Apply an autograd function; torch does not say the types of these."""
+    """Apply an autograd function; torch does not annotate `apply`."""
     return function.apply(*arguments)
 
 
@@ -113,14 +212,14 @@ class _PoolAndMoments(torch.autograd.Function):
     ) -> tuple[Tensor, None]:
         maps, mean, places = ctx.saved_tensors
         n_values = maps.numel() // maps.shape[1]
-        # d variance / d y = 2 (y - mean) / n, d mean / d y = 1 / n: a line a channel.
+        # d variance / d y = 2 (y - mean) / n, d mean / d y = 1 / n: linear in y for each channel.
         slope = d_variance * (2 / n_values)
         offset = d_mean / n_values - slope * mean
         return _apply(_Unpool, d_pooled, slope, offset, maps, places), None
 
 
 class _Unpool(torch.autograd.Function):
-    """slope * maps + offset, and at the places of the maxima what came from them."""
+    """slope * maps + offset, plus the gradient of the pooled maps at the places of the maxima."""
 
     @staticmethod
     def forward(
@@ -142,7 +241,7 @@ class _Unpool(torch.autograd.Function):
         )
         if slope.dtype == maps.dtype:
             return spread.addcmul_(maps, slope).add_(offset)
-        # slope * maps and offset nearly cancel: not in half precision.
+        # slope * maps and offset nearly cancel, so not in half precision.
         return spread.add_(torch.addcmul(offset, maps.to(slope.dtype), slope))
 
     @staticmethod
@@ -151,7 +250,7 @@ class _Unpool(torch.autograd.Function):
         slope, maps, places = ctx.saved_tensors
         onto_pooled = outer
         if places is not None:
-            # As rows of channels, because that is how they lie in memory.
+            # As rows of channels, which is their layout in memory.
             rows, at = outer.permute(0, 2, 3, 1), places.permute(0, 2, 3, 1)
             chosen = rows.flatten(1, 2).gather(1, at.flatten(1, 2))
             onto_pooled = chosen.view(at.shape).permute(0, 3, 1, 2)
@@ -166,7 +265,7 @@ class _Unpool(torch.autograd.Function):
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
-    """Half precision cannot hold sums over maps."""
+    """Return at least float32: half precision cannot hold sums over maps."""
     return torch.promote_types(dtype, torch.float32)
 
 
@@ -174,59 +273,8 @@ def _moments(maps: Tensor) -> tuple[Tensor, Tensor]:
     """Return mean and (biased) variance of every channel, `1 x channels x 1 x 1` each."""
     maps = maps.to(_wide(maps.dtype))
     if maps.device.type == "cpu":
-        # There, sixteen times as fast as var_mean on maps that lie channels last.
+        # On a CPU, 16 times as fast as var_mean for channels-last maps.
         mean, variance = torch.batch_norm_update_stats(maps, None, None, 0.0)
     else:
         variance, mean = torch.var_mean(maps, (0, 2, 3), correction=0)
     return mean.view(1, -1, 1, 1), variance.view(1, -1, 1, 1)
-
-
-def convolution_block(
-    maps: Tensor,
-    weight: Tensor,
-    scale: Tensor,
-    shift: Tensor,
-    *,
-    eps: float,
-    padding: list[int],
-    pool: bool,
-    moments: tuple[Tensor, Tensor] | None = None,
-) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """Convolve, normalise, rectify and pool, with the weights of every task.
-
-    Pooling comes first: the maximum of a rising function is that function of the maximum. So that
-    normalisation rises, a negative scale hands its sign to the filter. A bias of the convolution
-    has no place here, as normalisation takes away what it adds.
-
-    Args:
-        maps: `images x (tasks * channels) x height x width`.
-        weight: `tasks x filters x channels x 3 x 3`.
-        scale: Of the normalisation, `tasks x filters`.
-        shift: Of the normalisation, `tasks x filters`.
-        eps: What normalisation adds to the variance.
-        padding: Of the convolution, down and across.
-        pool: Whether there is pooling, 2 x 2.
-        moments: Mean and variance to normalise with, `tasks x filters` each; by default those of
-            these images.
-
-    Returns:
-        `images x (tasks * filters) x height x width`, and mean and unbiased variance of the
-        convolution's maps, `tasks x filters` each.
-    """
-    n_tasks, n_filters = scale.shape
-    sign = torch.where(scale < 0, -1.0, 1.0).to(weight.dtype)
-    signed = (weight * sign[:, :, None, None, None]).flatten(0, 1)
-    if torch.is_autocast_enabled(maps.device.type):
-        half = torch.get_autocast_dtype(maps.device.type)
-        maps, signed = maps.to(half), signed.to(half)
-    signed = signed.contiguous(memory_format=torch.channels_last)
-    convolved = _apply(_Convolution, maps, signed, padding, n_tasks)
-    pooled, mean, variance = _apply(_PoolAndMoments, convolved, pool)
-    n_values = convolved.numel() // convolved.shape[1]
-    unbiased = variance * (n_values / max(n_values - 1, 1))
-    found = (mean.view(n_tasks, n_filters) * sign, unbiased.view(n_tasks, n_filters))
-    if moments is not None:
-        mean, variance = ((moments[0] * sign).view(1, -1, 1, 1), moments[1].reshape(1, -1, 1, 1))
-    rising = (scale * sign).view(1, -1, 1, 1) * torch.rsqrt(variance + eps)
-    level = shift.reshape(1, -1, 1, 1) - mean * rising
-    return relu(torch.addcmul(level, pooled.to(level.dtype), rising)), found

@@ -4,7 +4,7 @@ import torch
 from scipy.stats import chisquare
 
 from adaptask.errors import ArgumentError, DataError
-from adaptask.integrations.class_index import index_labels
+from adaptask.integrations.torch import index_labels
 
 LABELS = [7, -2, 7, 30, -2, 7]
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import batch_norm, conv2d, max_pool2d, relu
 
-from adaptask.learners.task_layers import convolution_block
+from adaptask.learners.per_task_conv4 import convolution_block
 
 N_TASKS, N_IMAGES, N_IN, N_OUT = 3, 4, 2, 5
 

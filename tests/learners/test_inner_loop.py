@@ -1,6 +1,6 @@
 import torch
 
-from adaptask.learners.given_gradient import with_gradient
+from adaptask.learners.inner_loop import with_gradient
 
 
 def test_backward_hands_over_accumulates_and_calls_hooks():
