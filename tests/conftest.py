@@ -135,6 +135,31 @@ def same():
     return are_same
 
 
+@pytest.fixture(scope="session")
+def noise_cache(tmp_path_factory):
+    """The folder of a cache in which `glyphs` is noise: of its shape, made in no time."""
+    root = tmp_path_factory.mktemp("noise-cache")
+    splits = {
+        split: ImageSet(
+            dataset=GLYPHS.name,
+            split=split,
+            images=torch.randint(256, (40 * 40, 1, 28, 28), dtype=torch.uint8),
+            class_names=tuple(f"{split}-{i}" for i in range(40)),
+            class_starts=torch.arange(41) * 40,
+        )
+        for split in ("train", "val", "test")
+    }
+    write_cache(root / GLYPHS.name, splits, source=GLYPHS.source)
+    return root
+
+
+@pytest.fixture
+def glyphs_of_noise(noise_cache, monkeypatch):
+    """Makes `glyphs` a dataset of noise, and the only one that there is."""
+    monkeypatch.setenv("ADAPTASK_CACHE", str(noise_cache))
+    return GLYPHS.name
+
+
 @contextlib.contextmanager
 def synchronisation_forbidden():
     torch.cuda.synchronize()

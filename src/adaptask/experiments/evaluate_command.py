@@ -64,7 +64,7 @@ def evaluate_run(
         machine = replace(machine, precision="float32", channels_last="no")
     config = replace(config, evaluation=evaluation, machine=machine)
     image_shape = load(config.data.dataset, "train").image_shape
-    learner, steps = _trained(folder, config, image_shape, where, weights)
+    learner, steps = trained_learner(folder, config, image_shape, where, weights)
     source = EpisodeSource(  # as the learner knows images: same shape, same normalization
         resize_images(load(dataset or config.data.dataset, split), image_shape),
         device=where,
@@ -86,7 +86,7 @@ def evaluate_run(
     return result
 
 
-def _trained(
+def trained_learner(
     folder: RunFolder,
     config: RunConfig,
     image_shape: tuple[int, int, int],
