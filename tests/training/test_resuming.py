@@ -13,7 +13,7 @@ from adaptask.samplers import SAMPLERS
 from adaptask.training import Intervals, build_optimizer, cosine
 from adaptask.training.device_steps import finish
 
-TASK_SAMPLERS = [name for name in SAMPLERS if name != "instance"]
+TASK_SAMPLERS = [name for name in SAMPLERS if SAMPLERS[name].draws == "tasks"]
 OFTEN = Intervals(log=2, validate=3, checkpoint=4, snapshot=5)
 
 

@@ -44,8 +44,8 @@ def build_model(config: RunConfig, image_shape: ImageShape, device: torch.device
     needs_maps = getattr(learner_class, "needs_feature_maps", False)
     if needs_maps and backbone_options.get("n_pooled", 0) is None:
         backbone_options["n_pooled"] = _N_POOLED_FOR_MAPS
-    # Weights are made on the CPU. The generators of GPUs are left alone, since a process that only
-    # checks configurations should not open a CUDA context.
+    # Only the generator of the CPU, on which weights are made: a process that only checks
+    # configurations should not open a context on every GPU.
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(derive_seed(config.seed, "weights"))
         backbone = build_backbone(config.backbone.name, image_shape=image_shape, **backbone_options)
