@@ -93,3 +93,29 @@ def test_the_package_runs_as_a_module():
         [sys.executable, "-m", "adaptask", "version"], capture_output=True, text=True, check=True
     )
     assert done.stdout == f"adaptask {__version__}\n"
+
+
+BROKEN_PIPE = """
+import sys
+from adaptask import cli
+
+def fail(**kwargs):
+    raise BrokenPipeError("a worker")
+
+cli.app.cli = fail
+sys.exit(cli.main(["list"]))
+"""
+
+
+def test_a_lost_connection_to_a_worker_is_not_taken_for_an_output_that_nobody_reads():
+    done = subprocess.run(
+        [sys.executable, "-c", BROKEN_PIPE], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "adaptask: the connection to another process is lost: a worker" in done.stderr
+
+
+def test_an_output_that_nobody_reads_ends_quietly():
+    command = f"{sys.executable} -m adaptask list | true"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.stderr == ""

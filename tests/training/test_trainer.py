@@ -425,8 +425,13 @@ def test_the_best_weights_are_tested_and_the_run_is_finished(
     assert run.is_finished
     assert run.test.accuracies.tolist() == result.accuracies.tolist()
     if keep_best == 1:
-        trainer.learner.load_state_dict(trainer.best.first.learner)
-        assert tester(trainer.learner).accuracy == result.accuracy
+        again = copy.deepcopy(trainer.learner)
+        again.load_state_dict(trainer.best.first.learner)
+        assert tester(again).accuracy == result.accuracy
+    trainer.fit(6)
+    assert run.is_finished
+    trainer.fit(8)
+    assert not run.is_finished
 
 
 def test_results_print_as_a_line(build_trainer):

@@ -178,7 +178,7 @@ class Trainer:
             with self.group.sync_errors():
                 if self.folder is not None:
                     self._open(self.folder, held)
-                    if self.folder.config_text is None:
+                    if self.folder.config_text is None and self.step < n_steps:
                         self.folder.describe(*self._description(n_steps))
             self._copy_main_state()
             stop = held.enter_context(StopSignals()) if stop is None else stop
