@@ -268,6 +268,8 @@ def test_parts_that_lack_something_are_refused(build_trainer):
         Trainer(parts.learner, object(), parts.source)
     with pytest.raises(ArgumentError, match="the source must have device, draw"):
         Trainer(parts.learner, parts.sampler, object())
+    with pytest.raises(ArgumentError, match=r"derive from adaptask\.training\.Display; got True"):
+        Trainer(parts.learner, parts.sampler, parts.source, display=True)
     with pytest.raises(ArgumentError, match="no parameters"):
         Trainer(nn.Flatten(), parts.sampler, parts.source)
 

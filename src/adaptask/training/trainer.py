@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn, optim
 
-from adaptask.arguments import check_integer, check_members
+from adaptask.arguments import check_integer, check_members, format_value
 from adaptask.errors import ArgumentError, StateError, TrainingError
 from adaptask.interfaces import TaskSampler
 from adaptask.intervals import Intervals
@@ -107,6 +107,10 @@ class Trainer:
     ) -> None:
         check_members("sampler", sampler, "sample", "update")
         check_members("source", source, "device", "draw")
+        if display is not None and not isinstance(display, Display):
+            raise ArgumentError(
+                f"display must derive from adaptask.training.Display; got {format_value(display)}."
+            )
         if group.size > 1 and not _has_state(sampler):
             raise ArgumentError(
                 "a run on several processes needs a sampler with state_dict and load_state_dict, "
