@@ -18,7 +18,7 @@ from adaptask.data.registry import GLYPHS
 torch.set_num_threads(1)
 
 TINY_RUN = (
-    "--dataset tiny --data.augmentation none --conv4.filters 4 --n-way 3 --n-query 4 --steps 12 "
+    "--dataset tiny --data.augmentation none --backbone.filters 4 --n-way 3 --n-query 4 --steps 12 "
     "--every.log 2 --every.validate 3 --every.checkpoint 4 --every.snapshot 5 "
     "--evaluation.n-episodes 6 --evaluation.n-validation 4 --evaluation.n-query 5 "
     "--machine.threads 1 --device cpu"
@@ -79,7 +79,7 @@ def tiny_config(tiny):
 
     from adaptask.experiments.config import RunConfig
 
-    return tyro.cli(RunConfig, args=TINY_RUN.split())
+    return tyro.cli(RunConfig, args=TINY_RUN.split(), default=RunConfig())
 
 
 @pytest.fixture

@@ -18,7 +18,8 @@ from adaptask.experiments.compare_command import comparison
 from adaptask.experiments.config import RunConfig, check_config
 from adaptask.experiments.config_file import dump_config, parse_config
 from adaptask.experiments.paper.reproduction import plan
-from adaptask.experiments.sweep_space import parse_space, plan_trials
+from adaptask.experiments.sweep import parse_space, plan_trials
+from adaptask.registry import LEARNERS
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
@@ -71,17 +72,16 @@ def plan_only(name, command):
     return stand_in
 
 
-def plan_comparison(*, run, learners, samplers, **_):
-    trials = comparison(run.config(), learners=learners or (run.model.learner,), samplers=samplers)
-    for trial in trials:
+def plan_comparison(*, run, samplers, **_):
+    base, options = cli._line.split_shared(run)
+    chosen = {"learners": cli._line.learners, "samplers": samplers}
+    for trial in comparison(base, **chosen, options=options):
         check_config(trial.config)
 
 
-def plan_sweep(*, run, alpha, tau, lr, vary, search, trials, search_seed, **_):
-    flags = {"sampler.alpha": alpha, "sampler.tau": tau, "optimiser.lr": lr}
-    base = run.config()
-    space = parse_space(base, flags, vary)
-    plan_trials(base, space, search=search, n_trials=trials, seed=search_seed)
+def plan_sweep(*, run, vary, search, trials, search_seed, **_):
+    space = parse_space(run, vary)
+    plan_trials(run, space, search=search, n_trials=trials, seed=search_seed)
 
 
 def plan_reproduction(*, target, dry_run, output, workers, cluster, **choice):
@@ -147,7 +147,7 @@ def test_a_command_of_a_page_is_understood(page, words, run_planned, capsys):
         ["train", "--sampler", "gpc"],
         ["train", "--sampler", "uniform", "--tau", "0.3"],
         ["compare", "--samplers", "gcp:beta=2"],
-        ["sweep", "--vary", "optimiser.learning_rate=1,2"],
+        ["sweep", "--vary", "optimizer.learning_rate=1,2"],
         ["reproduce", "table-9"],
         ["data", "prepare", "folder"],
     ],
@@ -165,16 +165,23 @@ def test_the_check_of_commands_finds_mistakes_in_the_words_for_torchrun(capsys):
 @pytest.fixture(scope="module")
 def known_flags():
     """Every flag of every command and of torchrun, from its help."""
-    names = [[name] for name in cli.app._subcommands if name != "data"]
+    names = [[name] for name in cli.app._subcommands if name not in ("data", *cli._CONFIGURED)]
     names += [["data", name] for name in ("list", "prepare", "check", "sheet")]
-    shown = [get_args_parser().format_help(), *map(help_of, names)]
+    shown = [get_args_parser().format_help()]
+    shown += [help_of([*words, "--help"]) for words in names]
+    shown += [
+        help_of([name, flag]) for name in cli._CONFIGURED for flag in ("--help", "--help-all")
+    ]
+    chosen = [*(("--learner", name) for name in LEARNERS), ("--backbone", "resnet12")]
+    chosen += [("--sampler", name) for name in ("uniform", "c", "cp")]
+    shown += [help_of(["train", *words, "--help-all"]) for words in chosen]
     return set(re.findall(r"--[a-z][\w.-]*\w", "".join(shown)))
 
 
 def help_of(words):
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown), pytest.raises(SystemExit):
-        cli.main([*words, "--help"])
+        cli.main(words)
     return shown.getvalue()
 
 

@@ -30,7 +30,9 @@ def on_config(config: Any) -> Any:
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Return the text of a page with its tables of algorithms."""
     for kind, registry in _TABLES.items():
-        markdown = markdown.replace(f"<!-- {kind} -->", _table(kind, registry))
+        marker = f"<!-- {kind} -->"
+        if marker in markdown:
+            markdown = markdown.replace(marker, _table(kind, registry))
     return markdown
 
 

@@ -44,7 +44,7 @@ def narrow_steps(monkeypatch):
 
     def narrow(*args):
         config = whole(*args)
-        return replace(config, conv4=replace(config.conv4, filters=2))
+        return replace(config, backbone=replace(config.backbone, filters=2))
 
     monkeypatch.setattr(timing, "setting_config", narrow)
 

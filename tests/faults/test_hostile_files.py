@@ -83,7 +83,7 @@ READ_ALL = textwrap.dedent(
 
     def best(path):
         states = RunFolder(path.parent).load_best()
-        from adaptask.experiments.building import with_weights
+        from adaptask.experiments.factory import with_weights
         with_weights(backbone, [states[0].learner])
 
     readers = {

@@ -12,40 +12,30 @@ from adaptask.data import open_episodes
 from adaptask.errors import TrainingError
 from adaptask.learners import LEARNERS, build_learner
 from adaptask.samplers import build_sampler
-from adaptask.training import Every, Trainer, build_optimizer, cosine
-from adaptask.training.device_steps import finish
-from adaptask.training.graph import (
+from adaptask.training import Intervals, Trainer, build_optimizer, cosine
+from adaptask.training.cuda_graph import (
     _MOST_AHEAD,
     GraphEngine,
     _capture_stream,
-    make_capturable,
-    plain_state,
-    set_learning_rate,
 )
-from adaptask.training.group import ALONE
+from adaptask.training.device_steps import finish
+from adaptask.training.displays import Display
+from adaptask.training.distributed import SINGLE_PROCESS
+from adaptask.training.optimizer import make_capturable, optimizer_state, set_learning_rate
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-NEVER = Every(log=0, validate=0, checkpoint=0, snapshot=0)
+NEVER = Intervals(log=0, validate=0, checkpoint=0, snapshot=0)
 HEADED = ("maml", "maml++", "anil", "reptile")
 
 
-class Notes:
+class Notes(Display):
     def __init__(self):
         self.messages = []
-
-    def begin(self, step, n_steps):
-        pass
-
-    def advance(self, step, metrics=None):
-        pass
 
     def message(self, text):
         self.messages.append(text)
 
     warn = message
-
-    def end(self, step):
-        pass
 
 
 def build(tiny, *, device="cuda", learner="protonet", sampler="gcp", optimiser="adam", **settings):
@@ -99,7 +89,7 @@ def test_on_a_cpu_steps_are_eager(tiny):
     trainer = build(tiny, device="cpu")
     trainer.fit(5)
     assert not trainer._engine.is_replaying
-    with pytest.raises(TrainingError, match=r"no graphs on cpu. Take --engine eager"):
+    with pytest.raises(TrainingError, match=r"no graphs on cpu. Use --engine eager"):
         build(tiny, device="cpu", engine="graph")
 
 
@@ -110,7 +100,7 @@ def test_the_state_of_an_optimiser_is_saved_as_without_a_graph():
     make_capturable(optimizer)
     set_learning_rate(optimizer, 0.1)
     assert float(optimizer.param_groups[0]["lr"]) == pytest.approx(0.05)
-    saved = plain_state(optimizer)["param_groups"][0]
+    saved = optimizer_state(optimizer)["param_groups"][0]
     assert saved == plain | {"lr": 0.05, "initial_lr": 0.5}
     assert isinstance(optimizer.param_groups[0]["lr"], torch.Tensor)
 
@@ -138,11 +128,11 @@ def test_the_host_is_never_far_ahead(monkeypatch):
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
     source = SimpleNamespace(device=torch.device("cuda:0"))
-    engine = GraphEngine(SimpleNamespace(source=source, group=ALONE), report=print)
-    assert engine.lead() is None  # steps that are not captured need no limit
+    engine = GraphEngine(SimpleNamespace(source=source, group=SINGLE_PROCESS), report=print)
+    assert engine.throttle() is None  # steps that are not captured need no limit
     engine._graph = object()
     for n in range(200):
-        wait = engine.lead()
+        wait = engine.throttle()
         if wait is not None:
             waited_for.append(wait.after)
         launches.append(n)
@@ -262,7 +252,7 @@ def test_what_cannot_be_captured_is_run_eagerly_and_says_so(tiny):
 
 @cuda
 def test_a_loss_that_is_no_number_is_found_with_its_step(tiny):
-    every = Every(log=4, validate=0, checkpoint=0, snapshot=0)
+    every = Intervals(log=4, validate=0, checkpoint=0, snapshot=0)
     trainer = build(tiny, learner=Untold(nan_at=10), sampler="uniform", every=every, engine="graph")
     with pytest.raises(TrainingError, match=r"loss of step 10 is not finite"):
         trainer.fit(20)
@@ -291,6 +281,8 @@ def test_nothing_waits_for_the_device(tiny, no_synchronisation):
 def test_what_is_in_the_way_from_the_start_is_told(device, storage, engine, told):
     source = SimpleNamespace(device=torch.device(device), storage=storage)
     messages = []
-    GraphEngine(SimpleNamespace(source=source, group=ALONE), engine=engine, report=messages.append)
+    GraphEngine(
+        SimpleNamespace(source=source, group=SINGLE_PROCESS), engine=engine, report=messages.append
+    )
     assert len(messages) == len(told)
     assert all(words in text for words, text in zip(told, messages, strict=True))

@@ -1,4 +1,4 @@
-"""Batch normalization over the images of all processes, as one process would do it."""
+"""Batch normalization with the statistics of the images of all processes."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from adaptask.training.group import Group
+from adaptask.training.distributed import ProcessGroup
 
 
-class SharedBatchNorm(_BatchNorm):
+class SyncBatchNorm(_BatchNorm):
     """A `torch.nn.BatchNorm` layer with the statistics of the images of all processes.
 
     All processes have the same number of images. The forward and the backward pass send a message
-    each, of two numbers per channel. `torch.nn.SyncBatchNorm` does the same, but only on GPUs.
+    each, of two numbers per channel. `torch.nn.SyncBatchNorm` does this only on GPUs.
 
     Args:
         layer: The layer to replace; its parameters and statistics are shared with it.
         group: The processes.
     """
 
-    def __init__(self, layer: _BatchNorm, group: Group) -> None:
+    def __init__(self, layer: _BatchNorm, group: ProcessGroup) -> None:
         super().__init__(layer.num_features, layer.eps, layer.momentum, layer.affine)
         self.weight, self.bias = layer.weight, layer.bias
         for name, buffer in layer.named_buffers(recurse=False):
@@ -37,13 +37,15 @@ class SharedBatchNorm(_BatchNorm):
         wide = maps.to(torch.promote_types(maps.dtype, torch.float32))
         axes = [axis for axis in range(maps.ndim) if axis != 1]
         variance, mean = torch.var_mean(wide, axes, correction=0, keepdim=True)
-        # In float64 the difference of squares loses nothing that matters.
+        # In float64 the difference of squares is exact enough.
         variance, mean = variance.double(), mean.double()
         own = torch.stack((mean, variance + mean.square()))
         total: Tensor = _Sum.apply(own, self.group)  # type: ignore[no-untyped-call]
         mean, square = total / self.group.size
         variance = square - mean.square()
-        self._remember(mean.flatten(), variance.flatten(), self.group.size * maps[:, 0].numel())
+        self._update_statistics(
+            mean.flatten(), variance.flatten(), self.group.size * maps[:, 0].numel()
+        )
         scale = torch.rsqrt(variance + self.eps).to(wide.dtype)
         if self.affine:
             scale = scale * self.weight.view_as(scale)
@@ -53,7 +55,7 @@ class SharedBatchNorm(_BatchNorm):
         return normalized.to(maps.dtype)
 
     @torch.no_grad()
-    def _remember(self, mean: Tensor, variance: Tensor, n_values: int) -> None:
+    def _update_statistics(self, mean: Tensor, variance: Tensor, n_values: int) -> None:
         """Update the running statistics."""
         assert self.running_mean is not None
         assert self.running_var is not None
@@ -75,7 +77,7 @@ class _Sum(torch.autograd.Function):
     """The sum over the processes; its gradient is the sum of their gradients."""
 
     @staticmethod
-    def forward(ctx: Any, own: Tensor, group: Group) -> Tensor:
+    def forward(ctx: Any, own: Tensor, group: ProcessGroup) -> Tensor:
         ctx.group = group
         return group.sum(own)
 
@@ -84,8 +86,8 @@ class _Sum(torch.autograd.Function):
         return ctx.group.sum(outer), None
 
 
-def share_statistics(module: nn.Module, group: Group) -> None:
-    """Replace every batch normalization in a module by one over the images of all processes.
+def convert_sync_batchnorm(module: nn.Module, group: ProcessGroup) -> None:
+    """Replace every batch normalization in a module by `SyncBatchNorm`.
 
     Parameters and the names in `state_dict()` do not change. Layers without running statistics are
     left as they are: they normalize each task by itself.
@@ -94,7 +96,7 @@ def share_statistics(module: nn.Module, group: Group) -> None:
         return
     for name, child in module.named_children():
         if isinstance(child, _BatchNorm) and child.track_running_stats:
-            if not isinstance(child, SharedBatchNorm):
-                setattr(module, name, SharedBatchNorm(child, group))
+            if not isinstance(child, SyncBatchNorm):
+                setattr(module, name, SyncBatchNorm(child, group))
         else:
-            share_statistics(child, group)
+            convert_sync_batchnorm(child, group)

@@ -12,8 +12,8 @@ if not ON_GPU and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("needs a CUDA device, or TRITON_INTERPRET=1", allow_module_level=True)
 
 from adaptask.interfaces import Outcome  # noqa: E402, only where it can be
-from adaptask.training import fused  # noqa: E402
-from adaptask.training.metrics import DivergenceWatch, RunningMetrics  # noqa: E402
+from adaptask.training import triton_kernels  # noqa: E402
+from adaptask.training.step import LossCheck, RunningMetrics  # noqa: E402
 
 DEVICE = "cuda" if ON_GPU else "cpu"
 
@@ -58,9 +58,10 @@ def spoilt(n_tasks, task, seed):
 )
 def test_it_notes_what_torch_notes(parts):
     device = torch.device(DEVICE)
-    metrics, watch = RunningMetrics(device), DivergenceWatch(device, parts[0][1].shape[-1])
+    metrics, watch = RunningMetrics(device), LossCheck(device)
+    watch.allocate(parts[0][1].shape[-1])
     for number, (loss, logits, labels, ids) in enumerate(parts):
-        fused.note_part(
+        triton_kernels.measure(
             loss.to(device),
             logits.to(device),
             labels.to(device),
@@ -84,8 +85,9 @@ def test_it_notes_what_torch_notes(parts):
 def test_logits_may_have_other_types(dtype):
     loss, logits, labels, ids = part(2, 9, 5)
     metrics = RunningMetrics(torch.device(DEVICE))
-    watch = DivergenceWatch(torch.device(DEVICE), 5)
-    fused.note_part(
+    watch = LossCheck(torch.device(DEVICE))
+    watch.allocate(5)
+    triton_kernels.measure(
         loss.to(DEVICE, dtype),
         logits.to(DEVICE, dtype),
         labels.to(DEVICE),

@@ -1,4 +1,4 @@
-"""A whole training step as one device graph: captured once, then replayed in a single launch."""
+"""A whole training step as one CUDA graph: captured once, then replayed in a single launch."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, optim
 
 from adaptask.arguments import check_choice
 from adaptask.errors import TrainingError
-from adaptask.training.device_steps import Wait, reached
+from adaptask.training.device_steps import Wait, record_event
+from adaptask.training.optimizer import make_capturable
 from adaptask.training.step import TrainingStep
 
 ENGINES = ("auto", "graph", "eager")
@@ -28,15 +28,15 @@ _CAPTURE_STREAMS: dict[Any, Any] = {}
 
 
 class GraphEngine:
-    """Makes training steps, by replaying a graph where that can be done.
+    """Runs training steps, by replaying a CUDA graph if that is possible.
 
-    The first steps, and those after anything changed, are run eagerly: they are steps like all
-    others, so that the result does not depend on the engine, but for rounding.
+    The first steps, and those after anything changed, are run eagerly. They are steps like all
+    others, so that the result does not depend on the engine, except for rounding.
 
     Args:
         step: The step.
-        engine: `eager`; `graph`, to replay or fail; `auto`, to replay where it can be done.
-        report: Told why a step is not replayed.
+        engine: `eager`; `graph`, to replay or fail; `auto`, to replay if that is possible.
+        report: Called with the reason if steps are not replayed.
 
     Raises:
         TrainingError: If `graph` is asked for and there is no CUDA device.
@@ -48,46 +48,46 @@ class GraphEngine:
         self.step = step
         self._report = report
         self._required = check_choice("engine", engine, ENGINES) == "graph"
-        obstacle = _obstacle(step)
-        if obstacle and self._required:
-            raise TrainingError(f"a step cannot be captured: {obstacle}. Take --engine eager.")
-        self._captures = engine != "eager" and obstacle is None
-        if obstacle and engine == "auto" and step.source.device.type == "cuda":
-            report(f"Steps are run eagerly, since they cannot be captured: {obstacle}.")
+        reason = _find_obstacle(step)
+        if reason and self._required:
+            raise TrainingError(f"a step cannot be captured: {reason}. Use --engine eager.")
+        self._may_capture = engine != "eager" and reason is None
+        if reason and engine == "auto" and step.source.device.type == "cuda":
+            report(f"Steps are run eagerly, since they cannot be captured: {reason}.")
         self._graph: torch.cuda.CUDAGraph | None = None
         self._n_replays = 0
-        self._last: Wait = None
+        self._last_event: Wait = None
         self._stream: Any = None
         self._n_warm, self._phase = 0, None
 
     @property
     def is_replaying(self) -> bool:
-        """Whether steps are replayed by now."""
+        """Whether steps are replayed."""
         return self._graph is not None
 
     def reset(self) -> None:
-        """Forget the graph, after something was put in the place of what it works on."""
+        """Discard the graph, after tensors that it uses were replaced."""
         if self._graph is not None:
             self._graph.reset()
             self._graph = None
         self._n_warm = 0
 
-    def lead(self) -> Wait:
-        """Return what the device must reach before the next step is worth launching, if anything.
+    def throttle(self) -> Wait:
+        """Return an event to wait for before the next step, so that the host is not too far ahead.
 
-        To be called once before every step.
+        Call it once before every step.
         """
         if self._graph is None:
             return None
         wait = None
         if self._n_replays % (_MOST_AHEAD // 2) == 0:
-            wait, self._last = self._last, reached(self.step.source.device)
+            wait, self._last_event = self._last_event, record_event(self.step.source.device)
         self._n_replays += 1
         return wait
 
     def __call__(self, number: int) -> None:
-        """Make step number `number`, counted from 0."""
-        if not self._captures:
+        """Run step number `number`, counted from 0."""
+        if not self._may_capture:
             self.step(number)
             return
         phase = getattr(self.step.learner, "phase", None)
@@ -100,11 +100,11 @@ class GraphEngine:
             self._replay(number)
 
     def _prepare(self, number: int) -> None:
-        """Make a step eagerly, or capture it, then make it."""
+        """Run a step eagerly, or capture it and then replay it."""
         if self._n_warm < _WARM_UP - 1:
             self._on_side_stream(lambda: self.step(number))
         elif self._n_warm == _WARM_UP - 1:
-            self._watch_for_waiting(number)
+            self._check_for_syncs(number)
         elif self._capture():
             self._replay(number)
         else:
@@ -119,8 +119,8 @@ class GraphEngine:
         self.step.set_number(number)
         self._graph.replay()
 
-    def _watch_for_waiting(self, number: int) -> None:
-        """Make a step, and give up graphs if it reads a value on the host, which none can do."""
+    def _check_for_syncs(self, number: int) -> None:
+        """Run a step; give up graphs if it reads a value on the host, which a graph cannot do."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             torch.cuda.set_sync_debug_mode("warn")
@@ -148,12 +148,11 @@ class GraphEngine:
             graph.register_generator_state(generator)
         make_capturable(self.step.optimizer)
         try:
-            # Other threads, such as those that watch over nccl's messages, may do what must not be
-            # done in a capture.
+            # Other threads, such as those of nccl, may do what is not allowed in a capture.
             with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
                 self.step.run()
         except Exception as error:  # whatever a learner or a sampler does that cannot be captured
-            # They take themselves to be in a graph still, and would refuse to draw.
+            # They still believe that they are in a graph, and would refuse to draw.
             for generator, state in zip(generators, before, strict=True):
                 fresh = torch.Generator(device)
                 fresh.set_state(state)
@@ -164,9 +163,9 @@ class GraphEngine:
         return True
 
     def _give_up(self, reason: str) -> None:
-        self._captures = False
+        self._may_capture = False
         if self._required:
-            raise TrainingError(f"a step cannot be captured: {reason}. Take --engine eager.")
+            raise TrainingError(f"a step cannot be captured: {reason}. Use --engine eager.")
         self._report(f"Steps are run eagerly, since they cannot be captured: {reason}")
 
     def _on_side_stream(self, act: Callable[[], None]) -> None:
@@ -181,12 +180,12 @@ class GraphEngine:
 
 
 def _capture_stream(current: Any) -> Any:
-    """Return the stream on which that is captured which is replayed on another.
+    """Return the stream on which a graph is captured that is replayed on the current stream.
 
-    Torch hands out the same 32 streams again and again. Those of this priority serve captures
-    alone, one at a time: nothing that others launch can get into a graph. Graphs captured on one
-    stream share what cuBLAS works in, and must not run at the same time: neither do those that
-    are replayed on one stream.
+    Torch hands out the same 32 streams again and again. Streams of this priority are used for
+    captures only, one at a time, so that nothing that others launch can get into a graph. Graphs
+    that were captured on one stream share the workspace of cuBLAS and must not run at the same
+    time. They do not, since all of them are replayed on one stream.
     """
     if current not in _CAPTURE_STREAMS:
         stream = torch.cuda.Stream(current.device, priority=-1)  # type: ignore[no-untyped-call]
@@ -194,19 +193,19 @@ def _capture_stream(current: Any) -> Any:
     return _CAPTURE_STREAMS[current]
 
 
-def _obstacle(step: TrainingStep) -> str | None:
-    """Return what is known from the start to be in the way."""
+def _find_obstacle(step: TrainingStep) -> str | None:
+    """Return why the step cannot be captured, as far as that is known from the start."""
     if step.source.device.type != "cuda":
         return f"there are no graphs on {step.source.device.type}"
     if getattr(step.source, "storage", "device") == "host":
         return "the images are in host memory"
-    if not step.group.captures:
-        return "the processes talk to each other over the host"
+    if not step.group.is_capturable:
+        return "the processes send messages through the host"
     return None
 
 
 def _generators(step: TrainingStep) -> list[torch.Generator]:
-    """Return the random streams that a step draws from; that of the device registers itself."""
+    """Return the generators that a step draws from; that of the device registers itself."""
     found = [
         getattr(step.sampler, "generator", None),
         getattr(step.source, "choice_generator", None),
@@ -214,37 +213,3 @@ def _generators(step: TrainingStep) -> list[torch.Generator]:
     ]
     unique = {id(g): g for g in found if isinstance(g, torch.Generator) and g.device.type == "cuda"}
     return list(unique.values())
-
-
-def make_capturable(optimizer: optim.Optimizer) -> None:
-    """Let an optimizer read its learning rate from the device, so that a graph sees it change."""
-    for group in optimizer.param_groups:
-        if "capturable" in group:
-            group["capturable"] = True
-        if not isinstance(group["lr"], Tensor):
-            device = group["params"][0].device
-            group["lr"] = torch.tensor(float(group["lr"]), device=device)
-
-
-def set_learning_rate(optimizer: optim.Optimizer, factor: float) -> None:
-    """Set the learning rates to a factor times what they were at first."""
-    for group in optimizer.param_groups:
-        if "initial_lr" not in group:
-            group["initial_lr"] = float(group["lr"])
-        lr = group["initial_lr"] * factor
-        if isinstance(group["lr"], Tensor):
-            if group.get("host_lr") != lr:  # a kernel is saved while nothing changes
-                group["lr"].fill_(lr)
-        else:
-            group["lr"] = lr
-        group["host_lr"] = lr
-
-
-def plain_state(optimizer: optim.Optimizer) -> dict[str, Any]:
-    """Return the state of an optimizer as it would be without a graph."""
-    state = optimizer.state_dict()
-    for group in state["param_groups"]:
-        group["lr"] = group.pop("host_lr", None) or float(group["lr"])
-        if "capturable" in group:
-            group["capturable"] = False
-    return state

@@ -1,30 +1,34 @@
-"""From a configuration to the parts of a run."""
+"""Builds the parts of a run from its configuration."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import nn, optim
 
+from adaptask.arguments import check_members
 from adaptask.backbones import build_backbone
 from adaptask.data import EpisodeSource, open_episodes
 from adaptask.errors import ArgumentError, StateError
 from adaptask.experiments.config import RunConfig
-from adaptask.learners import LEARNERS, Ensemble, Learner, build_learner
+from adaptask.experiments.options import class_of, options_of, takes_argument
+from adaptask.learners import Ensemble, Learner, build_learner
 from adaptask.randomness import derive_seed
 from adaptask.samplers import Sampler, build_sampler
 from adaptask.training.displays import Display
+from adaptask.training.distributed import SINGLE_PROCESS, ProcessGroup
 from adaptask.training.evaluation import Evaluator
-from adaptask.training.group import ALONE, Group
 from adaptask.training.optimizer import Schedule, StepSchedule, build_optimizer, constant, cosine
 from adaptask.training.run_folder import RunFolder
-from adaptask.training.trainer import Every, Trainer
+from adaptask.training.trainer import Trainer
 
 ImageShape = tuple[int, int, int]
+
+# Conv-4 for a learner that compares feature maps, as Sung et al. (2018) have it.
+_N_POOLED_FOR_MAPS = 2
+_ANY_SHAPE = (3, 84, 84)
 
 
 def build_model(config: RunConfig, image_shape: ImageShape, device: torch.device) -> Learner:
@@ -35,19 +39,20 @@ def build_model(config: RunConfig, image_shape: ImageShape, device: torch.device
     Raises:
         ArgumentError: If the options do not fit each other or the images.
     """
-    backbone_options = asdict(config.backbone_options)
-    if config.model.backbone == "conv4" and backbone_options["n_pooled"] is None:
-        # A relation module compares maps: it needs some cells of them left.
-        backbone_options["n_pooled"] = 2 if config.model.learner == "relationnet" else 4
-    with torch.random.fork_rng():
-        torch.manual_seed(derive_seed(config.seed, "weights"))
-        backbone = build_backbone(
-            config.model.backbone, image_shape=image_shape, **backbone_options
-        )
-        options = asdict(config.learner_options)
-        if has_head(config.model.learner):
+    learner_class = class_of(config.learner)
+    backbone_options = options_of(config.backbone)
+    needs_maps = getattr(learner_class, "needs_feature_maps", False)
+    if needs_maps and backbone_options.get("n_pooled", 0) is None:
+        backbone_options["n_pooled"] = _N_POOLED_FOR_MAPS
+    # Only the generator of the CPU, on which weights are made: a process that only checks
+    # configurations should not open a context on every GPU.
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(derive_seed(config.seed, "weights"))
+        backbone = build_backbone(config.backbone.name, image_shape=image_shape, **backbone_options)
+        options = options_of(config.learner)
+        if takes_argument(config.learner, "n_way"):
             options["n_way"] = config.task.n_way
-        learner = build_learner(config.model.learner, backbone=backbone, **options)
+        learner = build_learner(config.learner.name, backbone=backbone, **options)
     learner.to(device)
     if config.machine.channels_last == "yes":
         learner.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -55,9 +60,9 @@ def build_model(config: RunConfig, image_shape: ImageShape, device: torch.device
 
 
 def with_weights(learner: nn.Module, states: Sequence[Mapping[str, Any]]) -> nn.Module:
-    """Return a learner with weights that were saved; an ensemble where there are several.
+    """Return a learner with saved weights; an ensemble if there are several.
 
-    With none it is as it was.
+    Without any the learner is returned as it is.
 
     Raises:
         StateError: If the weights belong to another architecture.
@@ -69,30 +74,23 @@ def with_weights(learner: nn.Module, states: Sequence[Mapping[str, Any]]) -> nn.
             learner.load_state_dict(state)
     except (AttributeError, RuntimeError, TypeError) as error:
         raise StateError(
-            f"the weights do not fit the configuration, of another architecture perhaps: {error}"
+            f"the weights do not fit the configuration, perhaps another architecture: {error}"
         ) from error
     return learner
 
 
-def has_head(learner: str) -> bool:
-    """Return whether a learner is built for a number of ways, and knows no other."""
-    return "n_way" in inspect.signature(LEARNERS[learner]).parameters
-
-
 def depends_on_steps(config: RunConfig) -> bool:
     """Return whether the number of steps already matters at the first one."""
-    plus_plus = config.maml_plus_plus
-    anneals = {
-        "maml++": plus_plus.multi_step_loss or plus_plus.anneal_order,
-        "reptile": config.reptile.anneal,
-    }
-    return anneals.get(config.model.learner, False) or config.optimiser.schedule == "cosine"
+    if config.optimizer.schedule == "cosine":
+        return True
+    learner = build_model(config, _ANY_SHAPE, torch.device("cpu"))
+    return bool(getattr(learner, "depends_on_total_steps", False))
 
 
 def build_parts(
     config: RunConfig, source: EpisodeSource, device: torch.device
 ) -> tuple[Learner, Sampler, optim.Optimizer]:
-    """Build what a training step needs besides its images: learner, sampler and optimiser.
+    """Build what a training step needs besides its images: learner, sampler and optimizer.
 
     Raises:
         ArgumentError: If the configuration does not fit the data.
@@ -106,14 +104,16 @@ def build_parts(
         n_way=config.task.n_way,
         seed=derive_seed(config.seed, "tasks"),
         device=device,
-        **config.sampler_options(),
+        **options_of(config.sampler),
     )
+    # Without its state a run could not be resumed.
+    check_members("sampler", sampler, "n_way", "state_dict", "load_state_dict")
     optimizer = build_optimizer(
-        config.optimiser.name,
+        config.optimizer.name,
         learner.parameters(),
-        lr=config.optimiser.lr,
-        weight_decay=config.optimiser.weight_decay,
-        momentum=config.optimiser.momentum,
+        lr=config.optimizer.lr,
+        weight_decay=config.optimizer.weight_decay,
+        momentum=config.optimizer.momentum,
     )
     return learner, sampler, optimizer
 
@@ -124,7 +124,7 @@ def build_trainer(
     *,
     folder: RunFolder | None,
     display: Display | None,
-    group: Group = ALONE,
+    group: ProcessGroup = SINGLE_PROCESS,
 ) -> Trainer:
     """Build everything that a run needs.
 
@@ -151,14 +151,14 @@ def build_trainer(
         n_tasks=config.task.n_tasks,
         optimizer=optimizer,
         schedule=build_schedule(config),
-        accumulate=config.optimiser.accumulate,
-        clip_norm=config.optimiser.clip_norm,
+        accumulate=config.optimizer.accumulate,
+        clip_norm=config.optimizer.clip_norm,
         precision=machine.precision,
         compiled=machine.compile == "yes",
         engine=machine.engine,
         validation=build_evaluator(config, "val", device, group=group),
         keep_best=config.evaluation.keep_best,
-        every=Every(**asdict(config.every)),
+        every=config.every,
         folder=folder,
         display=display,
         group=group,
@@ -173,9 +173,10 @@ def _check_tasks(config: RunConfig, source: EpisodeSource) -> None:
             f"n_way must be between 2 and {source.n_classes}, the number of training classes in "
             f"{config.data.dataset!r}; got {n_way}."
         )
-    if has_head(config.model.learner) and config.tested_way != n_way:
+    has_fixed_way = getattr(class_of(config.learner), "has_fixed_way", False)
+    if has_fixed_way and config.tested_way != n_way:
         raise ArgumentError(
-            f"the learner {config.model.learner!r} has an output for each of the {n_way} classes "
+            f"the learner {config.learner.name!r} has an output for each of the {n_way} classes "
             f"of a training task; evaluation must have as many, got {config.tested_way}."
         )
     source.check_counts(config.task.n_shot, config.task.n_query)
@@ -199,7 +200,7 @@ def build_evaluator(
     split: str,
     device: torch.device,
     source: EpisodeSource | None = None,
-    group: Group = ALONE,
+    group: ProcessGroup = SINGLE_PROCESS,
 ) -> Evaluator:
     """Build the evaluation on a split: its episodes depend on `evaluation.seed` alone.
 
@@ -207,7 +208,7 @@ def build_evaluator(
         config: Decides ways, shots, queries and the number of episodes.
         split: `val`, or `test`.
         device: Where it is computed.
-        source: The images, where they are not those of the run's dataset.
+        source: The images, if they are not those of the run's dataset.
         group: The processes that evaluate together.
 
     Raises:
@@ -221,7 +222,7 @@ def build_evaluator(
         raise ArgumentError(
             f"n_way of evaluation must be between 2 and {source.n_classes}, the number of classes "
             f"in {source.image_set.dataset!r} ({split}); got {n_way}. Training tasks may have "
-            "more: give evaluation a number of its own."
+            "more: set --evaluation.n-way."
         )
     return Evaluator(
         source,
@@ -241,7 +242,7 @@ def build_schedule(config: RunConfig) -> Schedule:
     Raises:
         ArgumentError: If milestones and factors do not fit each other.
     """
-    optimiser = config.optimiser
-    if optimiser.schedule == "step":
-        return StepSchedule(optimiser.milestones, optimiser.factors)
-    return {"constant": constant, "cosine": cosine}[optimiser.schedule]
+    optimizer = config.optimizer
+    if optimizer.schedule == "step":
+        return StepSchedule(optimizer.milestones, optimizer.factors)
+    return {"constant": constant, "cosine": cosine}[optimizer.schedule]

@@ -1,4 +1,4 @@
-"""What a run has seen and drawn, kept small, for a report that has neither data nor model."""
+"""A small sample of what a run saw and drew, for reports that have neither data nor model."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from adaptask.interfaces import TaskSampler
 from adaptask.randomness import RandomModule, derive_seed
 
 FILE = "portrait.npz"
+"""As the report and folders of earlier versions have it."""
 N_TASKS = 24
 """How many tasks of the sampler are kept."""
 
@@ -25,10 +26,10 @@ _EMBEDDED = 20
 _SEED = 0
 
 
-def save_portrait(
+def save_preview(
     folder: Path, learner: nn.Module, sampler: TaskSampler, source: EpisodeSource
 ) -> None:
-    """Write the portrait of a run that has made its steps.
+    """Write thumbnails, class similarities and some tasks of a run that has ended.
 
     Args:
         folder: The run's folder.

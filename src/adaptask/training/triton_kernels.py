@@ -10,12 +10,12 @@ _CELLS = 1024
 
 
 @jit
-def _note(
+def _measure(
     loss: tensor,
     logits: tensor,
     labels: tensor,
     class_ids: tensor,
-    number: tensor,
+    step_number: tensor,
     sums: tensor,
     bad_step: tensor,
     bad_ids: tensor,
@@ -48,43 +48,43 @@ def _note(
     tl.store(sums + 2, tl.load(sums + 2) + 1.0)
     is_fine = tl.abs(value) < float("inf")
     if (is_fine.to(tl.int32) == 0) & (tl.load(bad_step) < 0):
-        tl.store(bad_step, tl.load(number))
+        tl.store(bad_step, tl.load(step_number))
         chosen = tl.where(first_bad < n_rows, first_bad, 0)
         ids = tl.load(class_ids + chosen * n_way + way, mask=way < n_way, other=0)
         tl.store(bad_ids + way, ids, mask=way < n_way)
 
 
-def note_part(
+def measure(
     loss: Tensor,
     query_logits: Tensor,
     query_labels: Tensor,
     class_ids: Tensor,
-    number: Tensor,
+    step_number: Tensor,
     *,
     sums: Tensor,
     bad_step: Tensor,
     bad_class_ids: Tensor,
 ) -> None:
-    """Do what `RunningMetrics.add` and `DivergenceWatch.watch` do.
+    """Do what `RunningMetrics.add` and `LossCheck.add` do.
 
     Args:
         loss: Of this part of the step.
         query_logits: `tasks x queries x way`.
         query_labels: `tasks x queries`.
         class_ids: `tasks x way`.
-        number: Of the step, int64.
+        step_number: Of the step, int64.
         sums: Of loss, accuracy and parts, `3` float64; added to.
         bad_step: The first step whose loss was not finite, int64; below 0 while there is none.
         bad_class_ids: The classes of its first task whose logits are not finite, `way` int64.
     """
     n_tasks, n_queries, n_way = query_logits.shape
     ways = triton.next_power_of_2(n_way)
-    _note[(1,)](
+    _measure[(1,)](
         loss.detach(),
         query_logits.detach().contiguous(),
         query_labels.contiguous(),
         class_ids.contiguous(),
-        number,
+        step_number,
         sums,
         bad_step,
         bad_class_ids,
