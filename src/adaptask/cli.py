@@ -15,6 +15,7 @@ from tyro.extras import SubcommandApp
 
 from adaptask import __version__
 from adaptask.cli_data import app as data_app
+from adaptask.cli_data import replace_old_flags
 from adaptask.errors import AdaptaskError, ArgumentError
 from adaptask.experiments.backends.ray import ClusterOptions
 from adaptask.experiments.command_line import (
@@ -385,6 +386,8 @@ def main(args: list[str] | None = None) -> int:
         _check_seeds(arguments)
         if arguments and arguments[0] in _CONFIGURED:
             arguments = _prepare(arguments)
+        elif arguments[:1] == ["data"]:
+            arguments = replace_old_flags(arguments)
         status = app.cli(prog="adaptask", description=_DESCRIPTION, args=arguments)
     except AdaptaskError as error:
         sys.stderr.write(f"adaptask: {error}\n")

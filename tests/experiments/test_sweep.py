@@ -154,7 +154,7 @@ def test_a_bad_trial_is_given_up_early_and_stays_so(tmp_path, capsys, trials_of)
         assert trials_of(tmp_path)[-1] == ("alpha=6", "PRUNED", None)
         printed = capsys.readouterr()
         assert "alpha=6, seed 0: given up after step 4" in printed.err
-        assert "alpha=6, seed 0 not finished: given up after 4 of 20 steps" in printed.out
+        assert "alpha=6, seed 0 not finished: stopped early after 4 of 20 steps" in printed.out
     # Without pruning it goes on where it was.
     assert again(flags=flags, prune=False) == 0
     record = Run(tmp_path / "runs/alpha=6/seed-0")

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from adaptask.data import EpisodeSource, load, load_statistics
-from adaptask.data.refitting import refit
+from adaptask.data.images import resize_images
 from adaptask.errors import StateError, TrainingError
 from adaptask.experiments.config import RunConfig
 from adaptask.experiments.config_file import load_config, no_run_in
@@ -64,11 +64,11 @@ def evaluate_run(
         machine = replace(machine, precision="float32", channels_last="no")
     config = replace(config, evaluation=evaluation, machine=machine)
     image_shape = load(config.data.dataset, "train").image_shape
-    learner, steps = _trained(folder, config, image_shape, where, weights)
+    learner, steps = trained_learner(folder, config, image_shape, where, weights)
     source = EpisodeSource(  # as the learner knows images: same shape, same normalization
-        refit(load(dataset or config.data.dataset, split), image_shape),
+        resize_images(load(dataset or config.data.dataset, split), image_shape),
         device=where,
-        normalisation=load_statistics(config.data.dataset),
+        normalization=load_statistics(config.data.dataset),
         storage=config.data.storage,
     )
     result = build_evaluator(config, split, where, source)(learner)
@@ -86,7 +86,7 @@ def evaluate_run(
     return result
 
 
-def _trained(
+def trained_learner(
     folder: RunFolder,
     config: RunConfig,
     image_shape: tuple[int, int, int],

@@ -231,7 +231,7 @@ def recipe_notes(configs: Iterable[RunConfig]) -> tuple[str, ...]:
 
 def _suited(augmentation: str, dataset: str) -> str:
     """Return an augmentation, or none for characters, which a flip turns into others."""
-    from adaptask.data.registry import default_augmentation
+    from adaptask.data.datasets import default_augmentation
 
     return "none" if default_augmentation(dataset) == "none" else augmentation
 

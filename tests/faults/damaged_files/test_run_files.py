@@ -23,7 +23,7 @@ from adaptask.report.grouping import find_study
 from adaptask.report.run import (
     Run,
     read_metrics,
-    read_portrait,
+    read_preview,
     read_settings,
     read_snapshots,
     read_test,
@@ -90,7 +90,7 @@ def run_loaders(left, damage, loading, folder, monkeypatch):
     def show(path):
         record = Run(path.parent)
         if record.is_readable:
-            _ = record.metrics, record.test, record.portrait, record.last_snapshot
+            _ = record.metrics, record.test, record.preview, record.last_snapshot
             _ = record.environment, record.seconds_per_step, record.steps_done
             summarize(find_study(path.parent))
 
@@ -101,7 +101,7 @@ def run_loaders(left, damage, loading, folder, monkeypatch):
         read_test(folder / "test.json")
         read_snapshots(folder / "snapshots")
         if (folder / "portrait.npz").exists():
-            read_portrait(folder / "portrait.npz")
+            read_preview(folder / "portrait.npz")
 
     def follow(path):
         watch(path.parent, once=True, console=Console(file=io.StringIO()))

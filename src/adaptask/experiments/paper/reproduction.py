@@ -13,9 +13,10 @@ from typing import TypeVar
 
 from adaptask.arguments import check_choice, check_integer, check_number
 from adaptask.data import glyphs
+from adaptask.data.benchmarks import Benchmark
 from adaptask.data.cache import cache_root, read_meta
-from adaptask.data.registry import DATASETS, Benchmark, is_prepared
-from adaptask.data.registry import names as dataset_names
+from adaptask.data.datasets import DATASETS, is_prepared
+from adaptask.data.datasets import names as dataset_names
 from adaptask.errors import ArgumentError
 from adaptask.experiments.backends.ray import ClusterOptions
 from adaptask.experiments.config import RunConfig

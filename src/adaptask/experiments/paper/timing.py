@@ -20,7 +20,7 @@ from rich.table import Table as RichTable
 
 from adaptask.atomic_file import not_written, replace_file
 from adaptask.data.cache import cache_root
-from adaptask.data.registry import DATASETS, Generated, dataset_folder, is_prepared
+from adaptask.data.datasets import DATASETS, Generated, check_available, is_prepared
 from adaptask.experiments.backends import choose_backend
 from adaptask.experiments.config import (
     EvaluationConfig,
@@ -170,7 +170,7 @@ def time_plan(planned: Plan, folder: Path) -> None:
     """
     console = Console(highlight=False)
     device, (dataset,) = choose_device(planned.device), planned.datasets
-    dataset_folder(dataset)  # refuses one that has not been prepared
+    check_available(dataset)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
