@@ -22,11 +22,17 @@ from adaptask.experiments import config as config_module
 from adaptask.experiments.compare_command import split_sampler
 from adaptask.experiments.config import RunConfig, with_default_optimizer
 from adaptask.experiments.config_file import apply_settings, no_run_in, read_settings
-from adaptask.experiments.options import REGISTRIES, check_taken, options_of, shared_section
+from adaptask.experiments.options import (
+    REGISTRIES,
+    SHORT_FLAGS,
+    check_taken,
+    options_of,
+    shared_section,
+)
 from adaptask.old_config import upgrade_key
 from adaptask.registry import is_address
 
-_SHORT_FLAGS = {"--alpha": "alpha", "--tau": "tau", "--strategy": "strategy"}
+_SHORT_FLAGS = {f"--{option}": option for option in SHORT_FLAGS}
 _SWEPT_FLAGS = {"--alpha": "sampler.alpha", "--tau": "sampler.tau", "--lr": "optimizer.lr"}
 _SAMPLERS = ("uniform", "gcp")
 """What is compared if no samplers are named."""
