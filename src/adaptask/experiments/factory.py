@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import nn, optim
 
-from adaptask.arguments import check_members
 from adaptask.backbones import build_backbone
 from adaptask.data import EpisodeSource, open_episodes
 from adaptask.errors import ArgumentError, StateError
@@ -19,11 +17,11 @@ from adaptask.learners import Ensemble, Learner, build_learner
 from adaptask.randomness import derive_seed
 from adaptask.samplers import Sampler, build_sampler
 from adaptask.training.displays import Display
+from adaptask.training.distributed import SINGLE_PROCESS, ProcessGroup
 from adaptask.training.evaluation import Evaluator
-from adaptask.training.group import ALONE, Group
 from adaptask.training.optimizer import Schedule, StepSchedule, build_optimizer, constant, cosine
 from adaptask.training.run_folder import RunFolder
-from adaptask.training.trainer import Every, Trainer
+from adaptask.training.trainer import Trainer
 
 ImageShape = tuple[int, int, int]
 
@@ -45,8 +43,10 @@ def build_model(config: RunConfig, image_shape: ImageShape, device: torch.device
     needs_maps = getattr(learner_class, "needs_feature_maps", False)
     if needs_maps and backbone_options.get("n_pooled", 0) is None:
         backbone_options["n_pooled"] = _N_POOLED_FOR_MAPS
-    with torch.random.fork_rng():
-        torch.manual_seed(derive_seed(config.seed, "weights"))
+    # Only the generator of the CPU, on which weights are made: a process that only checks
+    # configurations should not open a context on every GPU.
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(derive_seed(config.seed, "weights"))
         backbone = build_backbone(config.backbone.name, image_shape=image_shape, **backbone_options)
         options = options_of(config.learner)
         if takes_argument(config.learner, "n_way"):
@@ -105,8 +105,6 @@ def build_parts(
         device=device,
         **options_of(config.sampler),
     )
-    # Without its state a run could not be resumed.
-    check_members("sampler", sampler, "n_way", "state_dict", "load_state_dict")
     optimizer = build_optimizer(
         config.optimizer.name,
         learner.parameters(),
@@ -123,7 +121,7 @@ def build_trainer(
     *,
     folder: RunFolder | None,
     display: Display | None,
-    group: Group = ALONE,
+    group: ProcessGroup = SINGLE_PROCESS,
 ) -> Trainer:
     """Build everything that a run needs.
 
@@ -157,7 +155,7 @@ def build_trainer(
         engine=machine.engine,
         validation=build_evaluator(config, "val", device, group=group),
         keep_best=config.evaluation.keep_best,
-        every=Every(**asdict(config.every)),
+        every=config.every,
         folder=folder,
         display=display,
         group=group,
@@ -199,7 +197,7 @@ def build_evaluator(
     split: str,
     device: torch.device,
     source: EpisodeSource | None = None,
-    group: Group = ALONE,
+    group: ProcessGroup = SINGLE_PROCESS,
 ) -> Evaluator:
     """Build the evaluation on a split: its episodes depend on `evaluation.seed` alone.
 
