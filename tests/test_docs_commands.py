@@ -10,6 +10,7 @@ import io
 import itertools
 import re
 import shlex
+import sys
 import tomllib
 from pathlib import Path
 
@@ -111,10 +112,22 @@ def planning(app):
     return found
 
 
+OWN_SAMPLER = """
+from adaptask.samplers import GCPSampler
+
+class MySampler(GCPSampler):
+    def __init__(self, *, boldness: float = 1.0, **kwargs):
+        super().__init__(**kwargs)
+"""
+
+
 @pytest.fixture
 def run_planned(tmp_path, monkeypatch):
     """Gives words to the command line, in a folder that has the files they name."""
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_module.py").write_text(OWN_SAMPLER)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_module", raising=False)
     monkeypatch.setattr(cli, "app", planning(cli.app))
     for command in (cli.train, cli.compare, cli.sweep):
         monkeypatch.setattr(command, "__defaults__", command.__defaults__)
