@@ -14,7 +14,7 @@ from adaptask.data.images import SPLITS
 from adaptask.data.layouts import (
     ClassImages,
     Found,
-    children,
+    entries,
     image_files,
     left_out_of,
     split_folders,
@@ -119,11 +119,11 @@ def _without_images(folder: Path, within: str = "") -> list[str]:
     for child in subfolders(folder):
         if image_files(child) or _has_lists(child):
             continue
-        files = [file for file in children(child) if file.is_file()]
+        files = [entry.name for entry in entries(child)]
         if subfolders(child):
             why = "its images must be directly in it, not in folders"
         elif files:
-            kinds = sorted({file.suffix.lower() or file.name for file in files})
+            kinds = sorted({Path(name).suffix.lower() or name for name in files})
             why = f"no images that can be read, only {_some(kinds)}"
         else:
             why = "empty"
