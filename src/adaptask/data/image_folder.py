@@ -105,12 +105,17 @@ def _has_lists(folder: Path) -> bool:
 
 
 def _files_beside(folder: Path) -> list[str]:
-    """Return a count and an example of the images beside the folders of classes."""
-    images = image_files(folder)
-    if not images:
-        return []
-    noun = "image" if len(images) == 1 else "images"
-    return [f"{len(images):,} {noun} in no folder of a class, such as {images[0].name}"]
+    """Return a count and an example of the files beside the folders of classes."""
+    images = [path.name for path in image_files(folder)]
+    lists = [f"{split}.txt" for split in SPLITS]
+    read = {*images, *lists, *(path.name for path in subfolders(folder))}
+    others = [entry.name for entry in entries(folder) if entry.name not in read]
+    return [
+        f"{len(names):,} {kind}{'' if len(names) == 1 else 's'} in no folder of a class, such as "
+        f"{names[0]}"
+        for kind, names in (("image", images), ("other file", others))
+        if names
+    ]
 
 
 def _without_images(folder: Path, within: str = "") -> list[str]:
