@@ -31,26 +31,26 @@ from pathlib import Path
 
 import torch
 
-from adaptask.experiments.backends.base import Event
+from adaptask.experiments.backends import Event
 from adaptask.experiments.backends.interleaved import Interleaved
 from adaptask.experiments.config import (
     DataConfig,
     EvaluationConfig,
-    EveryConfig,
     MachineConfig,
-    OptimiserConfig,
+    OptimizerConfig,
     RunConfig,
-    SamplerConfig,
     TaskConfig,
 )
+from adaptask.experiments.options import configure
+from adaptask.intervals import Intervals
 from adaptask.report.study import Arm
 
 CONFIG = RunConfig(
     task=TaskConfig(n_way=5, n_shot=1, n_query=16),
-    sampler=SamplerConfig(name="gcp"),
-    optimiser=OptimiserConfig(schedule="cosine"),
+    sampler=configure("sampler", "gcp"),
+    optimizer=OptimizerConfig(schedule="cosine"),
     evaluation=EvaluationConfig(n_episodes=200, n_validation=200),
-    every=EveryConfig(log=50, validate=500, checkpoint=1000, snapshot=1000),
+    every=Intervals(log=50, validate=500, checkpoint=1000, snapshot=1000),
     machine=MachineConfig(compile="yes" if torch.cuda.is_available() else "no"),
 )
 

@@ -115,7 +115,7 @@ def with_higher(setting: Setting) -> Step:
 
 
 def with_torchopt(setting: Setting) -> Step:
-    """The differentiable optimiser of `torchopt`."""
+    """The differentiable optimizer of `torchopt`."""
     torchopt = importlib.import_module("torchopt")
     network, parameters = setting.network, list(setting.network.parameters())
     inner = torchopt.MetaSGD(network, lr=INNER_LR)

@@ -18,7 +18,7 @@ from adaptask.data.images import ImageSet
 torch.set_num_threads(1)
 
 TINY_RUN = (
-    "--dataset tiny --data.augmentation none --conv4.filters 4 --n-way 3 --n-query 4 --steps 12 "
+    "--dataset tiny --data.augmentation none --backbone.filters 4 --n-way 3 --n-query 4 --steps 12 "
     "--every.log 2 --every.validate 3 --every.checkpoint 4 --every.snapshot 5 "
     "--evaluation.n-episodes 6 --evaluation.n-validation 4 --evaluation.n-query 5 "
     "--machine.threads 1 --device cpu"
@@ -79,7 +79,7 @@ def tiny_config(tiny):
 
     from adaptask.experiments.config import RunConfig
 
-    return tyro.cli(RunConfig, args=TINY_RUN.split())
+    return tyro.cli(RunConfig, args=TINY_RUN.split(), default=RunConfig())
 
 
 @pytest.fixture
@@ -133,6 +133,31 @@ def are_same(left, right):
 def same():
     """Compares two states to the last bit."""
     return are_same
+
+
+@pytest.fixture(scope="session")
+def noise_cache(tmp_path_factory):
+    """The folder of a cache in which `glyphs` is noise: of its shape, made in no time."""
+    root = tmp_path_factory.mktemp("noise-cache")
+    splits = {
+        split: ImageSet(
+            dataset=GLYPHS.name,
+            split=split,
+            images=torch.randint(256, (40 * 40, 1, 28, 28), dtype=torch.uint8),
+            class_names=tuple(f"{split}-{i}" for i in range(40)),
+            class_starts=torch.arange(41) * 40,
+        )
+        for split in ("train", "val", "test")
+    }
+    write_cache(root / GLYPHS.name, splits, source=GLYPHS.source)
+    return root
+
+
+@pytest.fixture
+def glyphs_of_noise(noise_cache, monkeypatch):
+    """Makes `glyphs` a dataset of noise, and the only one that there is."""
+    monkeypatch.setenv("ADAPTASK_CACHE", str(noise_cache))
+    return GLYPHS.name
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ PACKAGE = ROOT / "src" / "adaptask"
 # What a part of the package may import of the others; what is not listed here, it may not.
 FOUNDATION = {
     *("errors", "arguments", "atomic_file", "interfaces", "kernels", "randomness"),
-    *("parsing", "registry", "triton_names"),
+    *("parsing", "old_config", "registry", "triton_names"),
 }
 MAY_IMPORT = {
     "errors": set(),
@@ -23,6 +23,7 @@ MAY_IMPORT = {
     "interfaces": set(),
     "kernels": set(),
     "parsing": set(),
+    "old_config": set(),
     "triton_names": set(),
     "randomness": {"errors", "arguments"},
     "theory": FOUNDATION,
@@ -33,13 +34,18 @@ MAY_IMPORT = {
     "conformance": FOUNDATION,
     "training": FOUNDATION | {"samplers", "learners", "backbones", "data"},
     "integrations": FOUNDATION | {"data"},
-    "report": {"errors", "arguments", "atomic_file", "parsing", "__init__"},
+    "report": {"errors", "arguments", "atomic_file", "parsing", "old_config", "__init__"},
     "experiments": FOUNDATION
     | {"report", "theory", "samplers", "data", "conformance", "backbones", "learners", "training"},
     "cli": {"errors", "experiments", "report", "cli_data"},
     "cli_data": {"experiments"},
     "__main__": {"cli"},
-    "__init__": set(),
+    "saved_run": FOUNDATION | {"report", "experiments", "data", "training"},
+    "comparison": FOUNDATION | {"report", "experiments"},
+    "__init__": {
+        *("errors", "interfaces", "registry", "theory", "samplers", "learners", "backbones"),
+        *("data", "training", "conformance", "integrations", "comparison", "saved_run"),
+    },
 }
 CORE = (
     *("arguments", "atomic_file", "errors", "kernels", "interfaces", "parsing"),

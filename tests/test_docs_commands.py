@@ -1,4 +1,7 @@
-"""Every command, flag and configuration that the pages show is understood, and could be begun."""
+"""Every command, flag and configuration that the pages show is understood, and could be started.
+
+Blocks of Python are run by `test_docs.py`.
+"""
 
 import contextlib
 import functools
@@ -7,6 +10,7 @@ import io
 import itertools
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -18,12 +22,14 @@ from adaptask.experiments.compare_command import comparison
 from adaptask.experiments.config import RunConfig, check_config
 from adaptask.experiments.config_file import dump_config, parse_config
 from adaptask.experiments.paper.reproduction import plan
-from adaptask.experiments.sweep_space import parse_space, plan_trials
+from adaptask.experiments.sweep import parse_space, plan_trials
+from adaptask.registry import LEARNERS
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+TOP = ("README.md", "CONTRIBUTING.md", "SECURITY.md")
+PAGES = sorted([*(ROOT / name for name in TOP), *(ROOT / "docs").rglob("*.md")])
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", flags=re.M | re.S)
-LANGUAGES = {"python", "sh", "toml", "math", ""}
+LANGUAGES = {"python", "sh", "toml", "math", "bibtex", ""}
 
 
 def fences(page):
@@ -71,17 +77,16 @@ def plan_only(name, command):
     return stand_in
 
 
-def plan_comparison(*, run, learners, samplers, **_):
-    trials = comparison(run.config(), learners=learners or (run.model.learner,), samplers=samplers)
-    for trial in trials:
+def plan_comparison(*, run, samplers, **_):
+    base, options = cli._line.split_shared(run)
+    chosen = {"learners": cli._line.learners, "samplers": samplers}
+    for trial in comparison(base, **chosen, options=options):
         check_config(trial.config)
 
 
-def plan_sweep(*, run, alpha, tau, lr, vary, search, trials, search_seed, **_):
-    flags = {"sampler.alpha": alpha, "sampler.tau": tau, "optimiser.lr": lr}
-    base = run.config()
-    space = parse_space(base, flags, vary)
-    plan_trials(base, space, search=search, n_trials=trials, seed=search_seed)
+def plan_sweep(*, run, vary, search, trials, search_seed, **_):
+    space = parse_space(run, vary)
+    plan_trials(run, space, search=search, n_trials=trials, seed=search_seed)
 
 
 def plan_reproduction(*, target, dry_run, output, workers, cluster, **choice):
@@ -147,7 +152,7 @@ def test_a_command_of_a_page_is_understood(page, words, run_planned, capsys):
         ["train", "--sampler", "gpc"],
         ["train", "--sampler", "uniform", "--tau", "0.3"],
         ["compare", "--samplers", "gcp:beta=2"],
-        ["sweep", "--vary", "optimiser.learning_rate=1,2"],
+        ["sweep", "--vary", "optimizer.learning_rate=1,2"],
         ["reproduce", "table-9"],
         ["data", "prepare", "folder"],
     ],
@@ -162,19 +167,66 @@ def test_the_check_of_commands_finds_mistakes_in_the_words_for_torchrun(capsys):
         words_of("torchrun --no-such-flag 4 -m adaptask train")
 
 
+def other_lines(page):
+    """The lines of shell blocks that start something other than adaptask."""
+    blocks = "".join(block for language, block in fences(page) if language == ["sh"])
+    lines = [shlex.split(line, comments=True) for line in blocks.replace("\\\n", " ").splitlines()]
+    return [words for words in lines if words and words[0] not in ("adaptask", "torchrun")]
+
+
+def is_known(words):
+    """Whether a line starts something that there is."""
+    match words:
+        case ["make", *targets]:
+            makefile = (ROOT / "Makefile").read_text()
+            return all(re.search(rf"^{re.escape(t)}:", makefile, flags=re.M) for t in targets)
+        case ["pip", "install", what]:
+            project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+            name, extras = re.fullmatch(r"([\w.]+)(?:\[([\w,]+)\])?", what).groups()
+            known = project["optional-dependencies"].keys()
+            return name in (".", project["name"]) and set((extras or "dev").split(",")) <= known
+        case ["python", script, *_]:
+            return (ROOT / script).is_file()
+        case ["jupyter", "lab", notebook]:
+            return (ROOT / notebook).is_file()
+        case ["git", "clone", *_] | ["ray", "start", *_] | [".venv/bin/pre-commit", "install"]:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("page", PAGES, ids=label)
+def test_every_other_line_of_a_shell_block_starts_something_that_there_is(page):
+    for words in other_lines(page):
+        assert is_known(words), " ".join(words)
+
+
+@pytest.mark.parametrize(
+    "line", ["make tests", "pip install '.[cuda]'", "python examples/none.py", "adaptsk list"]
+)
+def test_the_check_of_other_lines_finds_mistakes(line):
+    assert not is_known(shlex.split(line))
+
+
 @pytest.fixture(scope="module")
 def known_flags():
     """Every flag of every command and of torchrun, from its help."""
-    names = [[name] for name in cli.app._subcommands if name != "data"]
+    names = [[name] for name in cli.app._subcommands if name not in ("data", *cli._CONFIGURED)]
     names += [["data", name] for name in ("list", "prepare", "check", "sheet")]
-    shown = [get_args_parser().format_help(), *map(help_of, names)]
+    shown = [get_args_parser().format_help()]
+    shown += [help_of([*words, "--help"]) for words in names]
+    shown += [
+        help_of([name, flag]) for name in cli._CONFIGURED for flag in ("--help", "--help-all")
+    ]
+    chosen = [*(("--learner", name) for name in LEARNERS), ("--backbone", "resnet12")]
+    chosen += [("--sampler", name) for name in ("uniform", "c", "cp")]
+    shown += [help_of(["train", *words, "--help-all"]) for words in chosen]
     return set(re.findall(r"--[a-z][\w.-]*\w", "".join(shown)))
 
 
 def help_of(words):
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown), pytest.raises(SystemExit):
-        cli.main([*words, "--help"])
+        cli.main(words)
     return shown.getvalue()
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 import os
+import select
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, TextIO
 
 from tyro import _strings
 from tyro.conf import Positional, arg
@@ -17,8 +18,14 @@ from adaptask.cli_data import app as data_app
 from adaptask.cli_data import replace_old_flags
 from adaptask.errors import AdaptaskError, ArgumentError
 from adaptask.experiments.backends.ray import ClusterOptions
-from adaptask.experiments.config import RunConfig
-from adaptask.experiments.shared_config import SharedConfig, SweptConfig
+from adaptask.experiments.command_line import (
+    CommandLine,
+    allow_imports_from_here,
+    read_command_line,
+    short_help,
+)
+from adaptask.experiments.config import DEFAULT_NAMES, RunConfig
+from adaptask.experiments.options import AlgorithmConfig
 
 _DESCRIPTION = """Adaptive task sampling for few-shot meta-learning.
 
@@ -28,17 +35,19 @@ app = SubcommandApp()
 app.command(data_app, name="data", help="List, prepare, check and look at datasets.")
 
 
-def _flowing(helptext: str) -> str:
-    """Return a docstring with one line per paragraph."""
+def _one_line_per_paragraph(helptext: str) -> str:
     paragraphs = inspect.cleandoc(helptext).split("\n\n")
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
 # Tyro's own leaves breaks within sentences if lines are indented or do not begin with a letter.
-_strings.remove_single_line_breaks = _flowing
+_strings.remove_single_line_breaks = _one_line_per_paragraph
 
-_given: list[str] = []
-"""The words of the command line, for reports to repeat."""
+# Without options of algorithms, whose classes need torch; `main` replaces it.
+_NO_CONFIG = RunConfig(**{kind: AlgorithmConfig(name) for kind, name in DEFAULT_NAMES.items()})  # type: ignore[arg-type]
+
+_line = CommandLine("", [], _NO_CONFIG)
+"""The command line of `train`, `compare` or `sweep` that is being run."""
 
 
 @app.command
@@ -46,7 +55,7 @@ def demo(output: Annotated[Path, arg(metavar="FOLDER")] = Path("runs/demo")) -> 
     """Compare uniform and adaptive sampling on characters; a few minutes, nothing to download.
 
     Args:
-        output: Where the runs and the report are kept; what is there already is kept too.
+        output: Folder of the runs and the report; finished runs in it are kept.
     """
     from adaptask.experiments.demo import run_demo
 
@@ -55,7 +64,7 @@ def demo(output: Annotated[Path, arg(metavar="FOLDER")] = Path("runs/demo")) -> 
 
 @app.command
 def train(
-    run: Annotated[RunConfig, arg(name="")] = RunConfig(),  # noqa: B008, it is frozen
+    run: Annotated[RunConfig, arg(name="")] = _NO_CONFIG,
     *,
     output: Annotated[Path | None, arg(metavar="FOLDER")] = None,
     resume: Annotated[Path | None, arg(metavar="RUN")] = None,
@@ -63,6 +72,7 @@ def train(
     config: Annotated[Path | None, arg(metavar="FILE")] = None,
     quiet: bool = False,
     log: tuple[Literal["tensorboard", "wandb"], ...] = (),
+    trust_plugins: bool = False,
 ) -> None:
     """Train a learner on the tasks of a sampler, validate, and test the best weights.
 
@@ -70,18 +80,19 @@ def train(
 
     Args:
         run: Everything that decides the run.
-        output: Where the run is kept; a folder under runs/ named after it by default.
-        resume: Go on with the run in this folder; no other option is needed.
+        output: Folder of the run; by default one under runs/ named after its options.
+        resume: Continue the run in this folder; no other option is needed.
         preset: Start from a published recipe; `adaptask list` shows them.
-        config: A TOML file that sets any of the options below, such as a run's config.toml; flags
-            win over it.
+        config: A TOML file that sets any option, such as config.toml of a run; flags win over it.
+            A flag that names another class starts from the defaults of that class.
         quiet: Print only errors and warnings.
         log: Also write to tensorboard or wandb, if they are installed.
+        trust_plugins: Import plug-in classes, package.module:Class, that the file or run names.
     """
-    from adaptask.experiments.training_commands import train as train_run
+    from adaptask.experiments.train_command import train as train_run
 
     if resume is not None and output is not None:
-        raise ArgumentError("--resume goes on in the folder of the run; leave out --output.")
+        raise ArgumentError("--resume continues in the folder of the run; leave out --output.")
     train_run(run, output=resume or output, resume=resume is not None, quiet=quiet, log=log)
 
 
@@ -98,24 +109,28 @@ def evaluate(
     seed: Annotated[int | None, arg(metavar="INT")] = None,
     weights: Literal["best", "last"] = "best",
     device: str = "auto",
+    trust_plugins: bool = False,
 ) -> None:
     """Measure the accuracy of a trained run, also on another dataset or with other tasks.
 
-    Options that are not given are those with which the run was tested. Images of another dataset
-    get the size and the channels that the run was trained with.
+    Options that are not given are as the run was tested. Images of another dataset are converted
+    to the size and channels that the run was trained with.
 
     Args:
         run: The folder of a run.
         dataset: Another dataset than the run's own.
         split: Whose classes.
-        n_way: Classes of a task.
+        n_way: Classes per task.
         n_shot: Support images per class.
         n_query: Query images per class.
         n_episodes: Number of episodes.
         seed: Decides the episodes.
         weights: The best by validation, or the last.
         device: cpu, cuda, or auto: a GPU if there is one.
+        trust_plugins: Import plug-in classes, package.module:Class, that the run names.
     """
+    if trust_plugins:
+        allow_imports_from_here()
     from adaptask.experiments.evaluate_command import evaluate_run
 
     evaluate_run(
@@ -129,12 +144,13 @@ def evaluate(
         seed=seed,
         weights=weights,
         device=device,
+        trust_plugins=trust_plugins,
     )
 
 
 @app.command
 def compare(
-    run: Annotated[SharedConfig, arg(name="")] = SharedConfig(),  # noqa: B008, it is frozen
+    run: Annotated[RunConfig, arg(name="")] = _NO_CONFIG,
     *,
     learners: tuple[str, ...] = (),
     samplers: tuple[str, ...] = ("uniform", "gcp"),
@@ -144,37 +160,41 @@ def compare(
     cluster: Annotated[ClusterOptions, arg(name="")] = ClusterOptions(),  # noqa: B008, it is frozen
     preset: Annotated[str | None, arg(metavar="NAME")] = None,
     config: Annotated[Path | None, arg(metavar="FILE")] = None,
+    trust_plugins: bool = False,
 ) -> int:
     """Train every learner with every sampler, and tell which differences are real.
 
     adaptask compare --dataset glyphs --learners protonet --samplers uniform c gcp --steps 2000
 
     Runs of the same seed start from the same weights and are tested on the same tasks. The same
-    command goes on after a kill; more seeds or samplers are added to those that are there.
+    command continues after a kill; more seeds or samplers are added to those that are there.
 
     Args:
         run: What all runs share.
         learners: Names of learners; by default that of the preset or file, or protonet.
         samplers: Names of samplers, with options of their own if needed:
             gcp:strategy=easy,tau=0.7.
-        seeds: How many seeds each; 0, 1, ...
-        output: Where the runs and the report are kept; a folder under runs/ by default.
-        workers: How many runs at once; by default one per core on a CPU, on a GPU as many as pay.
+        seeds: Number of seeds for each; they are 0, 1, ...
+        output: Folder of the runs and the report; by default one under runs/.
+        workers: Number of runs at once; by default one per core on a CPU, on a GPU as many as fit.
         cluster: Where the runs are made.
         preset: Start from a published recipe; `adaptask list` shows them.
-        config: A TOML file that sets any of the options below; flags win over it.
+        config: A TOML file that sets any option; flags win over it.
+        trust_plugins: Import plug-in classes, package.module:Class, that the file names.
     """
     from adaptask.experiments.compare_command import compare as compare_samplers
 
+    base, options = _line.split_shared(run)
     return compare_samplers(
-        run.config(),
-        learners=learners or (run.model.learner,),
+        base,
+        learners=_line.learners,
         samplers=samplers,
+        options=options,
         seeds=seeds,
         output=output,
         workers=workers,
         cluster=cluster,
-        command=("adaptask", *_given),
+        command=("adaptask", "compare", *_line.arguments),
     )
 
 
@@ -199,21 +219,18 @@ def reproduce(
 
     adaptask reproduce table-compat --dataset glyphs --scale 0.01
 
-    table-mini, table-cifar, table-compat, table-strategies, table-time, table-tiered,
-    figure-hyper, figure-tsne, figure-heatmap, figure-samples, figure-evolution
-
     Args:
-        target: One of those above.
+        target: A table or figure, such as table-compat; `adaptask list` shows all.
         dataset: Replaces all its datasets; glyphs needs no download.
         scale: Of steps and episodes: 0.01 makes all of it small.
         rows: Which rows of the table; all by default.
         shots: Which shots; all by default.
-        learners: Other learners than the paper's, where a target has a choice.
+        learners: Other learners than the paper's, if the target has a choice.
         seeds: Runs of each; three by default, one for figures without statistics.
         schedule: Of the learning rate: the paper's, or a cosine if that is constant.
         dry_run: Print what would run, and how long it would take here, measured now.
-        output: Where the runs and the report are kept; a folder under runs/ by default.
-        workers: How many runs at once; by default one per core on a CPU, on a GPU as many as pay.
+        output: Folder of the runs and the report; by default one under runs/.
+        workers: Number of runs at once; by default one per core on a CPU, on a GPU as many as fit.
         cluster: Where the runs are made.
         device: cpu, cuda, or auto: a GPU if there is one.
     """
@@ -232,7 +249,7 @@ def reproduce(
         device=device,
     )
     if dry_run:
-        from adaptask.experiments.paper.estimate import dry_run as show
+        from adaptask.experiments.paper.timing import dry_run as show
 
         show(planned, workers=workers)
         return 0
@@ -241,11 +258,8 @@ def reproduce(
 
 @app.command
 def sweep(
-    run: Annotated[SweptConfig, arg(name="")] = SweptConfig(),  # noqa: B008, it is frozen
+    run: Annotated[RunConfig, arg(name="")] = _NO_CONFIG,
     *,
-    alpha: Annotated[tuple[str, ...], arg(metavar="[VALUE...]")] = (),
-    tau: Annotated[tuple[str, ...], arg(metavar="[VALUE...]")] = (),
-    lr: Annotated[tuple[str, ...], arg(metavar="[VALUE...]")] = (),
     vary: Annotated[tuple[str, ...], arg(metavar="[OPTION=VALUE,...]")] = (),
     search: Literal["grid", "random"] = "grid",
     trials: Annotated[int | None, arg(metavar="INT")] = None,
@@ -257,33 +271,33 @@ def sweep(
     cluster: Annotated[ClusterOptions, arg(name="")] = ClusterOptions(),  # noqa: B008, it is frozen
     preset: Annotated[str | None, arg(metavar="NAME")] = None,
     config: Annotated[Path | None, arg(metavar="FILE")] = None,
+    trust_plugins: bool = False,
 ) -> int:
     """Search for good options, by the accuracy in validation.
 
     adaptask sweep --alpha 0.5 1 2 --tau 0.3 0.5 0.7 --steps 2000
 
+    --alpha, --tau and --lr take several values each, or a range LOW..HIGH for random search.
+
     Args:
         run: What all trials share.
-        alpha: Values of alpha, or a range LOW..HIGH for random search.
-        tau: Values of tau, or a range.
-        lr: Learning rates, or a range.
-        vary: Any other options with their values or range: optimiser.weight_decay=0,5e-4.
+        vary: Options with their values or range: optimizer.weight_decay=0,5e-4.
         search: Every combination, or random ones.
-        trials: How many, in random search.
-        seeds: Runs of each trial; their mean counts.
+        trials: Number of trials in random search.
+        seeds: Runs per trial; their mean counts.
         search_seed: Decides what random search draws.
-        prune: Give up early what is worse than most.
-        output: Where the trials are kept; a folder under runs/ by default.
-        workers: How many runs at once; by default one per core on a CPU, on a GPU as many as pay.
+        prune: Stop trials early that are worse than most.
+        output: Folder of the trials; by default one under runs/.
+        workers: Number of runs at once; by default one per core on a CPU, on a GPU as many as fit.
         cluster: Where the runs are made.
         preset: Start from a published recipe; `adaptask list` shows them.
-        config: A TOML file that sets any of the options below; flags win over it.
+        config: A TOML file that sets any option; flags win over it.
+        trust_plugins: Import plug-in classes, package.module:Class, that the file names.
     """
     from adaptask.experiments.sweep import sweep as search_options
 
     return search_options(
-        run.config(),
-        flags={"sampler.alpha": alpha, "sampler.tau": tau, "optimiser.lr": lr},
+        run,
         vary=vary,
         search=search,
         trials=trials,
@@ -293,7 +307,7 @@ def sweep(
         output=output,
         workers=workers,
         cluster=cluster,
-        command=("adaptask", *_given),
+        command=("adaptask", "sweep", *_line.arguments),
     )
 
 
@@ -314,7 +328,7 @@ def watch(
 
 @app.command
 def report(folder: Positional[Annotated[Path, arg(metavar="FOLDER")]]) -> int:
-    """Make or remake the report of a comparison, a sweep or a single run, from its folder alone.
+    """Write the report of a comparison, a sweep or a single run, from its folder alone.
 
     Args:
         folder: The folder of a study, or of runs.
@@ -327,40 +341,16 @@ def report(folder: Positional[Annotated[Path, arg(metavar="FOLDER")]]) -> int:
 
 @app.command(name="list")
 def list_parts() -> None:
-    """Show every sampler, learner, backbone and dataset, each with one line."""
-    from adaptask.experiments.catalogue import print_catalogue
+    """Show every sampler, learner, backbone, preset, dataset and table of the paper."""
+    from adaptask.experiments.list_command import print_list
 
-    print_catalogue()
+    print_list()
 
 
 @app.command
 def version() -> None:
     """Print the version."""
     sys.stdout.write(f"adaptask {__version__}\n")
-
-
-def _starting_point(arguments: list[str]) -> RunConfig:
-    """Return what the flags of `train` start from: a preset, a file over it, or a run to resume."""
-    from adaptask.experiments.config_file import load_config, no_run_in
-    from adaptask.experiments.presets import preset_config
-
-    found: dict[str, str] = {}
-    for i, argument in enumerate(arguments):
-        flag, equals, value = argument.partition("=")
-        if flag in ("--preset", "--config", "--resume"):
-            if flag in found:
-                raise ArgumentError(f"{flag} can be given once only.")
-            found[flag] = value if equals else "".join(arguments[i + 1 : i + 2])
-    for flag in ("--preset", "--config"):
-        if flag in found and "--resume" in found:
-            raise ArgumentError(f"--resume has the run's own configuration; leave out {flag}.")
-    if resumed := found.get("--resume"):
-        path = Path(resumed) / "config.toml"
-        if not path.exists():
-            raise no_run_in(Path(resumed))
-        return load_config(path)
-    base = preset_config(found["--preset"]) if "--preset" in found else RunConfig()
-    return load_config(Path(found["--config"]), base) if found.get("--config") else base
 
 
 def _check_seeds(arguments: list[str]) -> None:
@@ -370,34 +360,59 @@ def _check_seeds(arguments: list[str]) -> None:
         raise ArgumentError("--seeds is how many there are: 3 stands for seeds 0, 1 and 2.")
 
 
+_CONFIGURED: dict[str, Any] = {"train": train, "compare": compare, "sweep": sweep}
+"""Commands whose options depend on the classes that they name."""
+
+
+def _prepare(arguments: list[str]) -> list[str]:
+    """Return what is to be parsed, after making the parser fit for it."""
+    global _line
+    command, words = arguments[0], arguments[1:]
+    function = _CONFIGURED[command]
+    if "--help" in words or "-h" in words:
+        sys.stdout.write(short_help(command, function))
+        raise SystemExit(0)
+    shows_all = "--help-all" in words
+    _line = read_command_line(command, [word for word in words if word != "--help-all"])
+    function.__defaults__ = (_line.defaults,)
+    return [command, *_line.arguments, *(["--help"] if shows_all else [])]
+
+
 def main(args: list[str] | None = None) -> int:
     """Run the command line; return the exit status."""
-    arguments = sys.argv[1:] if args is None else args
+    arguments = sys.argv[1:] if args is None else list(args)
     arguments = ["version"] if arguments == ["--version"] else arguments
     try:
-        # The parser shows and takes as defaults what the file says.
-        if arguments[:1] == ["train"]:
-            train.__defaults__ = (_starting_point(arguments),)
-        if arguments[:1] == ["compare"]:
-            compare.__defaults__ = (SharedConfig.of(_starting_point(arguments)),)
-        if arguments[:1] == ["sweep"]:
-            sweep.__defaults__ = (SweptConfig.of(_starting_point(arguments)),)
         _check_seeds(arguments)
-        if arguments[:1] == ["data"]:
+        if arguments and arguments[0] in _CONFIGURED:
+            arguments = _prepare(arguments)
+        elif arguments[:1] == ["data"]:
             arguments = replace_old_flags(arguments)
-        _given[:] = arguments
         status = app.cli(prog="adaptask", description=_DESCRIPTION, args=arguments)
     except AdaptaskError as error:
         sys.stderr.write(f"adaptask: {error}\n")
         return 1
-    except BrokenPipeError:
-        # The reader of the output has closed it; nothing is left to flush.
+    except BrokenPipeError as error:
+        if not any(map(_is_reader_gone, (sys.stdout, sys.stderr))):
+            sys.stderr.write(f"adaptask: the connection to another process is lost: {error}\n")
+            return 1
+        # As `adaptask list | head` does; nothing is left to flush.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except KeyboardInterrupt:
         sys.stderr.write("adaptask: interrupted\n")
         return 130
     return status if isinstance(status, int) else 0
+
+
+def _is_reader_gone(stream: TextIO) -> bool:
+    """Return whether a stream is a pipe that nobody reads any more."""
+    try:
+        poll = select.poll()
+        poll.register(stream.fileno(), select.POLLOUT)
+        return any(events & select.POLLERR for _, events in poll.poll(0))
+    except (AttributeError, OSError, ValueError):  # Windows; a stream that is no file
+        return False
 
 
 if __name__ == "__main__":

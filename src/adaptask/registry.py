@@ -85,6 +85,27 @@ class Registry(Mapping[str, type[Any]]):
             )
         return found
 
+    def name_of(self, found: type[Any]) -> str:
+        """Return the name under which a class is found: a built-in one, or its address.
+
+        >>> from adaptask.samplers import GCPSampler
+        >>> SAMPLERS.name_of(GCPSampler)
+        'gcp'
+
+        Raises:
+            ArgumentError: If the class cannot be found again, such as one defined in a function.
+        """
+        address = f"{found.__module__}:{found.__qualname__}"
+        builtin = {place: name for name, place in self._builtin.items()}
+        if address in builtin:
+            return builtin[address]
+        if not is_address(address) or _import_class(address, self.kind) is not found:
+            raise ArgumentError(
+                f"the {self.kind} {found.__qualname__} must be defined at the top level of a "
+                "module, a script or a notebook; move it there."
+            )
+        return address
+
     def __iter__(self) -> Iterator[str]:
         yield from self._builtin
         yield from self._installed
@@ -104,8 +125,8 @@ class Registry(Mapping[str, type[Any]]):
             settings: The keyword arguments of the class.
 
         Raises:
-            ArgumentError: If there is no such class, it does not take such an argument, or one
-                that it needs is missing.
+            ArgumentError: If there is no such class, it does not take such an argument, one that
+                it needs is missing, or it refuses a value.
         """
         found = self[name]
         parameters = inspect.signature(found).parameters
@@ -122,7 +143,12 @@ class Registry(Mapping[str, type[Any]]):
         ]
         if missing := [key for key in required if key not in settings]:
             raise ArgumentError(f"The {self.kind} {name!r} needs {', '.join(missing)}.")
-        return found(**settings)
+        try:
+            return found(**settings)
+        except ArgumentError:
+            raise
+        except (TypeError, ValueError) as error:  # how classes of others refuse a value
+            raise ArgumentError(f"the {self.kind} {name!r} cannot be built: {error}") from error
 
 
 def is_address(name: str) -> bool:

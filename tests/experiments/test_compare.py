@@ -9,49 +9,76 @@ import pytest
 from adaptask.cli import main
 from adaptask.errors import ArgumentError
 from adaptask.experiments import study as study_module
+from adaptask.experiments.command_line import read_command_line
 from adaptask.experiments.compare_command import comparison
-from adaptask.experiments.config import (
-    LEARNERS,
-    MachineConfig,
-    OptimiserConfig,
-    RunConfig,
-    SamplerConfig,
-    check_config,
-)
+from adaptask.experiments.config import MachineConfig, OptimizerConfig, RunConfig, check_config
 from adaptask.experiments.config_file import load_config
-from adaptask.experiments.model_options import MAMLOptions
+from adaptask.experiments.options import configure, options_of
+from adaptask.registry import LEARNERS
 from adaptask.report.study import Study, read_study
 
 
 def test_every_learner_meets_every_sampler():
     samplers = ("uniform", "c", "cp", "gcp", "gcp:strategy=easy,tau=0.7")
-    trials = comparison(RunConfig(), learners=LEARNERS, samplers=samplers)
+    trials = comparison(RunConfig(), learners=tuple(LEARNERS), samplers=samplers)
     assert len({trial.name for trial in trials}) == len(LEARNERS) * 5
     for trial in trials:
         check_config(trial.config)
-        assert trial.config.model.learner == trial.labels["learner"]
+        assert trial.config.learner.name == trial.labels["learner"]
         assert trial.config.sampler.name == trial.labels["sampler"].partition(":")[0]
         uniform = trial.labels["sampler"] == "uniform"
         assert trial.baseline == (None if uniform else f"{trial.labels['learner']} uniform")
     easy = next(t for t in trials if t.name == "protonet gcp:strategy=easy,tau=0.7")
-    assert easy.config.sampler == SamplerConfig(name="gcp", strategy="easy", tau=0.7)
+    assert easy.config.sampler == configure("sampler", "gcp", strategy="easy", tau=0.7)
 
 
 def test_options_go_to_those_that_take_them():
-    base = RunConfig(sampler=SamplerConfig(alpha=2.0), maml=MAMLOptions(inner_steps=3))
-    trials = comparison(base, learners=("protonet", "maml"), samplers=("uniform", "gcp"))
-    alphas = {trial.name: trial.config.sampler.alpha for trial in trials}
-    assert alphas == {
-        "protonet uniform": 1.0,
-        "protonet gcp": 2.0,
-        "maml uniform": 1.0,
-        "maml gcp": 2.0,
-    }
-    steps = {trial.name: trial.config.maml.inner_steps for trial in trials}
-    assert steps["maml gcp"] == 3
-    assert steps["protonet gcp"] == MAMLOptions().inner_steps
-    for trial in trials:
+    options = {"sampler": {"alpha": 2.0}, "learner": {"inner_steps": 3}}
+    chosen = {"learners": ("protonet", "maml", "anil"), "samplers": ("uniform", "gcp", "c")}
+    for trial in comparison(RunConfig(), **chosen, options=options):
+        sampler, learner = trial.config.sampler, trial.config.learner
+        assert options_of(sampler).get("alpha") == (None if sampler.name == "uniform" else 2.0)
+        # What is not set is the default of each class.
+        given = {} if learner.name == "protonet" else {"inner_steps": 3}
+        assert learner == configure("learner", learner.name, **given)
         check_config(trial.config)
+
+
+def test_options_of_the_base_are_for_those_of_the_same_name():
+    base = RunConfig(
+        sampler=configure("sampler", "gcp", tau=0.7),
+        learner=configure("learner", "maml", inner_lr=0.05),
+    )
+    trials = comparison(base, learners=("maml", "anil"), samplers=("c", "gcp"))
+    found = {t.name: (t.config.sampler.tau, t.config.learner.inner_lr) for t in trials}
+    assert found == {
+        "maml c": (0.5, 0.05),
+        "maml gcp": (0.7, 0.05),
+        "anil c": (0.5, 0.1),
+        "anil gcp": (0.7, 0.1),
+    }
+
+
+def test_options_on_the_command_line_and_in_a_file_go_to_those_that_take_them(tmp_path):
+    file = tmp_path / "c.toml"
+    file.write_text("[sampler]\nalpha = 3\n[learner]\nname = 'maml'\ninner_steps = 2\n")
+    words = ["--config", str(file), "--learners", "maml", "anil", "--learner.inner-lr=0.01"]
+    words += ["--samplers", "uniform", "c", "gcp", "--tau", "0.5", "--learner.first-order"]
+    line = read_command_line("compare", words)
+    parsed = replace(
+        line.defaults,
+        sampler=replace(line.defaults.sampler, tau=0.5),
+        learner=replace(line.defaults.learner, inner_lr=0.01, first_order=True),
+    )
+    base, options = line.split_shared(parsed)
+    assert options == {
+        "sampler": {"alpha": 3, "tau": 0.5},
+        "learner": {"inner_lr": 0.01, "first_order": True},
+    }
+    trials = comparison(base, learners=line.learners, samplers=line.samplers, options=options)
+    assert {trial.config.learner.inner_steps for trial in trials[:3]} == {2}
+    assert {trial.config.learner.inner_steps for trial in trials[3:]} == {5}
+    assert trials[1].config.sampler.alpha == 3
 
 
 def test_there_is_no_baseline_without_uniform():
@@ -59,37 +86,40 @@ def test_there_is_no_baseline_without_uniform():
     assert [trial.baseline for trial in trials] == [None, None]
 
 
-def test_reptile_gets_its_own_optimiser_unless_one_is_named():
+def test_reptile_gets_its_own_optimizer_unless_one_is_named():
     trials = comparison(RunConfig(), learners=("protonet", "reptile"), samplers=("uniform",))
-    assert trials[0].config.optimiser == OptimiserConfig()
-    assert trials[1].config.optimiser == OptimiserConfig(name="sgd", lr=1.0, momentum=0.0)
-    named = RunConfig(optimiser=OptimiserConfig(lr=0.5))
+    assert trials[0].config.optimizer == OptimizerConfig()
+    assert trials[1].config.optimizer == OptimizerConfig(name="sgd", lr=1.0, momentum=0.0)
+    named = RunConfig(optimizer=OptimizerConfig(lr=0.5))
     (trial,) = comparison(named, learners=("reptile",), samplers=("uniform",))
-    assert trial.config.optimiser == OptimiserConfig(lr=0.5)
+    assert trial.config.optimizer == OptimizerConfig(lr=0.5)
 
 
 @pytest.mark.parametrize(
     ("base", "learners", "samplers", "message"),
     [
-        (RunConfig(), ("protnet",), ("uniform",), "learner must be one of .*protnet"),
-        (RunConfig(), ("protonet",), ("gpc",), "sampler must be one of .*gpc"),
+        (RunConfig(), ("protnet",), ("uniform",), "no learner 'protnet'; did you mean 'protonet'"),
+        (RunConfig(), ("protonet",), ("gpc",), "there is no sampler 'gpc'; did you mean 'gcp'"),
         (RunConfig(), ("protonet",), ("uniform:tau=1",), "takes no options"),
         (RunConfig(), ("protonet",), ("gcp:tau",), "gcp:OPTION=VALUE; got 'tau'"),
         (RunConfig(), ("protonet",), ("gcp:tau=much",), "sampler.tau must be a number"),
         (RunConfig(), ("protonet",), ("gcp:",), "gcp:OPTION=VALUE; got ''"),
         (RunConfig(), ("protonet",), ("gcp", "gcp:tau=0.5"), "=0.5' is the same as 'protonet gcp'"),
-        (RunConfig(sampler=SamplerConfig(alpha=2)), ("protonet",), ("uniform",), "alpha was set"),
-        (
-            RunConfig(maml=MAMLOptions(inner_steps=3)),
-            ("protonet",),
-            ("gcp",),
-            "maml.inner_steps was",
-        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(base, learners, samplers, message):
     with pytest.raises(ArgumentError, match=message):
         comparison(base, learners=learners, samplers=samplers)
+
+
+def test_an_option_that_none_takes_is_refused_with_what_they_take():
+    chosen = {"learners": ("protonet",), "samplers": ("uniform", "c")}
+    for options, message in (
+        ({"sampler": {"forget": "all"}}, "'uniform' and 'c' takes no forget; it takes alpha"),
+        ({"learner": {"inner_steps": 3}}, "'protonet' takes no inner_steps; it takes temperature"),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            comparison(RunConfig(), **chosen, options=options)
 
 
 def test_the_command_trains_all_and_says_what_came_out(tiny_comparison, tmp_path, capsys):
@@ -154,11 +184,11 @@ def test_other_settings_in_the_same_folder_are_refused(tiny_comparison, tmp_path
     assert main([*tiny_comparison, "--seeds", "1", "--output", str(output)]) == 0
     before = contents(output)
     for flags, message in (
-        (["--lr", "0.5"], "protonet uniform, seed 0 with optimiser.lr 0.001, now it is 0.5"),
+        (["--lr", "0.5"], "protonet uniform, seed 0 with optimizer.lr 0.001, now it is 0.5"),
         (["--steps", "6"], "protonet uniform, seed 0 with steps 12, now it is 6"),
         (["--samplers", "uniform", "c", "--n-shot", "2"], "task.n_shot 1, now it is 2"),
         # What is not named would stand in the same table, trained in another way.
-        (["--samplers", "c", "--lr", "0.5"], "also has protonet uniform, seed 0, with optimiser"),
+        (["--samplers", "c", "--lr", "0.5"], "also has protonet uniform, seed 0, with optimizer"),
         (["--samplers", "uniform", "c", "--steps", "15"], "also has protonet gcp, seed 0, with st"),
         (["--samplers", "uniform", "c", "--tau", "0.9"], "also has protonet gcp, .* sampler.tau"),
     ):
@@ -184,7 +214,7 @@ def test_more_steps_are_refused_where_the_first_one_depends_on_them(
     tiny_comparison, tmp_path, capsys
 ):
     command = [*tiny_comparison, "--output", str(tmp_path / "study"), "--seeds", "1"]
-    command += ["--optimiser.schedule", "cosine"]
+    command += ["--optimizer.schedule", "cosine"]
     assert main(command) == 0
     before = contents(tmp_path)
     assert main([*command, "--steps", "15"]) == 1

@@ -1,97 +1,169 @@
-"""The configuration fits the classes it is handed to, and refuses what plays no part."""
+"""The configuration is made from the constructors of the classes, and refuses bad values."""
 
 import inspect
+import pickle
+import sys
 from dataclasses import fields, replace
 
 import pytest
 
-from adaptask import backbones, learners, samplers
 from adaptask.errors import ArgumentError
-from adaptask.experiments.catalogue import SAMPLERS as SAMPLER_LINES
-from adaptask.experiments.catalogue import catalogue
-from adaptask.experiments.config import (
-    BACKBONES,
-    LEARNERS,
-    SAMPLER_OPTIONS,
-    RunConfig,
-    SamplerConfig,
-    check_config,
+from adaptask.experiments.config import OptimizerConfig, RunConfig, check_config
+from adaptask.experiments.list_command import list_parts
+from adaptask.experiments.options import (
+    REGISTRIES,
+    class_of,
+    configure,
+    describe,
+    options_of,
+    section_class,
+    shared_section,
 )
 
-# What the run itself decides, not the user's options.
-GIVEN = {"image_shape", "backbone", "n_way", "n_classes", "seed", "device", "dtype"}
-# None in the configuration stands for what suits the learner.
-CHOSEN_LATER = {("conv4", "n_pooled")}
+# What the run itself decides, and types that a command line cannot set.
+NO_OPTIONS = {"image_shape", "backbone", "n_way", "n_classes", "seed", "device", "dtype"}
+NAMES = [
+    (kind, name) for kind, registry in REGISTRIES.items() for name in registry if name != "instance"
+]
 
 
-def defaults(kind):
-    parameters = inspect.signature(kind).parameters.values()
-    return {p.name: p.default for p in parameters if p.name not in GIVEN}
+@pytest.mark.parametrize(("kind", "name"), NAMES)
+def test_options_and_defaults_are_those_of_the_constructor(kind, name):
+    parameters = inspect.signature(REGISTRIES[kind][name]).parameters.values()
+    wanted = {p.name: p.default for p in parameters if p.name not in NO_OPTIONS}
+    assert options_of(configure(kind, name)) == wanted
 
 
-def test_every_choice_of_the_registries_is_one_of_the_configuration():
-    assert set(LEARNERS) == set(learners.LEARNERS)
-    assert set(BACKBONES) == set(backbones.BACKBONES)
-    assert set(SAMPLER_OPTIONS) == set(SAMPLER_LINES) == set(samplers.SAMPLERS) - {"instance"}
+@pytest.mark.parametrize(("kind", "name"), NAMES)
+def test_every_option_has_a_help_text(kind, name):
+    for item in fields(section_class(kind, name))[1:]:
+        (settings,) = item.type.__metadata__
+        assert len(settings.help) > 10, item.name
+        assert "\n" not in settings.help
 
 
-@pytest.mark.parametrize("name", [*LEARNERS, *BACKBONES])
-def test_options_and_defaults_are_those_of_the_class(name):
-    kind = {**learners.LEARNERS, **backbones.BACKBONES}[name]
-    options = RunConfig().options_of(name)
-    ours = {field.name: field.default for field in fields(options)}
-    theirs = defaults(kind)
-    assert ours.keys() == theirs.keys()
-    for option, default in ours.items():
-        if (name, option) not in CHOSEN_LATER:
-            assert default == theirs[option], f"{name}.{option}"
+@pytest.mark.parametrize(("kind", "name"), NAMES)
+def test_a_section_can_be_sent_to_another_process(kind, name):
+    section = configure(kind, name)
+    assert pickle.loads(pickle.dumps(section)) == section
+    assert len({section, configure(kind, name)}) == 1
 
 
-@pytest.mark.parametrize("name", SAMPLER_OPTIONS)
-def test_the_options_of_a_sampler_are_those_of_its_class(name):
-    theirs = defaults(samplers.SAMPLERS[name])
-    assert set(SAMPLER_OPTIONS[name]) == theirs.keys()
-    for option, default in theirs.items():
-        assert getattr(SamplerConfig(), option) == default
+def test_a_section_belongs_to_its_class():
+    with pytest.raises(ArgumentError, match=r"configure\('sampler', 'cp'\)"):
+        replace(configure("sampler", "gcp"), name="cp")
 
 
 def test_every_part_is_listed_with_one_line():
-    parts = catalogue()
-    assert list(parts["learners"]) == list(LEARNERS)
+    parts = list_parts()
+    assert list(parts["learners"]) == list(REGISTRIES["learner"])
     for lines in parts.values():
         for line in lines.values():
-            assert 10 <= len(line) <= 100
+            assert 10 <= len(line) <= 110
             assert "\n" not in line
 
 
-def test_an_option_that_the_sampler_does_not_take_is_refused():
-    config = RunConfig(sampler=SamplerConfig(name="uniform", alpha=2.0))
-    with pytest.raises(ArgumentError, match="'uniform' takes no alpha; it takes no options"):
-        check_config(config)
-    config = RunConfig(sampler=SamplerConfig(name="c", exploration=0.5))
-    with pytest.raises(ArgumentError, match="'c' takes no exploration; it takes alpha, tau"):
-        check_config(config)
+def test_an_option_that_an_algorithm_does_not_take_is_refused():
+    for kind, name, options, message in (
+        ("sampler", "uniform", {"alpha": 2.0}, "'uniform' takes no alpha; it takes no options"),
+        ("sampler", "c", {"exploration": 0.5}, "'c' takes no exploration; it takes alpha, tau"),
+        ("backbone", "conv4", {"drop_rate": 0.2}, "'conv4' takes no drop_rate; it takes filters"),
+        ("learner", "maml", {"penalty": 1.0}, "'maml' takes no penalty; it takes inner_steps"),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            configure(kind, name, **options)
 
 
-def test_options_of_what_was_not_chosen_are_refused():
-    config = RunConfig()
-    config = replace(config, resnet12=replace(config.resnet12, drop_rate=0.2))
-    with pytest.raises(ArgumentError, match=r"resnet12\.drop_rate .* choose resnet12"):
-        check_config(config)
-    check_config(replace(config, model=replace(config.model, backbone="resnet12")))
+def test_a_sampler_of_examples_cannot_be_trained_with():
+    with pytest.raises(ArgumentError, match="'instance'"):
+        configure("sampler", "instance")
 
 
-def test_a_section_is_named_after_its_learner_as_far_as_a_field_can_be():
-    config = RunConfig()
-    config = replace(config, metaoptnet_svm=replace(config.metaoptnet_svm, penalty=1.0))
-    with pytest.raises(ArgumentError, match=r"metaoptnet_svm\.penalty .* choose metaoptnet-svm"):
-        check_config(config)
-    chosen = replace(config, model=replace(config.model, learner="metaoptnet-svm"))
-    check_config(chosen)
-    assert chosen.learner_options.penalty == 1.0
+def test_several_algorithms_share_the_options_that_any_of_them_takes():
+    section = shared_section("sampler", ["uniform", "c", "cp", "gcp"], hide_name=True)
+    assert {"alpha", "tau", "n_sweeps", "exploration"} <= options_of(section).keys()
+
+
+def test_a_description_names_the_class_and_what_it_is():
+    found = describe(configure("sampler", "uniform"))
+    assert found["class"] == "adaptask.samplers.uniform:UniformSampler"
+    assert found["learns"] is False
+    assert describe(configure("learner", "maml")).keys() == {"name", "class", "description"}
 
 
 @pytest.mark.parametrize("bad", [{"steps": 0}, {"steps": -3}, {"seed": -1}])
 def test_numbers_out_of_range_are_refused(bad):
     with pytest.raises(ArgumentError, match=next(iter(bad))):
         check_config(RunConfig(**bad))
+
+
+def test_options_of_the_optimizer_without_effect_are_refused():
+    with pytest.raises(ArgumentError, match="no effect without the optimizer sgd"):
+        check_config(RunConfig(optimizer=OptimizerConfig(momentum=0.5)))
+
+
+# Classes of others --------------------------------------------------------------------------------
+
+PLUGIN = '''
+from adaptask.samplers import GCPSampler, UniformSampler
+
+class Bold(GCPSampler):
+    """Prefers what is bold.
+
+    Args:
+        boldness: How bold it is.
+    """
+
+    def __init__(self, *, boldness: float = 2.0, untyped=3, table: dict = {}, **kwargs):
+        super().__init__(**kwargs)
+        self.boldness, self.untyped = boldness, untyped
+
+class Plain:
+    def __init__(self, n_classes, n_way, seed, device): ...
+    def sample(self, n_tasks): ...
+    def update(self, class_ids, probabilities, labels): ...
+
+class Needy(UniformSampler):
+    def __init__(self, *, n_classes, n_way, seed, device, size: int): ...
+
+class Seedless(UniformSampler):
+    def __init__(self, *, n_classes, n_way): ...
+
+class Named(UniformSampler):
+    def __init__(self, *, n_classes, n_way, seed, device, name: str = "x"): ...
+'''
+
+
+@pytest.fixture
+def plugins(tmp_path, monkeypatch):
+    (tmp_path / "some_plugins.py").write_text(PLUGIN)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "some_plugins"
+    sys.modules.pop("some_plugins", None)
+
+
+def test_a_class_has_the_options_of_its_base_if_it_passes_them_on(plugins):
+    section = configure("sampler", f"{plugins}:Bold", boldness=5.0, tau=0.7)
+    assert list(options_of(section))[:3] == ["boldness", "untyped", "alpha"]
+    assert "table" not in options_of(section)
+    assert (section.untyped, section.tau) == (3, 0.7)
+    assert class_of(section).__name__ == "Bold"
+    assert describe(section)["description"]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Needy", "needs size, which nobody passes to it; give this argument a default"),
+        ("Seedless", "must take n_classes, n_way, seed, device as keyword .* no seed, device"),
+        ("Named", "must not be called name"),
+        ("Missing", "cannot be imported"),
+    ],
+)
+def test_a_class_that_cannot_be_built_is_refused(plugins, name, message):
+    with pytest.raises(ArgumentError, match=message):
+        configure("sampler", f"{plugins}:{name}")
+
+
+def test_a_class_that_derives_from_nothing_has_options_too(plugins):
+    assert options_of(configure("sampler", f"{plugins}:Plain")) == {}

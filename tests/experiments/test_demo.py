@@ -9,13 +9,14 @@ from adaptask.report.study import read_study
 
 def test_it_ends_with_a_table_and_a_report(glyphs_cache, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("ADAPTASK_CACHE", str(glyphs_cache))
+    full = demo.demo_config()
     small = replace(
-        demo.CONFIG,
+        full,
         steps=4,
-        evaluation=replace(demo.CONFIG.evaluation, n_episodes=4, n_validation=2),
-        machine=replace(demo.CONFIG.machine, threads=1),
+        evaluation=replace(full.evaluation, n_episodes=4, n_validation=2),
+        machine=replace(full.machine, threads=1),
     )
-    monkeypatch.setattr(demo, "CONFIG", small)
+    monkeypatch.setattr(demo, "demo_config", lambda: small)
     monkeypatch.setattr(demo, "SEEDS", 1)
     output = tmp_path / "demo"
     assert main(["demo", "--output", str(output)]) == 0

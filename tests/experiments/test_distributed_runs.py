@@ -15,7 +15,7 @@ from adaptask.training.run_folder import FolderLock
 
 SECONDS = 120
 # Adam makes steps out of gradients that are nothing but rounding.
-PLAIN = ["--optimiser.name", "sgd", "--lr", "0.01", "--n-tasks", "4", "--steps", "24"]
+PLAIN = ["--optimizer.name", "sgd", "--lr", "0.01", "--n-tasks", "4", "--steps", "24"]
 
 # Which make the run of the fixture once.
 pytestmark = pytest.mark.xdist_group("torchrun runs")
@@ -149,7 +149,7 @@ def test_all_stop_at_the_same_step_and_one_process_can_go_on(finished, signalled
     step = state(folder)["step"]
     assert 3 < step < 24
     assert f"Stopped after step {step}." in said
-    assert "To go on: torchrun ... -m adaptask train --resume" in said
+    assert "To continue: torchrun ... -m adaptask train --resume" in said
     assert "adaptask: " not in said
     assert main(["train", "--resume", str(folder), "--quiet"]) == 0
     whole, _ = finished

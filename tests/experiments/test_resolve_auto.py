@@ -7,7 +7,8 @@ import torch
 
 from adaptask.errors import ArgumentError
 from adaptask.experiments import run
-from adaptask.experiments.config import MachineConfig, ModelConfig, RunConfig
+from adaptask.experiments.config import MachineConfig, RunConfig
+from adaptask.experiments.options import configure
 from adaptask.experiments.run import keep_precision, resolve_auto
 from adaptask.learners import LEARNERS
 
@@ -34,7 +35,7 @@ def test_on_a_cpu_it_is_plain():
 
 @pytest.mark.parametrize("learner", LEARNERS)
 def test_on_a_gpu_it_is_fast_where_the_learner_allows_it(learner):
-    found = chosen(replace(LONG, model=ModelConfig(learner=learner)), GPU)
+    found = chosen(replace(LONG, learner=configure("learner", learner)), GPU)
     fast, plain = ("bfloat16", "yes", "yes"), ("float32", "no", "no")
     assert found == (plain if learner in ADAPTING else fast)
 
@@ -86,6 +87,6 @@ def test_a_run_goes_on_in_the_precision_in_which_it_wkeep_precision():
 
 
 def test_gradients_within_gradients_are_not_compiled():
-    config = RunConfig(model=ModelConfig(learner="maml"), machine=MachineConfig(compile="yes"))
+    config = RunConfig(learner=configure("learner", "maml"), machine=MachineConfig(compile="yes"))
     with pytest.raises(ArgumentError, match=r"'maml' cannot be compiled.*compile no"):
         resolve_auto(config, CPU)

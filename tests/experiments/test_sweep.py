@@ -11,24 +11,22 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-import tyro
 
 from adaptask.errors import ArgumentError, DataError
-from adaptask.experiments.backends.base import RunPruned
+from adaptask.experiments.backends import RunPruned
 from adaptask.experiments.backends.ray import ClusterOptions
+from adaptask.experiments.command_line import read_command_line
 from adaptask.experiments.config import (
-    Conv4Options,
     DataConfig,
     EvaluationConfig,
-    EveryConfig,
     MachineConfig,
     RunConfig,
-    SamplerConfig,
     TaskConfig,
 )
 from adaptask.experiments.config_file import dump_config
-from adaptask.experiments.shared_config import SweptConfig
+from adaptask.experiments.options import configure
 from adaptask.experiments.sweep import Pruner, sweep
+from adaptask.intervals import Intervals
 from adaptask.report.run import Run
 from adaptask.report.study import read_study
 
@@ -37,13 +35,19 @@ TINY = RunConfig(
     data=DataConfig(dataset="tiny", augmentation="none"),
     task=TaskConfig(n_way=3, n_query=4),
     evaluation=EvaluationConfig(n_query=5, n_episodes=6, n_validation=4),
-    every=EveryConfig(log=2, validate=4, checkpoint=4, snapshot=8),
+    every=Intervals(log=2, validate=4, checkpoint=4, snapshot=8),
     machine=MachineConfig(device="cpu", threads=1),
-    conv4=Conv4Options(filters=4),
+    backbone=configure("backbone", "conv4", filters=4),
 )
 ALPHA = {"sampler.alpha": ("0.5", "1", "2")}
 pytestmark = pytest.mark.usefixtures("tiny", "no_page")
-run_sweep = partial(sweep, workers=1)
+
+
+def run_sweep(config, *, flags=None, vary=(), **settings):
+    lists = [f"{key}={','.join(values)}" for key, values in (flags or {}).items()]
+    return sweep(config, vary=[*lists, *vary], workers=1, **settings)
+
+
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 quiet_forks = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 
@@ -150,7 +154,7 @@ def test_a_bad_trial_is_given_up_early_and_stays_so(tmp_path, capsys, trials_of)
         assert trials_of(tmp_path)[-1] == ("alpha=6", "PRUNED", None)
         printed = capsys.readouterr()
         assert "alpha=6, seed 0: given up after step 4" in printed.err
-        assert "alpha=6, seed 0 not finished: given up after 4 of 20 steps" in printed.out
+        assert "alpha=6, seed 0 not finished: stopped early after 4 of 20 steps" in printed.out
     # Without pruning it goes on where it was.
     assert again(flags=flags, prune=False) == 0
     record = Run(tmp_path / "runs/alpha=6/seed-0")
@@ -199,8 +203,8 @@ def test_a_resumed_run_is_judged_by_all_its_validations(tmp_path):
 def test_a_failing_trial_is_reported_tried_again_and_does_not_stop_the_rest(
     tmp_path, capsys, trials_of
 ):
-    base = replace(TINY, optimiser=replace(TINY.optimiser, name="sgd"))
-    again = partial(run_sweep, base, flags={"optimiser.lr": ("1e30", "0.01")}, output=tmp_path)
+    base = replace(TINY, optimizer=replace(TINY.optimizer, name="sgd"))
+    again = partial(run_sweep, base, flags={"optimizer.lr": ("1e30", "0.01")}, output=tmp_path)
     assert again() == 1
     assert [state for _, state, _ in trials_of(tmp_path)] == ["COMPLETE", "FAIL"]
     assert "lr=1e+30, seed 0 failed: " in " ".join(capsys.readouterr().out.split())
@@ -218,7 +222,7 @@ def test_a_sweep_killed_again_and_again_ends_as_one_left_alone(tmp_path, outcome
         return lambda: run_sweep(
             TINY,
             flags={},
-            vary=["sampler.alpha=0.5..2", "optimiser.lr=1e-6..1e-1"],
+            vary=["sampler.alpha=0.5..2", "optimizer.lr=1e-6..1e-1"],
             search="random",
             trials=7,
             search_seed=76,  # good rates first, so that a bad one is given up
@@ -270,7 +274,7 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path):
         time.sleep(0.01)
     os.kill(child, signal.SIGINT)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 13
-    assert "To go on, give the same command again" in said.read_text()
+    assert "To continue, run the same command again" in said.read_text()
     assert (metrics.parent / "last.pt").exists()
 
 
@@ -280,11 +284,11 @@ def test_a_folder_holds_one_sweep_that_may_grow(tmp_path, capsys):
     more = {"sampler.alpha": ("4",)}
     for changed, flags, message in (
         (
-            replace(base, optimiser=replace(base.optimiser, lr=0.1)),
+            replace(base, optimizer=replace(base.optimizer, lr=0.1)),
             ALPHA,
             "lr 0.001, now it is 0.1",
         ),
-        (replace(base, optimiser=replace(base.optimiser, lr=0.1)), more, "cannot be compared"),
+        (replace(base, optimizer=replace(base.optimizer, lr=0.1)), more, "cannot be compared"),
         (base, {"sampler.tau": ("0.5",)}, "holds another study"),
     ):
         with pytest.raises(ArgumentError, match=message):
@@ -306,8 +310,8 @@ def test_a_folder_holds_one_sweep_that_may_grow(tmp_path, capsys):
     ("flags", "vary", "message"),
     [
         ({"sampler.tau": ("0.5", "1.5")}, (), r"tau=1\.5 cannot be trained"),
-        ({"optimiser.lr": ("0.1", "-1")}, (), r"lr=-1 cannot be trained"),
-        ({"optimiser.lr": ("0.1", "nan")}, (), r"lr=nan cannot be trained"),
+        ({"optimizer.lr": ("0.1", "-1")}, (), r"lr=-1 cannot be trained"),
+        ({"optimizer.lr": ("0.1", "nan")}, (), r"lr=nan cannot be trained"),
         ({}, ("conv4.filters=0,4",), r"filters=0 cannot be trained"),
         ({}, ("protonet.temperature=0,1",), r"temperature=0 cannot be trained"),
     ],
@@ -336,26 +340,26 @@ def test_without_optuna_it_says_what_to_install(tmp_path, monkeypatch):
 
 
 def test_a_storage_needs_a_cluster(tmp_path):
-    with pytest.raises(ArgumentError, match="plays no part without --cluster ray"):
+    with pytest.raises(ArgumentError, match="has no effect without --cluster ray"):
         run_sweep(
             TINY, flags=ALPHA, output=tmp_path / "s", cluster=ClusterOptions(storage="s3://b")
         )
 
 
-def test_the_shared_configuration_is_that_of_a_run_without_the_flags_that_vary(capsys):
-    config = RunConfig(
-        steps=5, seed=7, sampler=SamplerConfig(alpha=2.0, exploration=0.1), task=TaskConfig(n_way=4)
-    )
-    assert SweptConfig.of(config).config() == config
-    parsed = tyro.cli(
-        SweptConfig,
-        args=["--strategy", "easy", "--steps", "9"],
-        default=SweptConfig.of(config),
-    )
-    assert parsed.config() == replace(
-        config, steps=9, sampler=replace(config.sampler, strategy="easy")
-    )
-    for flag in ("--alpha", "--tau", "--lr", "--seed"):
-        with pytest.raises(SystemExit):
-            tyro.cli(SweptConfig, args=[flag, "1"])
-    capsys.readouterr()
+def test_flags_with_lists_are_varied_and_the_others_are_shared():
+    words = [
+        "--alpha",
+        "0.5",
+        "2",
+        "--vary",
+        "sampler.tau=0.3,0.5",
+        "--lr",
+        "1e-4..1e-2",
+        "--strategy",
+        "easy",
+    ]
+    line = read_command_line("sweep", words)
+    vary = ["sampler.alpha=0.5,2", "optimizer.lr=1e-4..1e-2", "sampler.tau=0.3,0.5"]
+    assert line.arguments == ["--strategy", "easy", "--vary", *vary]
+    with pytest.raises(ArgumentError, match="set their number with --seeds"):
+        read_command_line("sweep", ["--seed", "1"])

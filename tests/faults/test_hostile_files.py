@@ -74,7 +74,7 @@ READ_ALL = textwrap.dedent(
     from adaptask.data.cache import read_cache
     from adaptask.data.safe_pickle import load_pickle
     from adaptask.errors import AdaptaskError
-    from adaptask.report.run import read_portrait, read_snapshot
+    from adaptask.report.run import read_preview, read_snapshot
     from adaptask.training.run_folder import RunFolder
 
     folder = Path(sys.argv[1])
@@ -82,14 +82,14 @@ READ_ALL = textwrap.dedent(
 
     def best(path):
         states = RunFolder(path.parent).load_best()
-        from adaptask.experiments.building import with_weights
+        from adaptask.experiments.factory import with_weights
         with_weights(backbone, [states[0].learner])
 
     readers = {
         "numbered.pkl": load_pickle,
         "lists.pkl": load_pickle,
         "claims.npz": lambda path: read_snapshot(1, path),
-        "portrait.npz": read_portrait,
+        "portrait.npz": read_preview,
         "cache/train.npy": lambda path: read_cache(path.parent, "train"),
         "best.pt": best,
     }

@@ -60,14 +60,17 @@ quiet_forks = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning
     [
         ("", 0),
         ("--learner matchingnet --sampler cp --data.augmentation crop-flip", 1),
-        ("--backbone resnet12 --resnet12.widths 4 4 4 4 --conv4.filters 64 --n-tasks 2", 2),
-        ("--learner maml++ --n-tasks 2 --maml-plus-plus.inner-steps 2", 3),
-        ("--learner reptile --optimiser.name sgd --lr 1 --reptile.evaluation-steps 2", 4),
+        ("--backbone resnet12 --backbone.widths 4 4 4 4 --n-tasks 2", 2),
+        ("--learner maml++ --n-tasks 2 --learner.inner-steps 2", 3),
+        ("--learner reptile --optimizer.name sgd --lr 1 --learner.evaluation-steps 2", 4),
     ],
 )
 def test_a_run_killed_again_and_again_ends_as_one_left_alone(
     tiny_run, tmp_path, kills, flags, seed, same
 ):
+    if "resnet12" in flags:
+        at = tiny_run.index("--backbone.filters")
+        tiny_run = tiny_run[:at] + tiny_run[at + 2 :]
     tiny_run = [*tiny_run, *flags.split()]
     alone, folder = tmp_path / "alone", tmp_path / "killed"
     start = time.monotonic()
@@ -130,7 +133,7 @@ def test_the_command_itself_survives_a_kill_and_an_interruption(tiny_run, tmp_pa
         said = process.communicate()[1]
         if number is signal.SIGINT:
             assert process.returncode == 130
-            assert f"To go on: adaptask train --resume {folder}" in said
+            assert f"To continue: adaptask train --resume {folder}" in said
             assert "Traceback" not in said
         else:
             assert process.returncode == -signal.SIGKILL

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
-from adaptask.arguments import check_choice, check_integer
+from adaptask.arguments import check_integer
 from adaptask.errors import ArgumentError
 from adaptask.experiments.backends.ray import ClusterOptions
-from adaptask.experiments.config import (
-    LEARNERS,
-    SAMPLER_OPTIONS,
-    OptimiserConfig,
-    RunConfig,
-    SamplerConfig,
-    section_name,
-)
-from adaptask.experiments.config_file import option_types, option_value, with_option, with_value
+from adaptask.experiments.config import RunConfig, with_algorithm, with_default_optimizer
+from adaptask.experiments.config_file import with_option, with_value
+from adaptask.experiments.options import check_taken, options_of, short_name
+from adaptask.registry import SAMPLERS, is_address
 from adaptask.report.study import Arm, Study
 
 BASELINE = "uniform"
+
+Options = Mapping[str, Mapping[str, Any]]
+"""Values of options by `sampler` or `learner` and their name."""
+_NO_OPTIONS: Options = MappingProxyType({})
 
 
 def compare(
@@ -29,6 +31,7 @@ def compare(
     *,
     learners: Sequence[str],
     samplers: Sequence[str],
+    options: Options = _NO_OPTIONS,
     seeds: int = 3,
     output: Path | None = None,
     workers: int | None = None,
@@ -38,13 +41,14 @@ def compare(
     """Train every combination, then print the table and write the report.
 
     Args:
-        base: What all runs share.
+        base: What all runs share, see `comparison`.
         learners: Names of learners.
-        samplers: Names of samplers, each with options of its own if need be, such as
+        samplers: Names of samplers, each with options of its own if needed, such as
             `gcp:strategy=easy,tau=0.7`.
-        seeds: How many seeds; they are 0, 1, ...
-        output: The study's folder; one named after it where it is not given.
-        workers: How many runs at once; None chooses.
+        options: Options for all learners or samplers that take them, see `comparison`.
+        seeds: Number of seeds; they are 0, 1, ...
+        output: The folder of the study; by default one named after it.
+        workers: Number of runs at once; None chooses.
         cluster: Where the runs are made, if not by this machine alone.
         command: The words that repeat it.
 
@@ -54,78 +58,146 @@ def compare(
     Raises:
         AdaptaskError: If something cannot be used or done; the message says what to do.
     """
-    from adaptask.experiments.study import run_and_conclude
-    from adaptask.training.distributed import refuse_launch
+    from adaptask.experiments.study import run_and_report
+    from adaptask.training.distributed import refuse_torchrun
 
-    refuse_launch("compare")
-    check_integer("seeds", seeds, low=1)
-    arms = comparison(base, learners=learners, samplers=samplers)
-    dataset, n_way, n_shot = base.data.dataset, base.task.n_way, base.task.n_shot
-    name = f"compare-{dataset}-{'-'.join(learners)}-{n_way}way-{n_shot}shot"
-    folder = output or Path("runs") / name
-    notes: tuple[str, ...] = ()
-    if "reptile" in learners:
-        notes = ("Reptile is trained with plain SGD at rate 1 unless an optimizer is named.",)
-    study = Study(
-        title=f"Task samplers for {', '.join(learners)} on {dataset}, {n_way}-way {n_shot}-shot",
-        arms=tuple(arm.with_runs(folder, range(seeds)) for arm in arms),
-        command=shlex.join(command),
-        notes=notes,
+    refuse_torchrun("compare")
+    study, folder, config_of = plan_comparison(
+        base,
+        learners=learners,
+        samplers=samplers,
+        options=options,
+        seeds=seeds,
+        output=output,
+        command=command,
     )
-
-    def config_of(arm: Arm) -> RunConfig:
-        return _configured(base, arm.labels["learner"], arm.labels["sampler"])
-
-    return run_and_conclude(study, folder, workers=workers, cluster=cluster, config_of=config_of)
+    return run_and_report(study, folder, workers=workers, cluster=cluster, config_of=config_of)
 
 
-def comparison(base: RunConfig, *, learners: Sequence[str], samplers: Sequence[str]) -> list[Arm]:
-    """Return an arm for every learner with every sampler, without its runs.
+def plan_comparison(
+    base: RunConfig,
+    *,
+    learners: Sequence[str],
+    samplers: Sequence[str],
+    options: Options = _NO_OPTIONS,
+    seeds: int,
+    output: Path | None,
+    command: Sequence[str] = (),
+) -> tuple[Study, Path, Callable[[Arm], RunConfig | None]]:
+    """Return the study of a comparison, its folder, and how an arm would be configured now.
 
-    Options that one of them takes and another does not are set where they are taken; an option
-    that none takes is an error.
+    The arguments are those of `compare`.
 
     Raises:
-        ArgumentError: If a name or an option is not known, or plays no part in any arm.
+        ArgumentError: If a name or an option cannot be used.
     """
+    check_integer("seeds", seeds, low=1)
+    arms = comparison(base, learners=learners, samplers=samplers, options=options)
+    names = list(map(short_name, learners))
+    dataset, n_way, n_shot = base.data.dataset, base.task.n_way, base.task.n_shot
+    name = f"compare-{short_name(dataset)}-{'-'.join(names)}-{n_way}way-{n_shot}shot"
+    folder = output or Path("runs") / name
+    study = Study(
+        title=f"Task samplers for {', '.join(names)} on {dataset}, {n_way}-way {n_shot}-shot",
+        arms=tuple(arm.with_runs(folder, range(seeds)) for arm in arms),
+        command=shlex.join(command),
+        notes=_optimizer_notes(base, arms),
+    )
+
+    def config_of(arm: Arm) -> RunConfig | None:
+        try:
+            return _configured(base, arm.labels["learner"], arm.labels["sampler"], options)
+        except ArgumentError:
+            return None  # a plug-in that was not named now
+
+    return study, folder, config_of
+
+
+def comparison(
+    base: RunConfig,
+    *,
+    learners: Sequence[str],
+    samplers: Sequence[str],
+    options: Options = _NO_OPTIONS,
+) -> list[Arm]:
+    """Return an arm for every learner with every sampler, without its runs.
+
+    Args:
+        base: What all runs share. The options of its sampler and its learner are for those of the
+            same name; others have the defaults of their classes.
+        learners: Names of learners.
+        samplers: Names of samplers, with options of their own if needed.
+        options: Options for all learners or samplers that take them: `{"sampler": {"tau": 0.7}}`.
+
+    Raises:
+        ArgumentError: If a name is not known, or an option is taken by none.
+    """
+    sampler_labels, learner_labels = _labels(samplers), _labels(learners)
     arms = [
         Arm(
-            name=f"{learner} {text}",
-            labels={"learner": learner, "sampler": text},
-            config=_configured(base, learner, text),
-            baseline=f"{learner} {BASELINE}" if BASELINE in samplers and text != BASELINE else None,
+            name=f"{learner_label} {label}",
+            labels={"learner": learner_label, "sampler": label},
+            config=_configured(base, learner, sampler, options),
+            baseline=None
+            if BASELINE not in samplers or sampler == BASELINE
+            else f"{learner_label} {BASELINE}",
         )
-        for learner in learners
-        for text in samplers
+        for learner, learner_label in learner_labels.items()
+        for sampler, label in sampler_labels.items()
     ]
+    for kind, given in options.items():
+        sections = [getattr(arm.config, kind) for arm in arms]
+        taken = {option: None for section in sections for option in options_of(section)}
+        check_taken(kind, dict.fromkeys(section.name for section in sections), taken, given)
     _check_distinct(arms)
-    _check_options(base, arms)
     return arms
 
 
-def _configured(base: RunConfig, learner: str, sampler: str) -> RunConfig:
+def split_sampler(text: str) -> tuple[str, str | None]:
+    """Return the name of a sampler and its options, if it has any.
+
+    >>> split_sampler("gcp:tau=0.7"), split_sampler("my_package:MySampler:tau=0.7")
+    (('gcp', 'tau=0.7'), ('my_package:MySampler', 'tau=0.7'))
+    """
+    first, colon, rest = text.partition(":")
+    second, another, options = rest.partition(":")
+    if first not in SAMPLERS and is_address(f"{first}:{second}"):
+        return f"{first}:{second}", options if another else None
+    return first, rest if colon else None
+
+
+def _configured(base: RunConfig, learner: str, sampler: str, options: Options) -> RunConfig:
     """Return the configuration of an arm; its sampler is such as `gcp:strategy=easy,tau=0.7`."""
-    check_choice("learner", learner, LEARNERS)
-    name, colon, options = sampler.partition(":")
-    taken = SAMPLER_OPTIONS[check_choice("sampler", name, SAMPLER_OPTIONS)]
-    default = RunConfig()
-    model = replace(base.model, learner=learner)  # type: ignore[arg-type]
-    others = {section_name(n): default.options_of(n) for n in LEARNERS if n != learner}
-    config = replace(base, model=model, sampler=SamplerConfig(name=name), **others)  # type: ignore[arg-type]
-    for option in taken:
-        config = with_value(config, f"sampler.{option}", getattr(base.sampler, option))
-    for item in options.split(",") if colon else ():
+    sampler, own_options = split_sampler(sampler)
+    config = base
+    for kind, name in (("learner", learner), ("sampler", sampler)):
+        if name != getattr(base, kind).name:
+            config = with_algorithm(config, kind, name)
+        taken = options_of(getattr(config, kind))
+        for option, value in options.get(kind, {}).items():
+            if option in taken:
+                config = with_value(config, f"{kind}.{option}", value)
+    # A comma in brackets is part of a value that is a list.
+    for item in [] if own_options is None else re.split(r",(?![^\[]*\])", own_options):
         option, equals, value = item.partition("=")
+        taken = options_of(config.sampler)
         if not equals or option not in taken:
             raise ArgumentError(
-                f"the sampler {name!r} takes {', '.join(taken) or 'no options'}, written as "
-                f"{name}:OPTION=VALUE; got {item!r}."
+                f"the sampler {sampler!r} takes {', '.join(taken) or 'no options'}, written as "
+                f"{sampler}:OPTION=VALUE; got {item!r}."
             )
         config = with_option(config, f"sampler.{option}", value)
-    if learner == "reptile" and base.optimiser == OptimiserConfig():
-        # As published: it interpolates weights only so.
-        return replace(config, optimiser=OptimiserConfig(name="sgd", lr=1.0, momentum=0.0))
-    return config
+    return with_default_optimizer(config)
+
+
+def _labels(texts: Sequence[str]) -> dict[str, str]:
+    """Return what samplers or learners are called in tables: plug-ins by their class alone."""
+    short = {}
+    for text in texts:
+        name, options = split_sampler(text)
+        short[text] = short_name(name) + ("" if options is None else f":{options}")
+    count = Counter(short.values())
+    return {text: label if count[label] == 1 else text for text, label in short.items()}
 
 
 def _check_distinct(arms: Sequence[Arm]) -> None:
@@ -137,14 +209,12 @@ def _check_distinct(arms: Sequence[Arm]) -> None:
             raise ArgumentError(f"{arm.name!r} is the same as {other!r}; name one of them.")
 
 
-def _check_options(base: RunConfig, arms: Sequence[Arm]) -> None:
-    """Check that every option that was set is that of at least one arm."""
-    default = RunConfig()
-    for key in option_types():
-        value = option_value(base, key)
-        if key in ("model.learner", "sampler.name") or value == option_value(default, key):
-            continue
-        if all(option_value(arm.config, key) != value for arm in arms):
-            raise ArgumentError(
-                f"{key} was set, but plays no part in any of the runs; leave it out."
-            )
+def _optimizer_notes(base: RunConfig, arms: Sequence[Arm]) -> tuple[str, ...]:
+    """Return which learners have an optimizer of their own, since none was set."""
+    own = {a.labels["learner"]: a.config.optimizer for a in arms}
+    return tuple(
+        f"{learner} is trained with {used.name}, learning rate {used.lr:g} and momentum "
+        f"{used.momentum:g}, as published, unless an optimizer is set."
+        for learner, used in own.items()
+        if used != base.optimizer
+    )

@@ -3,79 +3,109 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import is_dataclass, replace
-from functools import cache
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
-from types import NoneType, UnionType
+from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from adaptask import __version__
 from adaptask.errors import ArgumentError
-from adaptask.experiments.config import (
-    BACKBONES,
-    LEARNERS,
-    SAMPLER_OPTIONS,
-    RunConfig,
-    section_name,
-)
+from adaptask.experiments.config import RunConfig, with_algorithm
+from adaptask.experiments.options import REGISTRIES, check_taken, options_of
+from adaptask.old_config import upgrade_settings
 from adaptask.parsing import parse_toml
+from adaptask.registry import is_address
 
-FORMAT = 1
+FORMAT = 2
 """Version of the layout; raised when older versions would misread it."""
+_NO_NAMES: Mapping[str, Sequence[str]] = MappingProxyType({})
+_RENAMED_OPTIONS = {
+    "regularisation": "regularization",
+    "learn_regularisation": "learn_regularization",
+}
+"""Options of algorithms that had another name in format 1."""
 
 
 def dump_config(config: RunConfig) -> str:
     """Return the TOML text from which the run can be repeated.
 
-    Sections of algorithms that were not chosen, and options that play no part, are left out; what
-    is None is absent.
+    TOML has no None: an option whose default is None is left out, and another one is "none".
     """
     import tomlkit
 
-    names = {*LEARNERS, *BACKBONES} - {config.model.learner, config.model.backbone}
-    idle = {section_name(name) for name in names}
-    shown: dict[str, Any] = {"format": FORMAT}
+    content: dict[str, Any] = {"format": FORMAT}
     for name, value in vars(config).items():
-        if not is_dataclass(value):
-            shown[name] = value
-        elif name not in idle:
-            shown[name] = {key: item for key, item in vars(value).items() if item is not None}
-    takes = ("name", *SAMPLER_OPTIONS[config.sampler.name])
-    shown["sampler"] = {key: item for key, item in shown["sampler"].items() if key in takes}
-    return f"# Written by adaptask {__version__}.\n{tomlkit.dumps(shown)}"
+        content[name] = _dump_section(value) if is_dataclass(value) else value
+    return f"# Written by adaptask {__version__}.\n{tomlkit.dumps(content)}"
 
 
-def load_config(path: Path, base: RunConfig | None = None) -> RunConfig:
+def _dump_section(section: Any) -> dict[str, Any]:
+    values = {item.name: (getattr(section, item.name), item.default) for item in fields(section)}
+    return {
+        name: "none" if value is None else value
+        for name, (value, default) in values.items()
+        if value is not None or default is not None
+    }
+
+
+def load_config(
+    path: Path,
+    base: RunConfig | None = None,
+    *,
+    trust_plugins: bool = False,
+    known: RunConfig | None = None,
+) -> RunConfig:
     """Return the configuration in a TOML file; what it does not name is as in `base`.
 
+    Args:
+        path: The file, of this or an earlier version.
+        base: Where the file starts from; a `RunConfig()` by default.
+        trust_plugins: Whether to import plug-in classes, `package.module:Class`, that it names.
+        known: A configuration whose plug-ins are trusted, since it is in use already.
+
     Raises:
-        ArgumentError: If there is no such file, it is not TOML, comes from a newer version, or has
-            an unknown key or a bad value; the message names the key and the nearest known one.
+        ArgumentError: If there is no such file, it is not TOML, comes from a newer version, names
+            a plug-in that is not trusted, or has an unknown key or a bad value; the message names
+            the key and the nearest known one.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ArgumentError(f"the configuration {path} cannot be read: {error}.") from error
-    try:
-        return parse_config(text, base)
+        settings = read_settings(path)
+        return apply_settings(settings, base, trust_plugins=trust_plugins, known=known)
     except ArgumentError as error:
         raise ArgumentError(f"{path}: {error}") from error
+
+
+def parse_config(text: str, *, known: RunConfig | None = None) -> RunConfig:
+    """Return the configuration in a TOML text; see `load_config`."""
+    return apply_settings(_parse_settings(text), known=known)
 
 
 def no_run_in(path: Path) -> ArgumentError:
     """Return the error of a folder without a run's configuration."""
     if (path / "study.json").exists():
         return ArgumentError(
-            f"{path} holds a study, not a run. Give the command that made it again to go on with "
+            f"{path} holds a study, not a run. Give the command that made it again to continue "
             f"it, or name one of its runs: {path}/runs/*/seed-*."
         )
     return ArgumentError(f"{path} holds no run: there is no config.toml in it.")
 
 
-def parse_config(text: str, base: RunConfig | None = None) -> RunConfig:
-    """Return the configuration in a TOML text; see `load_config`."""
+def read_settings(path: Path) -> dict[str, Any]:
+    """Return the content of a TOML file of any version, with the sections of today.
+
+    Raises:
+        ArgumentError: If it cannot be read, is not TOML, or comes from a newer version.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ArgumentError(f"the configuration {path} cannot be read: {error}.") from error
+    return _parse_settings(text)
+
+
+def _parse_settings(text: str) -> dict[str, Any]:
     try:
         values = parse_toml(text)
     except ValueError as error:
@@ -86,10 +116,72 @@ def parse_config(text: str, base: RunConfig | None = None) -> RunConfig:
             f"the configuration has format {found}; adaptask {__version__} reads formats up to "
             f"{FORMAT}. Install the version that wrote it."
         )
+    return upgrade_settings(values)
+
+
+def apply_settings(
+    settings: Mapping[str, Any],
+    base: RunConfig | None = None,
+    *,
+    names: Mapping[str, Sequence[str]] = _NO_NAMES,
+    trust_plugins: bool = False,
+    known: RunConfig | None = None,
+) -> RunConfig:
+    """Return a configuration with the settings of a TOML file.
+
+    Args:
+        settings: What `read_settings` returns.
+        base: Where they start from.
+        names: Algorithms, or a dataset, that were named elsewhere and win over those of the file:
+            lists by `sampler`, `learner`, `backbone` and `dataset`. A section of the file that is
+            for none of them is not used.
+        trust_plugins: As for `load_config`.
+        known: As for `load_config`.
+
+    Raises:
+        ArgumentError: As for `load_config`.
+    """
     config = base or RunConfig()
-    for key, value in _by_key(values).items():
+    named = {name for found in names.values() for name in found}
+    trusted = None if trust_plugins else named | (known.plugins if known else set())
+    values = _by_key(settings)
+    for kind in REGISTRIES:
+        wanted = names.get(kind, ())
+        name = values.pop(f"{kind}.name", None)
+        if name is not None and wanted and name not in wanted:
+            values = {k: v for k, v in values.items() if not k.startswith(f"{kind}.")}
+            name = None
+        if name is None:
+            current = getattr(config, kind).name
+            name = current if not wanted or current in wanted else wanted[0]
+        else:
+            REGISTRIES[kind].check_name(name)
+            _check_trusted(kind, name, trusted)
+        if name != getattr(config, kind).name:
+            config = with_algorithm(config, kind, name)
+    if "data.dataset" in values and "dataset" not in names:
+        _check_trusted("dataset", values["data.dataset"], trusted)
+    for key, value in values.items():
+        section, _, name = key.rpartition(".")
+        if section in REGISTRIES:
+            key = f"{section}.{_current_name(getattr(config, section), name)}"
         config = with_value(config, key, value)
     return config
+
+
+def _check_trusted(kind: str, name: object, trusted: set[str] | None) -> None:
+    """Check that a name in a file stands for no code that the user has not agreed to."""
+    if isinstance(name, str) and is_address(name) and trusted is not None and name not in trusted:
+        raise ArgumentError(
+            f"it names the {kind} {name!r}, which is code from outside the package. It is imported "
+            f"only if you name it on the command line yourself, or give --trust-plugins."
+        )
+
+
+def _current_name(section: Any, option: str) -> str:
+    taken = options_of(section)
+    renamed = _RENAMED_OPTIONS.get(option, option)
+    return renamed if option not in taken and renamed in taken else option
 
 
 def decisive_settings(text: str) -> dict[str, Any]:
@@ -106,23 +198,31 @@ def _by_key(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a TOML file by their keys, such as `sampler.tau`."""
     found: dict[str, Any] = {}
     for name, value in values.items():
-        if isinstance(value, dict):
+        if isinstance(value, Mapping):
             found |= {f"{name}.{key}": item for key, item in value.items()}
         else:
             found[name] = value
     return found
 
 
+# Single options -----------------------------------------------------------------------------------
+
+
 def with_value(config: RunConfig, key: str, value: object) -> RunConfig:
     """Return a configuration with one option replaced; its key is such as `sampler.tau`.
+
+    Another `sampler.name`, `learner.name` or `backbone.name` brings the defaults of its class.
 
     Raises:
         ArgumentError: If there is no such option, or the value is of another type.
     """
-    if key not in option_types():
-        raise ArgumentError(_unknown(key, value))
-    converted = _converted(key, value, option_types()[key])
     section, _, name = key.rpartition(".")
+    if section in REGISTRIES and name == "name":
+        return with_algorithm(config, section, REGISTRIES[section].check_name(value))
+    types = option_types(config)
+    if key not in types:
+        raise ArgumentError(_unknown(config, key, value))
+    converted = _converted(key, value, types[key])
     if not section:
         return replace(config, **{name: converted})
     return replace(config, **{section: replace(getattr(config, section), **{name: converted})})
@@ -142,8 +242,6 @@ def with_option(config: RunConfig, key: str, text: str) -> RunConfig:
         readings.append(parse_toml(f"value = {text}")["value"])
     with suppress(ValueError):
         readings.append(float(text))  # TOML has no .5
-    if text == "none":
-        readings.append(None)
     for reading in readings:
         with suppress(ArgumentError):
             return with_value(config, key, reading)
@@ -151,26 +249,27 @@ def with_option(config: RunConfig, key: str, text: str) -> RunConfig:
 
 
 def option_value(config: RunConfig, key: str) -> Any:
-    """Return the value that an option has; its key is such as `sampler.tau`."""
+    """Return the value of an option; its key is such as `sampler.tau`."""
     section, _, name = key.rpartition(".")
     return getattr(getattr(config, section) if section else config, name)
 
 
-@cache
-def option_types() -> dict[str, Any]:
+def option_types(config: RunConfig) -> dict[str, Any]:
     """Return the type of every option by its key, such as `sampler.tau`."""
     found: dict[str, Any] = {}
     for name, kind in get_type_hints(RunConfig).items():
-        if is_dataclass(kind):
-            found |= {f"{name}.{key}": hint for key, hint in get_type_hints(kind).items()}
+        section = getattr(config, name)
+        if is_dataclass(section):
+            hints = get_type_hints(type(section))
+            found |= {f"{name}.{item.name}": hints[item.name] for item in fields(section)}
         else:
             found[name] = kind
     return found
 
 
-def _unknown(key: str, value: object) -> str:
+def _unknown(config: RunConfig, key: str, value: object) -> str:
     """Return what is wrong with a key, and a guess at what was meant."""
-    known = list(option_types())
+    known = list(option_types(config))
     section, _, name = key.rpartition(".")
     if any(option.startswith(f"{key}.") for option in known):
         return f"{key} must be a section; got {value!r}."
@@ -179,7 +278,13 @@ def _unknown(key: str, value: object) -> str:
     names = {option.rpartition(".")[2]: option for option in (*reversed(known), *here)}
     if near := difflib.get_close_matches(name, names, n=1, cutoff=0.7):
         return f"there is no {key}; did you mean {names[near[0]]}?"
-    return f"there is no {key}; there are {', '.join(here or vars(RunConfig()))}."
+    if section in REGISTRIES:
+        chosen = getattr(config, section)
+        try:
+            check_taken(section, [chosen.name], options_of(chosen), [name])
+        except ArgumentError as error:
+            return str(error)
+    return f"there is no {key}; there are {', '.join(here or vars(config))}."
 
 
 def _converted(name: str, value: object, hint: Any) -> Any:
@@ -192,13 +297,15 @@ def _converted(name: str, value: object, hint: Any) -> Any:
         choices = get_args(kind)
         if get_origin(kind) is Literal and value in choices:
             return value
-        if get_origin(kind) is tuple and isinstance(value, list):
+        if get_origin(kind) is tuple and isinstance(value, list | tuple):
             each = [choices[0]] * len(value) if choices[-1] is Ellipsis else choices
             if len(each) == len(value):
                 return tuple(_converted(name, v, k) for v, k in zip(value, each, strict=True))
-        # TOML tells 1 from 1.0; a number that happens to be whole is a number.
+        # TOML distinguishes 1 from 1.0; both are numbers.
         if kind is float and type(value) in (int, float):
             return float(value)  # type: ignore[arg-type]
+        if kind is NoneType and value in (None, "none"):
+            return None
         if isinstance(kind, type) and type(value) is kind:
             return value
     raise ArgumentError(f"{name} must be {_described(hint)}; got {value!r}.")

@@ -1,4 +1,4 @@
-"""A small comparison that shows in a few minutes, without a download, what this is about."""
+"""What `adaptask demo` does: a small comparison that needs a few minutes and no download."""
 
 from __future__ import annotations
 
@@ -8,30 +8,33 @@ from pathlib import Path
 from adaptask.experiments.config import (
     DataConfig,
     EvaluationConfig,
-    EveryConfig,
     RunConfig,
     TaskConfig,
 )
-from adaptask.experiments.model_options import Conv4Options
+from adaptask.experiments.options import configure
+from adaptask.intervals import Intervals
 
-CONFIG = RunConfig(
-    steps=800,
-    data=DataConfig(dataset="glyphs"),
-    task=TaskConfig(n_way=5, n_shot=1, n_query=8),
-    evaluation=EvaluationConfig(n_query=8, n_episodes=500, n_validation=50),
-    every=EveryConfig(log=20, validate=100, checkpoint=200, snapshot=40),
-    conv4=Conv4Options(filters=24),
-)
-"""ProtoNet on a narrow Conv-4, 5-way 1-shot."""
 SAMPLERS = ("uniform", "gcp")
 SEEDS = 4
 
-_WORDS = """\
+_INTRODUCTION = """\
 Few-shot learners train on tasks: here, to tell {n_way} written characters apart from one example
-of each. `uniform` draws the characters of a task blindly. `gcp` watches which pairs the learner
-confuses, and composes tasks of those. Does that make a better learner? Each is trained {seeds}
-times, from the same initial weights, and tested on the same tasks of characters never seen.
+of each. `uniform` draws the characters of a task at random. `gcp` observes which pairs the learner
+confuses, and builds tasks from those. Does that make a better learner? Each is trained {seeds}
+times, from the same initial weights, and tested on the same tasks with characters never seen.
 """
+
+
+def demo_config() -> RunConfig:
+    """Return ProtoNet on a narrow Conv-4, 5-way 1-shot."""
+    return RunConfig(
+        steps=800,
+        data=DataConfig(dataset="glyphs"),
+        task=TaskConfig(n_way=5, n_shot=1, n_query=8),
+        backbone=configure("backbone", "conv4", filters=24),
+        evaluation=EvaluationConfig(n_query=8, n_episodes=500, n_validation=50),
+        every=Intervals(log=20, validate=100, checkpoint=200, snapshot=40),
+    )
 
 
 def run_demo(output: Path = Path("runs/demo")) -> int:
@@ -47,12 +50,13 @@ def run_demo(output: Path = Path("runs/demo")) -> int:
         AdaptaskError: If something cannot be done; the message says what to do.
     """
     from adaptask.experiments.compare_command import compare
-    from adaptask.training.distributed import refuse_launch
+    from adaptask.training.distributed import refuse_torchrun
 
-    refuse_launch("demo")
-    sys.stderr.write(_WORDS.format(n_way=CONFIG.task.n_way, seeds=SEEDS) + "\n")
+    refuse_torchrun("demo")
+    config = demo_config()
+    sys.stderr.write(_INTRODUCTION.format(n_way=config.task.n_way, seeds=SEEDS) + "\n")
     return compare(
-        CONFIG,
+        config,
         learners=("protonet",),
         samplers=SAMPLERS,
         seeds=SEEDS,

@@ -12,14 +12,14 @@ from torch import nn
 from adaptask.data import EpisodeSource, load, load_statistics
 from adaptask.data.images import resize_images
 from adaptask.errors import StateError, TrainingError
-from adaptask.experiments.building import build_evaluator, build_model, with_weights
 from adaptask.experiments.config import RunConfig
 from adaptask.experiments.config_file import load_config, no_run_in
+from adaptask.experiments.factory import build_evaluator, build_model, with_weights
 from adaptask.experiments.run import half_precision_pays
-from adaptask.training.distributed import refuse_launch
+from adaptask.training.distributed import refuse_torchrun
 from adaptask.training.evaluation import Evaluation
-from adaptask.training.machine import choose_device
-from adaptask.training.records import MetricsLog
+from adaptask.training.loggers import MetricsLog
+from adaptask.training.process import choose_device
 from adaptask.training.run_folder import RunFolder
 
 
@@ -35,20 +35,21 @@ def evaluate_run(
     seed: int | None = None,
     weights: str = "best",
     device: str = "auto",
+    trust_plugins: bool = False,
 ) -> Evaluation:
     """Measure the accuracy of a run; what is None is as the run was tested.
 
-    So is the precision, but for bfloat16 on a device that gains nothing by it.
+    So is the precision, except for bfloat16 on a device that gains nothing from it.
     The result is printed, and added to `evaluations.jsonl` in the run's folder.
 
     Raises:
         AdaptaskError: If something cannot be used or done; the message says what to do.
     """
-    refuse_launch("evaluate")
+    refuse_torchrun("evaluate")
     folder = RunFolder(path)
     if not folder.config.exists():
         raise no_run_in(Path(path))
-    config = load_config(folder.config)
+    config = load_config(folder.config, trust_plugins=trust_plugins)
     count = config.evaluation.n_episodes if n_episodes is None else n_episodes
     tested = {
         "n_way": config.tested_way if n_way is None else n_way,
@@ -63,7 +64,7 @@ def evaluate_run(
         machine = replace(machine, precision="float32", channels_last="no")
     config = replace(config, evaluation=evaluation, machine=machine)
     image_shape = load(config.data.dataset, "train").image_shape
-    learner, steps = _trained(folder, config, image_shape, where, weights)
+    learner, steps = trained_learner(folder, config, image_shape, where, weights)
     source = EpisodeSource(  # as the learner knows images: same shape, same normalization
         resize_images(load(dataset or config.data.dataset, split), image_shape),
         device=where,
@@ -85,7 +86,7 @@ def evaluate_run(
     return result
 
 
-def _trained(
+def trained_learner(
     folder: RunFolder,
     config: RunConfig,
     image_shape: tuple[int, int, int],

@@ -1,4 +1,4 @@
-"""The settings in which the paper trains, taken from the implementations that it names.
+"""The settings with which the paper trains, and the presets of `adaptask train --preset` from them.
 
 What the paper says itself comes first: Conv-4 has 64 filters, tests have 1000 episodes of 15
 queries per class. What it leaves open is as in the code that it names. A recipe takes any dataset;
@@ -8,28 +8,22 @@ in `docs/reproduce.md`.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable
-from dataclasses import replace
+from functools import cache
+from typing import Any
 
 from adaptask.arguments import check_choice
+from adaptask.errors import ArgumentError
 from adaptask.experiments.config import (
     DataConfig,
     EvaluationConfig,
-    EveryConfig,
-    ModelConfig,
-    OptimiserConfig,
+    OptimizerConfig,
     RunConfig,
     TaskConfig,
 )
-from adaptask.experiments.model_options import (
-    MAMLPlusPlusOptions,
-    MatchingNetOptions,
-    MetaOptNetRidgeOptions,
-    MetaOptNetSVMOptions,
-    ProtoNetOptions,
-    ReptileOptions,
-    ResNet12Options,
-)
+from adaptask.experiments.options import configure
+from adaptask.intervals import Intervals
 
 TRAINING_SHOTS = {
     "cifar-fs": 5,
@@ -57,15 +51,18 @@ def metaoptnet(
         tested: Shots in validation and test.
     """
     epoch = 1000
-    smoothing = _SMOOTHING.get(dataset, 0.0)
-    config = RunConfig(
+    options: dict[str, Any] = {"label_smoothing": _SMOOTHING.get(dataset, 0.0)}
+    if learner == "protonet":
+        options |= {"scale_by_dimension": True, "learn_temperature": True}
+    return RunConfig(
         steps=60 * epoch,
         data=DataConfig(dataset=dataset, augmentation=_suited("crop-jitter-flip", dataset)),
         task=TaskConfig(
             n_way=5, n_shot=n_shot or TRAINING_SHOTS.get(dataset, 5), n_query=6, n_tasks=8
         ),
-        model=ModelConfig(learner=learner, backbone="resnet12"),  # type: ignore[arg-type]
-        optimiser=OptimiserConfig(
+        learner=configure("learner", learner, **options),
+        backbone=configure("backbone", "resnet12", widths="metaoptnet", mean_pool=False),
+        optimizer=OptimizerConfig(
             name="sgd",
             lr=0.1,
             weight_decay=5e-4,
@@ -75,18 +72,8 @@ def metaoptnet(
             factors=(0.06, 0.012, 0.0024),
         ),
         evaluation=EvaluationConfig(n_shot=tested, n_validation=2000),
-        every=EveryConfig(validate=epoch, checkpoint=epoch, snapshot=epoch),
-        resnet12=ResNet12Options(widths="metaoptnet", mean_pool=False),
+        every=Intervals(validate=epoch, checkpoint=epoch, snapshot=epoch),
     )
-    if learner == "protonet":
-        scaled = ProtoNetOptions(
-            scale_by_dimension=True, learn_temperature=True, label_smoothing=smoothing
-        )
-        return replace(config, protonet=scaled)
-    if learner == "metaoptnet-ridge":
-        ridge = MetaOptNetRidgeOptions(label_smoothing=smoothing)
-        return replace(config, metaoptnet_ridge=ridge)
-    return replace(config, metaoptnet_svm=MetaOptNetSVMOptions(label_smoothing=smoothing))
 
 
 def closer_look(learner: str, dataset: str, shots: int) -> RunConfig:
@@ -104,19 +91,19 @@ def closer_look(learner: str, dataset: str, shots: int) -> RunConfig:
     epoch = 100
     small = dataset in ("cifar-fs", "fc100")
     augmentation = "crop-flip" if small else _suited("resized-crop-jitter-flip", dataset)
-    config = RunConfig(
+    options: dict[str, Any] = {}
+    if learner == "matchingnet":
+        options = {"full_context": True, "n_reads": 5 * shots}
+    return RunConfig(
         steps=(600 if shots == 1 else 400) * epoch,
         data=DataConfig(dataset=dataset, augmentation=augmentation),
         task=TaskConfig(n_way=5, n_shot=shots, n_query=16, n_tasks=1),
-        model=ModelConfig(learner=learner, backbone="conv4"),  # type: ignore[arg-type]
-        optimiser=OptimiserConfig(name="adam", lr=1e-3),
+        learner=configure("learner", learner, **options),
+        backbone=configure("backbone", "conv4"),
+        optimizer=OptimizerConfig(name="adam", lr=1e-3),
         evaluation=EvaluationConfig(n_validation=200),
-        every=EveryConfig(validate=5 * epoch, checkpoint=10 * epoch, snapshot=10 * epoch),
+        every=Intervals(validate=5 * epoch, checkpoint=10 * epoch, snapshot=10 * epoch),
     )
-    if learner == "matchingnet":
-        context = MatchingNetOptions(full_context=True, n_reads=5 * shots)
-        return replace(config, matchingnet=context)
-    return config
 
 
 def how_to_train_maml(learner: str, dataset: str, shots: int) -> RunConfig:
@@ -129,18 +116,17 @@ def how_to_train_maml(learner: str, dataset: str, shots: int) -> RunConfig:
     switch both annealings of MAML++ off.
     """
     epoch = 500
-    config = RunConfig(
+    options = {"anneal_order": False} if learner == "maml++" else {}
+    return RunConfig(
         steps=100 * epoch,
         data=DataConfig(dataset=dataset, augmentation="none"),
         task=TaskConfig(n_way=5, n_shot=shots, n_query=15, n_tasks=2),
-        model=ModelConfig(learner=learner, backbone="conv4"),  # type: ignore[arg-type]
-        optimiser=OptimiserConfig(name="adam", lr=1e-3),
+        learner=configure("learner", learner, **options),
+        backbone=configure("backbone", "conv4"),
+        optimizer=OptimizerConfig(name="adam", lr=1e-3),
         evaluation=EvaluationConfig(n_validation=600, keep_best=5),
-        every=EveryConfig(validate=epoch, checkpoint=epoch, snapshot=epoch),
+        every=Intervals(validate=epoch, checkpoint=epoch, snapshot=epoch),
     )
-    if learner == "maml++":
-        return replace(config, maml_plus_plus=MAMLPlusPlusOptions(anneal_order=False))
-    return config
 
 
 def reptile(dataset: str, shots: int) -> RunConfig:
@@ -156,11 +142,11 @@ def reptile(dataset: str, shots: int) -> RunConfig:
         steps=100_000,
         data=DataConfig(dataset=dataset, augmentation="none"),
         task=TaskConfig(n_way=5, n_shot=15, n_query=5, n_tasks=5),
-        model=ModelConfig(learner="reptile", backbone="conv4"),
-        optimiser=OptimiserConfig(name="sgd", lr=1.0, momentum=0.0),
+        learner=configure("learner", "reptile", evaluation_batch_size=5 if shots == 1 else 15),
+        backbone=configure("backbone", "conv4"),
+        optimizer=OptimizerConfig(name="sgd", lr=1.0, momentum=0.0),
         evaluation=EvaluationConfig(n_shot=shots),
-        every=EveryConfig(validate=2000, checkpoint=2000, snapshot=2000),
-        reptile=ReptileOptions(evaluation_batch_size=5 if shots == 1 else 15),
+        every=Intervals(validate=2000, checkpoint=2000, snapshot=2000),
     )
 
 
@@ -236,9 +222,9 @@ _CONV4_NOTES = {
 def recipe_notes(configs: Iterable[RunConfig]) -> tuple[str, ...]:
     """Return what the reader of a study must know of the recipes of its runs, each note once."""
     found: dict[str, None] = {}
-    for model in (config.model for config in configs):
-        is_conv4 = model.backbone == "conv4"
-        notes = _CONV4_NOTES[model.learner] if is_conv4 else _METAOPTNET_NOTES
+    for config in configs:
+        is_conv4 = config.backbone.name == "conv4"
+        notes = _CONV4_NOTES[config.learner.name] if is_conv4 else _METAOPTNET_NOTES
         found |= dict.fromkeys(notes)
     return tuple(found)
 
@@ -248,3 +234,70 @@ def _suited(augmentation: str, dataset: str) -> str:
     from adaptask.data.datasets import default_augmentation
 
     return "none" if default_augmentation(dataset) == "none" else augmentation
+
+
+# Presets ------------------------------------------------------------------------------------------
+
+_CONV4_DATASETS = ("cifar-fs", "mini-imagenet")
+_SHOTS = (1, 5)
+_ORIGIN = {
+    "matchingnet": "CloserLookFewShot (Chen et al. 2019)",
+    "protonet": "CloserLookFewShot (Chen et al. 2019)",
+    "reptile": "Reptile (Nichol et al. 2018)",
+    "maml": "How to train your MAML (Antoniou et al. 2018)",
+    "maml++": "How to train your MAML (Antoniou et al. 2018)",
+}
+
+
+@cache
+def presets() -> dict[str, RunConfig]:
+    """Return the configuration of every preset by its name."""
+    found = {
+        f"{learner}-resnet12-{dataset}": metaoptnet(learner, dataset)
+        for learner in RESNET12_LEARNERS
+        for dataset in TRAINING_SHOTS
+    }
+    with_shots = [("protonet", "resnet12", dataset) for dataset in TRAINING_SHOTS]
+    with_shots += [(name, "conv4", data) for name in CONV4_LEARNERS for data in _CONV4_DATASETS]
+    for learner, backbone, dataset in with_shots:
+        for shots in _SHOTS:
+            name = f"{learner}-{backbone}-{dataset}-{shots}shot"
+            found[name] = recipe(learner, backbone, dataset, shots)
+    return found
+
+
+def preset_groups() -> dict[str, str]:
+    """Return the patterns that the names of presets follow, each with what it is and for what.
+
+    >>> preset_groups()["maml-conv4-DATASET-SHOTS"]
+    'as How to train your MAML (Antoniou et al. 2018): cifar-fs, mini-imagenet; 1shot, 5shot'
+    """
+    shots = ", ".join(f"{number}shot" for number in _SHOTS)
+    resnet12, conv4 = ", ".join(TRAINING_SHOTS), ", ".join(_CONV4_DATASETS)
+    return {
+        **{
+            f"{learner}-resnet12-DATASET": f"as MetaOptNet (Lee et al. 2019): {resnet12}"
+            for learner in RESNET12_LEARNERS
+        },
+        "protonet-resnet12-DATASET-SHOTS": f"the same, shots as in tests: {resnet12}; {shots}",
+        **{
+            f"{learner}-conv4-DATASET-SHOTS": f"as {_ORIGIN[learner]}: {conv4}; {shots}"
+            for learner in CONV4_LEARNERS
+        },
+    }
+
+
+def preset_config(name: str) -> RunConfig:
+    """Return the configuration of a preset.
+
+    Raises:
+        ArgumentError: If there is none of that name.
+    """
+    known = presets()
+    if name not in known:
+        nearest = difflib.get_close_matches(name, known, cutoff=0.4) or list(known)[:3]
+        raise ArgumentError(
+            f"there is no preset {name!r}; nearest to it are {', '.join(nearest)}. "
+            "`adaptask list` shows what they are made of."
+        )
+    return known[name]

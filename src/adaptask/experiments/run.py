@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, fields, is_dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,27 +19,32 @@ from torch import nn
 
 from adaptask.atomic_file import replace_file
 from adaptask.errors import ArgumentError
-from adaptask.experiments.building import (
+from adaptask.experiments.config import MachineConfig, RunConfig, check_config
+from adaptask.experiments.config_file import dump_config, load_config, parse_config
+from adaptask.experiments.factory import (
     build_evaluator,
     build_trainer,
     depends_on_steps,
     with_weights,
 )
-from adaptask.experiments.config import MachineConfig, RunConfig, check_config
-from adaptask.experiments.config_file import dump_config, load_config, parse_config
-from adaptask.experiments.portrait import save_portrait
-from adaptask.learners import LEARNERS, Ensemble
+from adaptask.experiments.options import REGISTRIES, class_of, describe
+from adaptask.experiments.run_preview import save_preview
+from adaptask.learners import Ensemble
 from adaptask.parsing import parse_json
 from adaptask.report.run import FAILURE, PRUNED
 from adaptask.training.checkpoints import Checkpoint
 from adaptask.training.device_steps import DeviceSteps
 from adaptask.training.displays import Display
+from adaptask.training.distributed import SINGLE_PROCESS, ProcessGroup
 from adaptask.training.evaluation import Evaluation, Evaluator
-from adaptask.training.group import ALONE, Group
-from adaptask.training.interruption import StopSignals, obey
 from adaptask.training.loggers import Logger, TensorBoardLogger, WandbLogger
-from adaptask.training.machine import choose_device, set_up_process
-from adaptask.training.random_state import seed_process
+from adaptask.training.process import (
+    StopSignals,
+    choose_device,
+    exit_for_signal,
+    seed_process,
+    set_up_process,
+)
 from adaptask.training.run_folder import RunFolder
 from adaptask.training.trainer import Trainer
 
@@ -47,6 +53,8 @@ T = TypeVar("T")
 MAY_CHANGE = ("steps", "machine", "every")
 """What may change when a run is resumed."""
 TEST = "test.json"
+ALGORITHMS = "algorithms.json"
+"""Which classes the run is made of, for readers that cannot import them."""
 
 # Compiling takes 10 to 30 seconds, a minute at most, and saves a third of a millisecond per step.
 _STEPS_THAT_PAY = 20_000
@@ -61,7 +69,7 @@ def run_steps(
     log: Sequence[str] = (),
     loggers: Sequence[Logger] = (),
     stop: StopSignals | None = None,
-    group: Group = ALONE,
+    group: ProcessGroup = SINGLE_PROCESS,
 ) -> DeviceSteps[None]:
     """Train, validate and test in a folder, advanced step by step as `Trainer.steps` is.
 
@@ -79,42 +87,43 @@ def run_steps(
     Raises:
         AdaptaskError: If something cannot be used or done, or the folder holds another run.
     """
-    with group.together():
+    with group.sync_errors():
         check_config(config)
         device = choose_device(config.machine.device, group)
-        begun = _begun(path) if group.is_first else None
-    begun = group.from_first(begun)
-    with group.together():
+        begun = _begun(path, config) if group.is_main else None
+    begun = group.broadcast(begun)
+    with group.sync_errors():
         if begun is not None:
             config = keep_precision(config, begun)
         config = resolve_auto(config, device, n_processes=group.size)
         folder = RunFolder(path, dump_config(config))
-        start = _choose_start(config, folder, resume) if group.is_first else ""
-    start = group.from_first(start)
+        start = _choose_start(config, folder, resume) if group.is_main else ""
+    start = group.broadcast(start)
     if start == "done":
         return
-    with group.together():
+    with group.sync_errors():
         trainer, tester = _build(config, device, folder, display, group)
     with ExitStack() as held:
         held.callback(trainer.release)
-        with group.together():
-            if group.is_first:
+        with group.sync_errors():
+            if group.is_main:
                 held.enter_context(folder.locked())
                 if start == "begin":
                     folder.n_processes = group.size
                     folder.create(device)
         if start == "resume":
-            if group.is_first and _tested_after(folder) != config.steps:
+            if group.is_main and _tested_after(folder, config) != config.steps:
                 # It tells that a run has ended: it goes before config.toml says how many steps
                 # are to be made now, or a kill in between would leave a run that looks finished.
                 (folder.path / TEST).unlink(missing_ok=True)
             trainer.resume()
-        with group.together():
-            if group.is_first:
+        with group.sync_errors():
+            if group.is_main:
+                write_algorithms(folder.path, config)
                 named = [_open_logger(name, config, trainer, start) for name in log]
                 trainer.loggers += [*named, *loggers]
         try:
-            if group.is_first:
+            if group.is_main:
                 (folder.path / PRUNED).unlink(missing_ok=True)  # it goes on nevertheless
             yield from _fit(trainer, config, folder, stop)
             yield from _test(trainer, tester, folder, stop)
@@ -136,24 +145,29 @@ def _choose_start(config: RunConfig, folder: RunFolder, resume: bool | None) -> 
         folder.check_is_free()
         return "begin"
     check_same_run(config, folder)
-    return "done" if does_what_fits and _tested_after(folder) == config.steps else "resume"
+    return "done" if does_what_fits and _tested_after(folder, config) == config.steps else "resume"
 
 
 def _build(
-    config: RunConfig, device: torch.device, folder: RunFolder, display: Display, group: Group
+    config: RunConfig,
+    device: torch.device,
+    folder: RunFolder,
+    display: Display,
+    group: ProcessGroup,
 ) -> tuple[Trainer, Evaluator]:
     """Build what trains and what tests."""
-    group.settle_on(device)
+    group.set_device(device)
     set_up_process(threads=config.machine.threads, deterministic=config.machine.deterministic)
     seed_process(config.seed)
     trainer = build_trainer(config, device, folder=folder, display=display, group=group)
     # Before training, to learn now rather than then that the test classes are too few.
     tester = build_evaluator(config, "test", device, group=group)
-    optimiser = config.optimiser
-    if config.model.learner == "reptile" and (optimiser.name, optimiser.momentum) != ("sgd", 0):
+    optimizer = config.optimizer
+    needs_plain_sgd = getattr(class_of(config.learner), "needs_plain_sgd", False)
+    if needs_plain_sgd and (optimizer.name, optimizer.momentum) != ("sgd", 0):
         trainer.display.warn(
-            "Reptile interpolates weights only with plain SGD; as published: --optimiser.name sgd "
-            "--optimiser.momentum 0 --lr 1."
+            f"The learner {config.learner.name!r} is made for plain SGD: --optimizer.name sgd "
+            "--optimizer.momentum 0 --lr 1."
         )
     return trainer, tester
 
@@ -166,19 +180,29 @@ def _open_logger(name: str, config: RunConfig, trainer: Trainer, start: str) -> 
     return WandbLogger(trainer.folder.path, config=asdict(config))
 
 
-def _begun(path: Path) -> RunConfig | None:
-    """Return how the run in a folder was begun; None if there is none, or it says what is odd."""
+def write_algorithms(path: Path, config: RunConfig) -> None:
+    """Write which classes a run is made of, so that nobody has to import them to describe it.
+
+    Raises:
+        TrainingError: If it cannot be written.
+    """
+    content = {kind: describe(getattr(config, kind)) for kind in REGISTRIES}
+    replace_file(path / ALGORITHMS, json.dumps(content, indent=1).encode())
+
+
+def _begun(path: Path, config: RunConfig) -> RunConfig | None:
+    """Return how the run in a folder was begun; None if there is none, or it cannot be read."""
     try:
-        return load_config(path / "config.toml")
+        return load_config(path / "config.toml", known=config)
     except ArgumentError:
         return None
 
 
-def _tested_after(folder: RunFolder) -> int | None:
-    """Return for how many steps a run was made whose result is there and whole."""
+def _tested_after(folder: RunFolder, config: RunConfig) -> int | None:
+    """Return the number of steps of a run whose result is there and whole."""
     try:
         parse_json((folder.path / TEST).read_bytes())
-        return load_config(folder.config).steps
+        return load_config(folder.config, known=config).steps
     except (OSError, ValueError, ArgumentError):
         return None  # it goes on from its checkpoint, which writes them again
 
@@ -193,7 +217,8 @@ def check_same_run(config: RunConfig, folder: RunFolder) -> None:
     saved = folder.load(lambda damage: None)  # the trainer reports it
     if saved is None:
         return
-    before = config if saved.config_text is None else parse_config(saved.config_text)
+    text = saved.config_text
+    before = config if text is None else parse_config(text, known=config)
     step = saved.trainer.get("step", 0)
     if config.steps < step:
         raise ArgumentError(
@@ -204,7 +229,7 @@ def check_same_run(config: RunConfig, folder: RunFolder) -> None:
     for name, old, new in _changes(before, config):
         if name.partition(".")[0] not in MAY_CHANGE:
             raise ArgumentError(
-                f"{name} of the run in {folder.path} cannot change while it goes on; it was "
+                f"{name} of the run in {folder.path} cannot change when it is resumed; it was "
                 f"{old}, now {new}. Only steps, machine and every can: {again}."
             )
     if config.steps != before.steps and depends_on_steps(config):
@@ -229,7 +254,7 @@ def _fit(
     trainer: Trainer, config: RunConfig, folder: RunFolder, stop: StopSignals | None
 ) -> DeviceSteps[None]:
     if trainer.step < config.steps:
-        if trainer.group.is_first:
+        if trainer.group.is_main:
             (folder.path / TEST).unlink(missing_ok=True)
         yield from trainer.steps(config.steps, stop)
     else:
@@ -245,9 +270,10 @@ def _test(
     """Test the best weights by validation; the test classes decide nothing."""
     best = trainer.best.checkpoints
     learner = with_weights(trainer.learner, [checkpoint.learner for checkpoint in best])
-    result = yield from _unless_stopped(tester.steps(learner), stop)
-    with trainer.group.together():
-        if trainer.group.is_first:
+    show = partial(trainer.display.evaluate, "test")
+    result = yield from _unless_stopped(tester.steps(learner, show), stop)
+    with trainer.group.sync_errors():
+        if trainer.group.is_main:
             _keep(trainer, tester, result, learner, folder)
 
 
@@ -261,17 +287,17 @@ def _unless_stopped(steps: DeviceSteps[T], stop: StopSignals | None) -> DeviceSt
                 result: T = end.value
                 return result
             if stop is not None and stop.received is not None:
-                obey(stop.received)
+                exit_for_signal(stop.received)
             yield wait
 
 
 def _keep(
     trainer: Trainer, tester: Evaluator, result: Evaluation, learner: nn.Module, folder: RunFolder
 ) -> None:
-    """Write down a test result, and say it."""
+    """Write and print a test result."""
     best = trainer.best.checkpoints
     shown = learner.members[0] if isinstance(learner, Ensemble) else learner
-    save_portrait(folder.path, shown, trainer.sampler, trainer.source)  # type: ignore[arg-type]
+    save_preview(folder.path, shown, trainer.sampler, trainer.source)  # type: ignore[arg-type]
     steps = [checkpoint.step for checkpoint in best] or [trainer.step]
     record = {**result.summary(), "steps": steps, "accuracies": result.accuracies.tolist()}
     for outdated in (FAILURE, PRUNED):
@@ -313,20 +339,20 @@ def resolve_auto(config: RunConfig, device: torch.device, *, n_processes: int = 
         ArgumentError: If compiling was asked for and cannot be done.
     """
     machine = config.machine
-    learner = LEARNERS[config.model.learner]
-    if machine.compile == "yes" and not learner.supports_compile:
+    learner = class_of(config.learner)
+    can_compile = getattr(learner, "supports_compile", False)
+    if machine.compile == "yes" and not can_compile:
         raise ArgumentError(
-            f"the learner {config.model.learner!r} cannot be compiled: it differentiates inside "
-            "its forward pass, where torch.compile gives other gradients. Give "
-            "--machine.compile no."
+            f"the learner {config.learner.name!r} cannot be compiled: torch.compile would compute "
+            "something else. Give --machine.compile no."
         )
     if machine.compile == "yes" and n_processes > 1:
         raise ArgumentError(
-            f"{n_processes} processes that make a run together cannot compile it: they send each "
-            "other messages within a step. Give --machine.compile no."
+            f"{n_processes} processes that make a run together cannot compile it: they communicate "
+            "within a step. Give --machine.compile no."
         )
-    half = half_precision_pays(device) and learner.supports_bfloat16
-    compiles = learner.supports_compile and n_processes == 1
+    half = half_precision_pays(device) and getattr(learner, "supports_bfloat16", False)
+    compiles = can_compile and n_processes == 1
     chosen = {
         "precision": "bfloat16" if half else "float32",
         "channels_last": "yes" if half else "no",

@@ -14,13 +14,13 @@ pytestmark = [
     pytest.mark.usefixtures("local_ray", "no_page"),
 ]
 RAY = ClusterOptions(cluster="ray")
-ALPHA = {"sampler.alpha": ("0.5", "1", "2")}
+ALPHA = ["sampler.alpha=0.5,1,2"]
 
 
 @pytest.fixture
 def sweep_alpha(tiny_config):
     config = replace(tiny_config, sampler=replace(tiny_config.sampler, name="gcp"))
-    return partial(sweep, config, flags=ALPHA, prune=False)
+    return partial(sweep, config, vary=ALPHA, prune=False)
 
 
 def test_a_sweep_is_the_same_through_ray(sweep_alpha, tmp_path, outcome):

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from adaptask.experiments.config import DataConfig, EvaluationConfig, RunConfig, TaskConfig
 from adaptask.experiments.config import check_config as check
-from adaptask.experiments.paper.scaling import LEAST_EPISODES, LEAST_STEPS, fitted, scaled
-from adaptask.experiments.presets import PRESETS, preset_config
+from adaptask.experiments.paper.reproduction import LEAST_EPISODES, LEAST_STEPS, fitted, scaled
+from adaptask.experiments.recipes import preset_config, presets
 from adaptask.training import StepSchedule
 
-names = st.sampled_from(sorted(PRESETS))
+names = st.sampled_from(sorted(presets()))
 scales = st.floats(1e-5, 1.0, exclude_min=True)
 
 
@@ -26,20 +26,20 @@ def test_every_scale_of_every_recipe_is_a_configuration(name, scale):
     for count in ("n_episodes", "n_validation"):
         assert LEAST_EPISODES <= getattr(small.evaluation, count) <= getattr(full.evaluation, count)
     # What a step is does not change.
-    assert (small.task, small.model, small.data) == (full.task, full.model, full.data)
-    assert small.learner_options == full.learner_options
+    assert (small.task, small.learner, small.data) == (full.task, full.learner, full.data)
+    assert small.learner == full.learner
 
 
 @given(names, scales)
 def test_the_learning_rate_changes_at_the_same_share_of_the_run(name, scale):
     full = preset_config(name)
     small = scaled(full, scale)
-    if not full.optimiser.milestones:
-        assert small.optimiser == full.optimiser
+    if not full.optimizer.milestones:
+        assert small.optimizer == full.optimizer
         return
-    StepSchedule(small.optimiser.milestones, small.optimiser.factors)
-    assert all(earlier < later for earlier, later in pairwise(small.optimiser.milestones))
-    milestones = zip(full.optimiser.milestones, small.optimiser.milestones, strict=True)
+    StepSchedule(small.optimizer.milestones, small.optimizer.factors)
+    assert all(earlier < later for earlier, later in pairwise(small.optimizer.milestones))
+    milestones = zip(full.optimizer.milestones, small.optimizer.milestones, strict=True)
     for before, after in milestones:
         assert after / small.steps == pytest.approx(before / full.steps, abs=1 / small.steps)
 
@@ -73,9 +73,9 @@ def test_full_scale_changes_nothing_and_never_stays_never():
 
 def test_drop_block_grows_over_the_same_share_and_on_no_other_backbone():
     config = scaled(preset_config("protonet-resnet12-cifar-fs"), 0.1)
-    assert config.resnet12.drop_block_ramp == 2000
-    config = scaled(preset_config("protonet-conv4-cifar-fs-1shot"), 0.1)
-    assert config.resnet12 == RunConfig().resnet12
+    assert config.backbone.drop_block_ramp == 2000
+    full = preset_config("protonet-conv4-cifar-fs-1shot")
+    assert scaled(full, 0.1).backbone == full.backbone
 
 
 def of_tasks(n_shot, n_query, tested=None, tested_query=15):

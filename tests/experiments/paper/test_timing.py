@@ -58,7 +58,7 @@ def test_turns_change_their_order(pretended):
 @pytest.mark.parametrize("printed", TABLE_5, ids=lambda p: f"{p.n_way}-{p.n_shot}-{p.backbone}")
 def test_the_settings_differ_by_the_sampler_alone(printed):
     uniform, gcp = (setting_config(printed, "cifar-fs", name) for name in ("uniform", "gcp"))
-    assert (uniform.task, uniform.model) == (gcp.task, gcp.model)
+    assert (uniform.task, uniform.learner) == (gcp.task, gcp.learner)
     task = uniform.task
     assert (task.n_way, task.n_shot, task.n_query, task.n_tasks) == (
         printed.n_way,

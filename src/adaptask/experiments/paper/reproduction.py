@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
 from adaptask.arguments import check_choice, check_integer, check_number
+from adaptask.data import glyphs
+from adaptask.data.benchmarks import Benchmark
+from adaptask.data.cache import cache_root, read_meta
+from adaptask.data.datasets import DATASETS, is_prepared
 from adaptask.data.datasets import names as dataset_names
 from adaptask.errors import ArgumentError
 from adaptask.experiments.backends.ray import ClusterOptions
 from adaptask.experiments.config import RunConfig
+from adaptask.experiments.options import configure, options_of
 from adaptask.experiments.paper.published import PrintedTime
-from adaptask.experiments.paper.scaling import (
-    LEAST_EPISODES,
-    LEAST_STEPS,
-    fitted,
-    images_per_class,
-    scaled,
-)
 from adaptask.experiments.paper.targets import TARGETS, UNIFORM, Setting, Target
 from adaptask.experiments.recipes import recipe, recipe_notes
+from adaptask.intervals import Intervals
 from adaptask.report.study import Arm, Citation, Study
 
 SCHEDULES = ("paper", "cosine")
 TIMING_SECONDS = 60.0
 """For a setting of Table 5, at full scale."""
+LEAST_STEPS = 30
+LEAST_EPISODES = 50
 
 T = TypeVar("T", str, int)
 
@@ -125,8 +128,8 @@ class Plan:
         """Return how the paper trains, at this scale and with tasks that the data can give."""
         config = recipe(setting.learner, setting.backbone, dataset, shots)
         config = replace(config, sampler=setting.sampler, **self.target.overrides)
-        if self.schedule == "cosine" and config.optimiser.schedule == "constant":
-            config = replace(config, optimiser=replace(config.optimiser, schedule="cosine"))
+        if self.schedule == "cosine" and config.optimizer.schedule == "constant":
+            config = replace(config, optimizer=replace(config.optimizer, schedule="cosine"))
         config = fitted(scaled(config, self.scale), images_per_class(dataset))
         return replace(config, machine=replace(config.machine, device=self.device))
 
@@ -209,8 +212,8 @@ class Plan:
 
 def _smaller_task(config: RunConfig) -> str | None:
     """Return a note if tasks had to become smaller because classes have too few images."""
-    model, dataset = config.model, config.data.dataset
-    old, new = recipe(model.learner, model.backbone, dataset, config.tested_shot).task, config.task
+    dataset, names = config.data.dataset, (config.learner.name, config.backbone.name)
+    old, new = recipe(*names, dataset, config.tested_shot).task, config.task
     if (old.n_shot, old.n_query) == (new.n_shot, new.n_query):
         return None
     return (
@@ -292,7 +295,7 @@ def plan(
         device=device,
         command=shlex.join(["adaptask", "reproduce", target, *words]),
     )
-    schedules = {trial.config.optimiser.schedule for trial in planned.trials}
+    schedules = {trial.config.optimizer.schedule for trial in planned.trials}
     if schedule == "cosine" and "cosine" not in schedules:
         raise ArgumentError(
             f"{target} has no learning rate that the paper leaves constant; leave out --schedule."
@@ -345,16 +348,16 @@ def reproduce(
     Raises:
         AdaptaskError: If something cannot be used or done; the message says what to do.
     """
-    from adaptask.training.distributed import refuse_launch
+    from adaptask.training.distributed import refuse_torchrun
 
-    refuse_launch("reproduce")
+    refuse_torchrun("reproduce")
     folder = folder or default_folder(planned)
     if planned.times:
         from adaptask.experiments.paper.timing import time_plan
 
         time_plan(planned, folder)
         return 0
-    from adaptask.experiments.study import run_and_conclude
+    from adaptask.experiments.study import run_and_report
 
     study = Study(
         title=planned.title,
@@ -365,10 +368,101 @@ def reproduce(
         citations=planned.citations,
     )
     configs = {arm.name: arm.config for arm in planned.all_trials()}
-    return run_and_conclude(
+    return run_and_report(
         study,
         folder,
         workers=workers,
         cluster=cluster,
         config_of=lambda arm: configs.get(arm.name),
     )
+
+
+# Smaller versions of a configuration -------------------------------------------------------------
+
+
+def scaled(config: RunConfig, scale: float) -> RunConfig:
+    """Return a run of `scale` times the steps and episodes, and not fewer than the least.
+
+    Milestones, the ramp of DropBlock and the intervals shrink as the steps do. Since episodes
+    shrink less, validations become rarer, so that they take no larger a share of the run than at
+    full scale; checkpoints become ten at most.
+
+    Args:
+        config: At full scale.
+        scale: Above 0, at most 1, which changes nothing.
+    """
+    if scale == 1:
+        return config
+    steps = min(config.steps, max(LEAST_STEPS, round(config.steps * scale)))
+    ratio = steps / config.steps
+    tests, every = config.evaluation, config.every.resolve(config.steps)
+    n_validation = _episodes(tests.n_validation, scale)
+    milestones: list[int] = []
+    for milestone in config.optimizer.milestones:
+        earliest = milestones[-1] + 1 if milestones else 1
+        milestones.append(max(earliest, round(milestone * ratio)))
+    found = replace(
+        config,
+        steps=steps,
+        evaluation=replace(
+            tests, n_episodes=_episodes(tests.n_episodes, scale), n_validation=n_validation
+        ),
+        optimizer=replace(config.optimizer, milestones=tuple(milestones)),
+        every=Intervals(
+            log=_interval(every["log"], ratio),
+            validate=_interval(every["validate"], ratio, share=n_validation / tests.n_validation),
+            checkpoint=max(_interval(every["checkpoint"], ratio), math.ceil(steps / 10)),
+            snapshot=_interval(every["snapshot"], ratio),
+        ),
+    )
+    options = options_of(config.backbone)
+    if "drop_block_ramp" in options:
+        options["drop_block_ramp"] = max(1, round(options["drop_block_ramp"] * ratio))
+        found = replace(found, backbone=configure("backbone", config.backbone.name, **options))
+    return found
+
+
+def _episodes(n_episodes: int, scale: float) -> int:
+    return min(n_episodes, max(LEAST_EPISODES, round(n_episodes * scale)))
+
+
+def _interval(interval: int, ratio: float, share: float = 0.0) -> int:
+    """Return an interval that shrinks with the steps, but not below `share` of itself."""
+    if interval == 0:
+        return 0
+    return max(1, round(interval * ratio), math.ceil(interval * share))
+
+
+def fitted(config: RunConfig, n_images: int | None) -> RunConfig:
+    """Return a run whose tasks take no more images of a class than there are, if that can be.
+
+    Training gives up shots beyond those of the test first, then queries; tests give up queries.
+
+    Args:
+        config: Any.
+        n_images: How many images the smallest class has; None where that is not known.
+    """
+    if n_images is None:
+        return config
+    task, tested = config.task, config.tested_shot
+    n_shot = min(task.n_shot, max(tested, n_images - task.n_query))
+    n_query = min(task.n_query, n_images - n_shot)
+    n_tested = min(config.evaluation.n_query, n_images - tested)
+    if min(n_query, n_tested) < 1:
+        return config  # what it is built from says what is missing
+    return replace(
+        config,
+        task=replace(task, n_shot=n_shot, n_query=n_query),
+        evaluation=replace(config.evaluation, n_query=n_tested),
+    )
+
+
+def images_per_class(dataset: str) -> int | None:
+    """Return how many images the smallest class of a dataset has, if that is known."""
+    folder, entry = cache_root() / dataset, DATASETS.get(dataset)
+    if is_prepared(folder):
+        splits = read_meta(folder)["splits"].values()
+        return min(int(b - a) for split in splits for a, b in pairwise(split["class_starts"]))
+    if isinstance(entry, Benchmark):
+        return entry.class_size[0]
+    return glyphs.N_EXAMPLES if dataset == glyphs.NAME else None

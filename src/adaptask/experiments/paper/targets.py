@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from adaptask.experiments.config import EveryConfig, SamplerConfig
+from adaptask.experiments.options import AlgorithmConfig, configure
 from adaptask.experiments.paper.published import (
     METHODS,
     TABLE_1,
@@ -24,9 +24,10 @@ from adaptask.experiments.paper.published import (
     PrintedTime,
 )
 from adaptask.experiments.recipes import CONV4_LEARNERS, RESNET12_LEARNERS
+from adaptask.intervals import Intervals
 
-UNIFORM = SamplerConfig(name="uniform")
-GCP = SamplerConfig(name="gcp")
+UNIFORM = configure("sampler", "uniform")
+GCP = configure("sampler", "gcp")
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Setting:
 
     learner: str
     backbone: str
-    sampler: SamplerConfig
+    sampler: AlgorithmConfig
     method: str = ""
     """What the table of the paper calls it, if it has it."""
 
@@ -47,7 +48,7 @@ class Setting:
     @property
     def label(self) -> str:
         """The sampler in words: `uniform`, `gcp`, `gcp easy`."""
-        strategy = self.sampler.strategy
+        strategy = getattr(self.sampler, "strategy", "hard")
         return self.sampler.name + ("" if strategy == "hard" else f" {strategy}")
 
     def with_learner(self, learner: str) -> Setting:
@@ -103,15 +104,20 @@ def _compared(learners: Sequence[str], backbone: str) -> dict[str, tuple[Setting
 
 _STRATEGIES = {
     "random": (UNIFORM, "random sampling"),
-    "c": (SamplerConfig(name="c"), "c-sampling with hard class"),
-    "easy": (replace(GCP, strategy="easy"), "gcp-sampling with easy class"),
-    "uncertain": (replace(GCP, strategy="uncertain"), "gcp-sampling with uncertain class"),
+    "c": (configure("sampler", "c"), "c-sampling with hard class"),
+    "easy": (configure("sampler", "gcp", strategy="easy"), "gcp-sampling with easy class"),
+    "uncertain": (
+        configure("sampler", "gcp", strategy="uncertain"),
+        "gcp-sampling with uncertain class",
+    ),
     "hard": (GCP, "gcp-sampling with hard class"),
 }
 """The rows of Table 4, and what they are called there."""
 _VARIED = {
-    "alpha": [replace(GCP, alpha=alpha, tau=0.5) for alpha in (0.1, 0.5, 1.0, 2.0, 5.0)],
-    "tau": [replace(GCP, alpha=1.0, tau=tau) for tau in (0.1, 0.3, 0.5, 0.7, 0.9)],
+    "alpha": [
+        configure("sampler", "gcp", alpha=alpha, tau=0.5) for alpha in (0.1, 0.5, 1.0, 2.0, 5.0)
+    ],
+    "tau": [configure("sampler", "gcp", alpha=1.0, tau=tau) for tau in (0.1, 0.3, 0.5, 0.7, 0.9)],
 }
 """The rows of Figure 3."""
 
@@ -315,7 +321,7 @@ _ALL = (
         ),
         overrides={
             "steps": 600,
-            "every": EveryConfig(log=40, validate=0, checkpoint=0, snapshot=40),
+            "every": Intervals(log=40, validate=0, checkpoint=0, snapshot=40),
         },
     ),
 )

@@ -1,4 +1,4 @@
-"""The time of a training step, and what gcp adds to it: the paper's Table 5.
+"""The time of a training step: what gcp adds to it (Table 5), and how long a plan would take.
 
 For every setting two trainings, one with `uniform` and one with `gcp`, take turns in one process,
 so that both meet the same disturbances.
@@ -10,32 +10,35 @@ import json
 import math
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
 from rich.console import Console
+from rich.table import Table as RichTable
 
 from adaptask.atomic_file import not_written, replace_file
-from adaptask.data.datasets import check_available
-from adaptask.experiments.building import build_trainer
+from adaptask.data.cache import cache_root
+from adaptask.data.datasets import DATASETS, Generated, check_available, is_prepared
+from adaptask.experiments.backends import choose_backend
 from adaptask.experiments.config import (
     EvaluationConfig,
-    EveryConfig,
     RunConfig,
-    SamplerConfig,
     TaskConfig,
 )
+from adaptask.experiments.factory import build_trainer
+from adaptask.experiments.options import configure
 from adaptask.experiments.paper.published import PrintedTime
-from adaptask.experiments.paper.reproduction import Plan
-from adaptask.experiments.paper.scaling import fitted, images_per_class
+from adaptask.experiments.paper.reproduction import Plan, fitted, images_per_class
 from adaptask.experiments.recipes import recipe
 from adaptask.experiments.run import resolve_auto
+from adaptask.intervals import Intervals
 from adaptask.report.formats import print_table
+from adaptask.report.study import Arm
 from adaptask.report.tables import Cell, Table
-from adaptask.training.interruption import StopSignals
-from adaptask.training.machine import choose_device
+from adaptask.training.displays import format_duration
+from adaptask.training.process import StopSignals, choose_device, set_up_process
 
 FILE = "times.json"
 FORMAT = 1
@@ -61,7 +64,7 @@ class TimedRun:
         config = resolve_auto(config, device)
         # Not compiled: that takes longer than what is measured.
         machine = replace(config.machine, compile="no")
-        every = EveryConfig(log=0, validate=0, checkpoint=0, snapshot=0)
+        every = Intervals(log=0, validate=0, checkpoint=0, snapshot=0)
         config = replace(config, machine=machine, every=every)
         self._device = device
         self._trainer = build_trainer(config, device, folder=None, display=None)
@@ -115,7 +118,7 @@ def setting_config(printed: PrintedTime, dataset: str, sampler: str) -> RunConfi
         config,
         steps=10**9,  # more than are ever made
         task=TaskConfig(n_way=printed.n_way, n_shot=printed.n_shot, n_query=16, n_tasks=1),
-        sampler=SamplerConfig(name=sampler),  # type: ignore[arg-type]
+        sampler=configure("sampler", sampler),
         evaluation=EvaluationConfig(n_way=2),  # not made, and has fewer classes than training
     )
     return fitted(config, images_per_class(dataset))
@@ -222,3 +225,149 @@ def timing_table(timings: Sequence[Timing], notes: Sequence[str] = ()) -> Table:
         n_labels=2,
         notes=(f"Geometric mean of the factors {mean:.3f}; the paper's {theirs:.3f}.", *notes),
     )
+
+
+# What a plan would take: --dry-run ----------------------------------------------------------------
+
+_REPEATS = 5
+_MOST_SECONDS = 3.0
+# A GPU evaluates many at once.
+_EPISODES, _EPISODES_ON_GPU = 2, 50
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a kind of run costs."""
+
+    step: float
+    """Seconds of a training step."""
+    episode: float
+    """Seconds of an evaluation episode."""
+
+
+def dry_run(planned: Plan, *, workers: int | None = None) -> None:
+    """Print a plan and, measured now on this machine, about how long it would take.
+
+    Args:
+        planned: What would run.
+        workers: How many runs at once; None chooses as `reproduce` does.
+    """
+    console = Console(highlight=False)
+    console.print(planned.title, style="bold")
+    console.print(f"The paper: {planned.target.says}\n", markup=False)
+    missing = [name for name in planned.datasets if not _is_there(name)]
+    if planned.times:
+        for setting in planned.times:
+            console.print(f"  {setting.name}: uniform and gcp in turns")
+        n_times, seconds = len(planned.times), planned.timing_seconds
+        console.print(
+            f"\n{n_times} settings of {seconds:g} s on {planned.datasets[0]}, nothing is trained "
+            f"to the end: about {n_times * seconds:.0f} s."
+        )
+    else:
+        _show_trials(planned, missing, workers, console)
+    for dataset in missing:
+        console.print(
+            f"\n{dataset} has not been prepared: adaptask data prepare {dataset} --source PATH. "
+            "Without a download: --dataset glyphs.",
+            markup=False,
+        )
+    console.print()
+    for note in planned.notes:
+        console.print(f"- {note}", style="dim", markup=False)
+
+
+def _is_there(dataset: str) -> bool:
+    is_made_on_first_use = isinstance(DATASETS.get(dataset), Generated)
+    return is_made_on_first_use or is_prepared(cache_root() / dataset)
+
+
+def _show_trials(
+    planned: Plan, missing: Sequence[str], workers: int | None, console: Console
+) -> None:
+    device = choose_device(planned.device)
+    configs = [trial.config for trial in planned.trials for _ in range(planned.seeds)]
+    backend = choose_backend(workers, configs, device.type)
+    set_up_process(threads=backend.threads)  # as the runs will have it
+    values = {
+        key: list(dict.fromkeys(trial.labels[key] for trial in planned.trials))
+        for key in planned.trials[0].labels
+    }
+    # What is the same for all is said once.
+    if same := [f"{key} {found[0]}" for key, found in values.items() if len(found) == 1]:
+        console.print(", ".join(same) + "\n", markup=False)
+    keys = [key for key, found in values.items() if len(found) > 1]
+    table = RichTable(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for key in keys:
+        table.add_column(key)
+    for heading in ("steps", "tasks", "runs", "per run"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    total = 0.0
+    with console.status("") as status:
+        for config, members in _kinds(planned.trials).items():
+            n_runs, per_run = len(members) * planned.seeds, "?"
+            if config.data.dataset not in missing:
+                status.update(
+                    f"timing {config.learner.name} on {config.backbone.name}, "
+                    f"{config.data.dataset}, {config.tested_shot}-shot, on {device}"
+                )
+                seconds = run_seconds(config, measure_cost(config, device))
+                total += seconds * n_runs
+                per_run = format_duration(seconds)
+            labels = [{trial.labels[key]: None for trial in members} for key in keys]
+            table.add_row(
+                *(", ".join(found) for found in labels),
+                f"{config.steps:,}",
+                str(config.task.n_tasks),
+                str(n_runs),
+                per_run,
+            )
+    console.print(table)
+    trials, seeds = _counted(len(planned.trials), "trial"), _counted(planned.seeds, "seed")
+    said = f"\n{trials}, {seeds} each: {_counted(planned.n_runs, 'run')}."
+    if total:
+        n_at_once = min(backend.n_at_once, planned.n_runs)
+        at_once = f"{n_at_once} at once" if n_at_once > 1 else "one by one"
+        said += f" About {format_duration(total / min(backend.speedup, n_at_once))} here, {at_once}"
+        said += f", without {' and '.join(missing)}." if missing else "."
+    console.print(said)
+
+
+def _kinds(trials: Sequence[Arm]) -> dict[RunConfig, list[Arm]]:
+    """Return trials that differ in their sampler alone together, by what they share."""
+    found: dict[RunConfig, list[Arm]] = {}
+    for trial in trials:
+        shared = replace(trial.config, sampler=configure("sampler", "uniform"))
+        found.setdefault(shared, []).append(trial)
+    return found
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def run_seconds(config: RunConfig, cost: Cost) -> float:
+    """Return the time of a run: its steps, its validations, and the test of its best weights."""
+    every = config.every.resolve(config.steps)["validate"]
+    n_validations = math.ceil(config.steps / every) if every else 1
+    tests = config.evaluation
+    n_episodes = n_validations * tests.n_validation
+    n_episodes += tests.n_episodes * min(tests.keep_best, n_validations)
+    return config.steps * cost.step + n_episodes * cost.episode
+
+
+def measure_cost(config: RunConfig, device: torch.device) -> Cost:
+    """Return what steps and episodes of a run cost, by making some."""
+    n_episodes = _EPISODES_ON_GPU if device.type == "cuda" else _EPISODES
+    evaluation = replace(config.evaluation, n_validation=n_episodes)
+    run = TimedRun(replace(config, evaluation=evaluation), device)
+    step = _median_seconds(run.step_seconds)
+    return Cost(step, _median_seconds(run.validation_seconds) / n_episodes)
+
+
+def _median_seconds(measure: Callable[[], float]) -> float:
+    """Return the median of some measurements, fewer of what takes long."""
+    times = [measure()]
+    while len(times) <= _REPEATS and sum(times) < _MOST_SECONDS:
+        times.append(measure())
+    return statistics.median(times[1:] or times)  # the first time is slower

@@ -1,0 +1,327 @@
+"""What happens before a command line is parsed: which classes it names decides its options.
+
+Names are checked without importing anything, so that a mistyped one is answered at once. Then the
+classes are imported, and the parser is made for the options of these classes alone.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import docstring_parser
+
+from adaptask.errors import ArgumentError
+from adaptask.experiments import config as config_module
+from adaptask.experiments.compare_command import split_sampler
+from adaptask.experiments.config import RunConfig, with_default_optimizer
+from adaptask.experiments.config_file import apply_settings, no_run_in, read_settings
+from adaptask.experiments.options import REGISTRIES, check_taken, options_of, shared_section
+from adaptask.old_config import upgrade_key
+from adaptask.registry import is_address
+
+_SHORT_FLAGS = {"--alpha": "alpha", "--tau": "tau", "--strategy": "strategy"}
+_SWEPT_FLAGS = {"--alpha": "sampler.alpha", "--tau": "sampler.tau", "--lr": "optimizer.lr"}
+_SAMPLERS = ("uniform", "gcp")
+"""What is compared if no samplers are named."""
+
+
+@dataclass
+class CommandLine:
+    """A command line of `train`, `compare` or `sweep`, and what is known before it is parsed."""
+
+    command: str
+    arguments: list[str]
+    """Without the command; flags of earlier versions are replaced."""
+    config: RunConfig
+    """Where the flags start from: the defaults, a preset, a file, or a run to resume."""
+    learners: tuple[str, ...] = ()
+    samplers: tuple[str, ...] = ()
+    shared: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """For `compare`: options of the file for all learners or samplers that take them."""
+
+    @property
+    def defaults(self) -> RunConfig:
+        """A configuration with the options that the command line can set."""
+        if self.command != "compare":
+            return self.config
+        samplers = [split_sampler(text)[0] for text in self.samplers]
+        return replace(
+            self.config,
+            sampler=shared_section("sampler", samplers, hide_name=True),
+            learner=shared_section("learner", self.learners, hide_name=True),
+        )
+
+    def split_shared(self, parsed: RunConfig) -> tuple[RunConfig, dict[str, dict[str, Any]]]:
+        """Return what all runs of a comparison share, and the options for those that take them."""
+        options = {kind: dict(self.shared.get(kind, {})) for kind in ("sampler", "learner")}
+        given = {argument.partition("=")[0].replace("_", "-") for argument in self.arguments}
+        for kind, found in options.items():
+            for option, value in options_of(getattr(parsed, kind)).items():
+                name = option.replace("_", "-")
+                flags = {f"--{kind}.{name}", f"--{kind}.no-{name}"}
+                flags |= {flag for flag, short in _SHORT_FLAGS.items() if short == option}
+                if flags & given:
+                    found[option] = value
+        return replace(parsed, sampler=self.config.sampler, learner=self.config.learner), options
+
+
+def read_command_line(command: str, arguments: Sequence[str]) -> CommandLine:
+    """Return a command line of `train`, `compare` or `sweep` with what its flags start from.
+
+    Raises:
+        ArgumentError: If a name, a file or an option cannot be used.
+    """
+    words = upgrade_flags(arguments)
+    if command == "sweep":
+        words = _vary_lists(words)
+    if command != "train" and _value(words, "--seed") is not None:
+        raise ArgumentError(f"{command} trains the seeds 0, 1, ...; set their number with --seeds.")
+    names = {kind: [name] for kind in REGISTRIES if (name := _value(words, f"--{kind}"))}
+    if dataset := _value(words, "--dataset"):
+        names["dataset"] = [dataset]
+    samplers: tuple[str, ...] = ()
+    if command == "compare":
+        samplers = tuple(_values(words, "--samplers")) or _SAMPLERS
+        names["sampler"] = [split_sampler(text)[0] for text in samplers]
+        names |= {"learner": found} if (found := _values(words, "--learners")) else {}
+    for kind, registry in REGISTRIES.items():
+        for name in names.get(kind, ()):
+            registry.check_name(name)
+    trust = "--trust-plugins" in words
+    if trust or any(is_address(name) for found in names.values() for name in found):
+        allow_imports_from_here()
+    config, shared = _start(command, words, names, trust)
+    learners = tuple(names.get("learner", (config.learner.name,)))
+    line = CommandLine(command, words, config, learners, samplers, shared)
+    _check_options(line)
+    return line
+
+
+def allow_imports_from_here() -> None:
+    """Make modules in the current folder importable, after those that are installed.
+
+    Worker processes inherit the path.
+    """
+    here = str(Path.cwd())
+    if here not in sys.path and "" not in sys.path:
+        sys.path.append(here)
+
+
+def upgrade_flags(arguments: Iterable[str]) -> list[str]:
+    """Return a command line with the flags of today; say so for each that had another name."""
+    found = []
+    for argument in arguments:
+        flag, equals, value = argument.partition("=")
+        key = flag.removeprefix("--").replace("-", "_")
+        current = upgrade_key(key)
+        if flag.startswith("--") and "." in key and current != key:
+            renamed = "--" + current.replace("_", "-")
+            sys.stderr.write(
+                f"adaptask: {flag} is now {renamed}; the next version drops the old name.\n"
+            )
+            argument = f"{renamed}{equals}{value}"
+        found.append(argument)
+    return found
+
+
+def _start(
+    command: str, words: Sequence[str], names: dict[str, list[str]], trust: bool
+) -> tuple[RunConfig, dict[str, dict[str, Any]]]:
+    """Return the configuration from which flags start, and options for all that take them."""
+    preset, file = _value_once(words, "--preset"), _value_once(words, "--config")
+    resumed = _value_once(words, "--resume") if command == "train" else None
+    for flag, value in (("--preset", preset), ("--config", file)):
+        if resumed and value:
+            raise ArgumentError(f"--resume has the run's own configuration; leave out {flag}.")
+    path = Path(resumed) / "config.toml" if resumed else Path(file) if file else None
+    if resumed and path is not None and not path.exists():
+        raise no_run_in(Path(resumed))
+    settings = read_settings(path) if path is not None else {}
+    shared: dict[str, dict[str, Any]] = {}
+    if command == "compare":
+        for kind in ("sampler", "learner"):
+            if "name" not in settings.get(kind, ("name",)):
+                shared[kind] = settings.pop(kind)
+    base = RunConfig()
+    if preset:
+        from adaptask.experiments.recipes import preset_config
+
+        base = preset_config(preset)
+    try:
+        config = apply_settings(settings, base, names=names, trust_plugins=trust)
+    except ArgumentError as error:
+        raise ArgumentError(f"{path}: {error}" if path else str(error)) from error
+    if command == "train" and not preset and "optimizer" not in settings:
+        config = with_default_optimizer(config)
+    return config, shared
+
+
+def _check_options(line: CommandLine) -> None:
+    """Check that options of algorithms are taken by those that were named."""
+    for kind in REGISTRIES:
+        section = getattr(line.defaults, kind)
+        names = {"sampler": line.samplers, "learner": line.learners}.get(kind, ())
+        chosen = names if line.command == "compare" and names else (section.name,)
+        taken = options_of(section)
+        for argument in line.arguments:
+            flag = argument.partition("=")[0]
+            option = flag.removeprefix(f"--{kind}.").replace("-", "_")
+            if option in taken or option.removeprefix("no_") in taken:
+                continue
+            is_short = kind == "sampler" and flag in _SHORT_FLAGS
+            if flag.startswith(f"--{kind}.") or is_short:
+                check_taken(kind, chosen, taken, [_SHORT_FLAGS.get(flag, option)])
+
+
+def _vary_lists(words: Sequence[str]) -> list[str]:
+    """Return the words of a sweep with `--alpha 1 2` as `--vary sampler.alpha=1,2`."""
+    rest, varied = list(words), []
+    for flag, key in _SWEPT_FLAGS.items():
+        if any(word.partition("=")[0] == flag for word in rest):
+            values = _values(rest, flag)
+            rest = _without(rest, flag)
+            varied.append(f"{key}={','.join(values)}")
+    if not varied:
+        return rest
+    varied += _values(rest, "--vary")
+    return [*_without(rest, "--vary"), "--vary", *varied]
+
+
+def _values(words: Sequence[str], flag: str) -> list[str]:
+    """Return the words that follow a flag, up to the next one."""
+    found: list[str] = []
+    for i, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if name == flag:
+            found = [value] if equals else []
+            for following in words[i + 1 :]:
+                if following.startswith("--"):
+                    break
+                found.append(following)
+    return found
+
+
+def _without(words: Sequence[str], flag: str) -> list[str]:
+    """Return a command line without a flag and its values."""
+    rest, is_dropped = [], False
+    for word in words:
+        if word.startswith("--"):
+            is_dropped = word.partition("=")[0] == flag
+        if not is_dropped:
+            rest.append(word)
+    return rest
+
+
+def _value(words: Sequence[str], flag: str) -> str | None:
+    """Return the value of a flag; the last one wins, as in the parser."""
+    found = None
+    for word, following in pairwise([*words, ""]):
+        name, equals, value = word.partition("=")
+        if name == flag:
+            found = value if equals else following
+    return found
+
+
+def _value_once(words: Sequence[str], flag: str) -> str | None:
+    if sum(word.partition("=")[0] == flag for word in words) > 1:
+        raise ArgumentError(f"{flag} can be given once only.")
+    return _value(words, flag)
+
+
+# Short help ---------------------------------------------------------------------------------------
+
+_COMMON = {
+    "--dataset NAME": "data.dataset",
+    "--learner NAME": "learner",
+    "--sampler NAME": "sampler",
+    "--backbone NAME": "backbone",
+    "--n-way INT": "task.n_way",
+    "--n-shot INT": "task.n_shot",
+    "--n-query INT": "task.n_query",
+    "--n-tasks INT": "task.n_tasks",
+    "--steps INT": "steps",
+    "--lr FLOAT": "optimizer.lr",
+    "--optimizer.name {adam,sgd}": "optimizer.name",
+    "--evaluation.n-episodes INT": "evaluation.n_episodes",
+    "--every.validate INT": "every.validate",
+    "--device NAME": "machine.device",
+    "--seed INT": "seed",
+}
+"""The options of a run that people use most, by the key that has their help text."""
+_OWN = {
+    "train": (
+        *("--output FOLDER", "--resume RUN", "--preset NAME", "--config FILE", "--quiet"),
+        *("--log NAME", "--trust-plugins"),
+    ),
+    "compare": (
+        *("--learners NAME...", "--samplers NAME...", "--seeds INT", "--workers INT"),
+        *("--output FOLDER", "--preset NAME", "--config FILE", "--cluster ray"),
+    ),
+    "sweep": (
+        *("--alpha VALUE...", "--tau VALUE...", "--lr VALUE...", "--vary OPTION=VALUE,..."),
+        *("--search {grid,random}", "--trials INT", "--seeds INT", "--workers INT"),
+        *("--output FOLDER", "--config FILE"),
+    ),
+}
+"""The other options of each command that people use most."""
+_OTHER_HELP = {
+    "--cluster": "Make the runs with Ray, on this machine or a cluster.",
+    "--alpha": "Values of alpha, or a range LOW..HIGH for random search.",
+    "--tau": "Values of tau, or a range.",
+    "--lr": "Learning rates, or a range.",
+}
+_REPLACED = {"train": (), "compare": ("learner", "sampler", "seed"), "sweep": ("seed", "lr")}
+"""Options of a run that a command has other flags for."""
+
+
+def short_help(command: str, function: Callable[..., Any]) -> str:
+    """Return the help of `train`, `compare` or `sweep` with the options that people use most."""
+    documented = docstring_parser.parse(function.__doc__ or "")
+    own = {param.arg_name: param.description or "" for param in documented.params}
+    lines = [f"usage: adaptask {command} [OPTIONS]", "", documented.short_description or "", ""]
+    width = min(100, shutil.get_terminal_size((100, 24)).columns)
+    if documented.long_description:
+        lines += [*documented.long_description.splitlines(), ""]
+    for flag in _OWN[command]:
+        name = flag.split()[0]
+        key = name.removeprefix("--").replace("-", "_")
+        lines += _row(flag, _OTHER_HELP.get(name) or own[key], width)
+    lines.append("")
+    for flag, key in _COMMON.items():
+        if key.rpartition(".")[2] not in _REPLACED[command]:
+            lines += _row(flag, _help_of(key), width)
+    lines += [
+        "",
+        "Options of the chosen classes have their own flags, such as --sampler.tau 0.5 and",
+        f"--learner.inner-lr 0.1. To see these and all others: adaptask {command} --help-all",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _row(flag: str, text: str, width: int) -> list[str]:
+    column = 29
+    wrapped = textwrap.wrap(" ".join(text.split()), width - column - 2) or [""]
+    first = f"  {flag:<{column - 2}}"
+    head = [first + wrapped[0]] if len(flag) < column - 2 else [first, " " * column + wrapped[0]]
+    return [*head, *(" " * column + line for line in wrapped[1:])]
+
+
+def _help_of(key: str) -> str:
+    """Return the help text of an option of a run, with its default."""
+    if key in REGISTRIES:
+        names = ", ".join(REGISTRIES[key])
+        chosen = config_module.DEFAULT_NAMES[key]
+        return f"{names}, or your own package.module:Class. (default: {chosen})"
+    section, _, name = key.rpartition(".")
+    kind = getattr(config_module, f"{section.capitalize()}Config") if section else RunConfig
+    documented = docstring_parser.parse_from_object(kind).params
+    text = next(param.description for param in documented if param.arg_name == name)
+    default = next(item.default for item in fields(kind) if item.name == name)
+    return f"{text} (default: {default})"

@@ -1,0 +1,248 @@
+"""Builds the parts of a run from its configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn, optim
+
+from adaptask.arguments import check_members
+from adaptask.backbones import build_backbone
+from adaptask.data import EpisodeSource, open_episodes
+from adaptask.errors import ArgumentError, StateError
+from adaptask.experiments.config import RunConfig
+from adaptask.experiments.options import class_of, options_of, takes_argument
+from adaptask.learners import Ensemble, Learner, build_learner
+from adaptask.randomness import derive_seed
+from adaptask.samplers import Sampler, build_sampler
+from adaptask.training.displays import Display
+from adaptask.training.distributed import SINGLE_PROCESS, ProcessGroup
+from adaptask.training.evaluation import Evaluator
+from adaptask.training.optimizer import Schedule, StepSchedule, build_optimizer, constant, cosine
+from adaptask.training.run_folder import RunFolder
+from adaptask.training.trainer import Trainer
+
+ImageShape = tuple[int, int, int]
+
+# Conv-4 for a learner that compares feature maps, as Sung et al. (2018) have it.
+_N_POOLED_FOR_MAPS = 2
+_ANY_SHAPE = (3, 84, 84)
+
+
+def build_model(config: RunConfig, image_shape: ImageShape, device: torch.device) -> Learner:
+    """Build the learner with fresh weights that the run's seed decides.
+
+    The process's random state is left as it was.
+
+    Raises:
+        ArgumentError: If the options do not fit each other or the images.
+    """
+    learner_class = class_of(config.learner)
+    backbone_options = options_of(config.backbone)
+    needs_maps = getattr(learner_class, "needs_feature_maps", False)
+    if needs_maps and backbone_options.get("n_pooled", 0) is None:
+        backbone_options["n_pooled"] = _N_POOLED_FOR_MAPS
+    # Only the generator of the CPU, on which weights are made: a process that only checks
+    # configurations should not open a context on every GPU.
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(derive_seed(config.seed, "weights"))
+        backbone = build_backbone(config.backbone.name, image_shape=image_shape, **backbone_options)
+        options = options_of(config.learner)
+        if takes_argument(config.learner, "n_way"):
+            options["n_way"] = config.task.n_way
+        learner = build_learner(config.learner.name, backbone=backbone, **options)
+    learner.to(device)
+    if config.machine.channels_last == "yes":
+        learner.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return learner
+
+
+def with_weights(learner: nn.Module, states: Sequence[Mapping[str, Any]]) -> nn.Module:
+    """Return a learner with saved weights; an ensemble if there are several.
+
+    Without any the learner is returned as it is.
+
+    Raises:
+        StateError: If the weights belong to another architecture.
+    """
+    try:
+        if len(states) > 1:
+            return Ensemble(learner=learner, states=states)
+        for state in states:
+            learner.load_state_dict(state)
+    except (AttributeError, RuntimeError, TypeError) as error:
+        raise StateError(
+            f"the weights do not fit the configuration, perhaps another architecture: {error}"
+        ) from error
+    return learner
+
+
+def depends_on_steps(config: RunConfig) -> bool:
+    """Return whether the number of steps already matters at the first one."""
+    if config.optimizer.schedule == "cosine":
+        return True
+    learner = build_model(config, _ANY_SHAPE, torch.device("cpu"))
+    return bool(getattr(learner, "depends_on_total_steps", False))
+
+
+def build_parts(
+    config: RunConfig, source: EpisodeSource, device: torch.device
+) -> tuple[Learner, Sampler, optim.Optimizer]:
+    """Build what a training step needs besides its images: learner, sampler and optimizer.
+
+    Raises:
+        ArgumentError: If the configuration does not fit the data.
+        DataError: If a class has too few images.
+    """
+    _check_tasks(config, source)
+    learner = build_model(config, source.image_set.image_shape, device)
+    sampler = build_sampler(
+        config.sampler.name,
+        n_classes=source.n_classes,
+        n_way=config.task.n_way,
+        seed=derive_seed(config.seed, "tasks"),
+        device=device,
+        **options_of(config.sampler),
+    )
+    # Without its state a run could not be resumed.
+    check_members("sampler", sampler, "n_way", "state_dict", "load_state_dict")
+    optimizer = build_optimizer(
+        config.optimizer.name,
+        learner.parameters(),
+        lr=config.optimizer.lr,
+        weight_decay=config.optimizer.weight_decay,
+        momentum=config.optimizer.momentum,
+    )
+    return learner, sampler, optimizer
+
+
+def build_trainer(
+    config: RunConfig,
+    device: torch.device,
+    *,
+    folder: RunFolder | None,
+    display: Display | None,
+    group: ProcessGroup = SINGLE_PROCESS,
+) -> Trainer:
+    """Build everything that a run needs.
+
+    Args:
+        config: Everything that decides it.
+        device: Where it is computed.
+        folder: Where it is kept.
+        display: Shows progress.
+        group: The processes that make it together.
+
+    Raises:
+        ArgumentError: If the configuration does not fit the data.
+        DataError: If the dataset has not been prepared.
+    """
+    source = open_split(config, "train", device)
+    learner, sampler, optimizer = build_parts(config, source, device)
+    machine = config.machine
+    return Trainer(
+        learner,
+        sampler,
+        source,
+        n_shot=config.task.n_shot,
+        n_query=config.task.n_query,
+        n_tasks=config.task.n_tasks,
+        optimizer=optimizer,
+        schedule=build_schedule(config),
+        accumulate=config.optimizer.accumulate,
+        clip_norm=config.optimizer.clip_norm,
+        precision=machine.precision,
+        compiled=machine.compile == "yes",
+        engine=machine.engine,
+        validation=build_evaluator(config, "val", device, group=group),
+        keep_best=config.evaluation.keep_best,
+        every=config.every,
+        folder=folder,
+        display=display,
+        group=group,
+    )
+
+
+def _check_tasks(config: RunConfig, source: EpisodeSource) -> None:
+    """Check that training tasks can be drawn, and that evaluation has tasks of their kind."""
+    n_way = config.task.n_way
+    if n_way > source.n_classes:
+        raise ArgumentError(
+            f"n_way must be between 2 and {source.n_classes}, the number of training classes in "
+            f"{config.data.dataset!r}; got {n_way}."
+        )
+    has_fixed_way = getattr(class_of(config.learner), "has_fixed_way", False)
+    if has_fixed_way and config.tested_way != n_way:
+        raise ArgumentError(
+            f"the learner {config.learner.name!r} has an output for each of the {n_way} classes "
+            f"of a training task; evaluation must have as many, got {config.tested_way}."
+        )
+    source.check_counts(config.task.n_shot, config.task.n_query)
+
+
+def open_split(config: RunConfig, split: str, device: torch.device) -> EpisodeSource:
+    """Return the episodes of a split of the run's dataset; only training ones are augmented."""
+    augmentation = config.data.augmentation if split == "train" else "none"
+    return open_episodes(
+        config.data.dataset,
+        split,
+        device=device,
+        seed=derive_seed(config.seed, "images"),
+        augmentation=None if augmentation == "default" else augmentation,
+        storage=config.data.storage,
+    )
+
+
+def build_evaluator(
+    config: RunConfig,
+    split: str,
+    device: torch.device,
+    source: EpisodeSource | None = None,
+    group: ProcessGroup = SINGLE_PROCESS,
+) -> Evaluator:
+    """Build the evaluation on a split: its episodes depend on `evaluation.seed` alone.
+
+    Args:
+        config: Decides ways, shots, queries and the number of episodes.
+        split: `val`, or `test`.
+        device: Where it is computed.
+        source: The images, if they are not those of the run's dataset.
+        group: The processes that evaluate together.
+
+    Raises:
+        ArgumentError: If the split has too few classes.
+        DataError: If its classes have too few images.
+    """
+    evaluation = config.evaluation
+    source = source or open_split(config, split, device)
+    n_way = config.tested_way
+    if n_way > source.n_classes:
+        raise ArgumentError(
+            f"n_way of evaluation must be between 2 and {source.n_classes}, the number of classes "
+            f"in {source.image_set.dataset!r} ({split}); got {n_way}. Training tasks may have "
+            "more: set --evaluation.n-way."
+        )
+    return Evaluator(
+        source,
+        n_way=n_way,
+        n_shot=config.tested_shot,
+        n_query=evaluation.n_query,
+        n_episodes=evaluation.n_validation if split == "val" else evaluation.n_episodes,
+        seed=derive_seed(evaluation.seed, split),
+        precision=config.machine.precision,  # type: ignore[arg-type]
+        group=group,
+    )
+
+
+def build_schedule(config: RunConfig) -> Schedule:
+    """Build the schedule of the learning rate.
+
+    Raises:
+        ArgumentError: If milestones and factors do not fit each other.
+    """
+    optimizer = config.optimizer
+    if optimizer.schedule == "step":
+        return StepSchedule(optimizer.milestones, optimizer.factors)
+    return {"constant": constant, "cosine": cosine}[optimizer.schedule]
