@@ -1,4 +1,4 @@
-"""An existing LightningModule with adaptive tasks: lines (1) and (2), and logits beside the loss.
+"""An existing LightningModule with adaptive tasks: the lines marked `new`, and logits as output.
 
 Run: python examples/lightning_module.py --tasks 1000
 """
@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import TensorDataset
 
+from adaptask import GCPSampler
 from adaptask.data import load
 from adaptask.integrations.lightning import EpisodeDataModule, EpisodeFeedback
 from adaptask.integrations.torch import EpisodeBatch, EpisodeBatchSampler
-from adaptask.samplers import build_sampler
 
 
 class ProtoNet(LightningModule):
-    """A prototypical network; it returns its logits beside the loss, for the sampler to learn."""
+    """A prototypical network. It returns its logits with the loss, for the sampler."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class ProtoNet(LightningModule):
         return {"loss": cross_entropy(logits, labels), "logits": logits}
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Return what trains it."""
+        """Return the optimizer."""
         return torch.optim.Adam(self.parameters(), 1e-3)
 
 
@@ -47,7 +47,7 @@ def main() -> None:
     split = load(arguments.dataset, "train")
     labels = torch.arange(split.n_classes).repeat_interleave(split.class_starts.diff())
     dataset = TensorDataset(split.images.float() / 255, labels)
-    sampler = build_sampler("gcp", n_classes=split.n_classes, n_way=5, seed=0)
+    sampler = GCPSampler(n_classes=split.n_classes, n_way=5, seed=0)
     episodes = EpisodeBatchSampler(labels, sampler, 1, 10, arguments.tasks)
 
     data = EpisodeDataModule(dataset, episodes)  # new

@@ -1,7 +1,7 @@
-"""Train on a folder of your own images, one folder a class, and test on classes never seen.
+"""Train on a folder of your own images, one folder per class, and test on new classes.
 
 Run: python examples/own_images.py --folder ~/birds
-Without a folder it draws a small one itself.
+Without a folder it draws a small one.
 """
 
 import argparse
@@ -12,16 +12,12 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw
 
-from adaptask.backbones import build_backbone
-from adaptask.data import open_episodes
-from adaptask.data.prepare import prepare_own
-from adaptask.learners import build_learner
-from adaptask.samplers import build_sampler
-from adaptask.training import Evaluator, Trainer
+from adaptask import Conv4, Evaluator, GCPSampler, ProtoNet, Trainer, open_episodes
+from adaptask.data.prepare import prepare_folder
 
 
 def draw_images(folder: Path, n_classes: int = 20, n_images: int = 12) -> None:
-    """Draw polygons: a class is a number of corners and a color."""
+    """Draw polygons: a class has a number of corners and a color."""
     shuffled = random.Random(0)
     for number in range(n_classes):
         color = tuple(shuffled.randrange(60, 256) for _ in range(3))
@@ -36,12 +32,12 @@ def draw_images(folder: Path, n_classes: int = 20, n_images: int = 12) -> None:
 
 def train_and_test(folder: Path, steps: int) -> None:
     """Convert the images, train, and print the accuracy on test classes."""
-    done = prepare_own(folder, name="my-images", image_size=32, workers=1)
+    done = prepare_folder(folder, name="my-images", image_size=32, workers=1)
     print(f"{done.source}: {done.n_classes} classes, {done.n_images} images")
     train, test = (open_episodes("my-images", split) for split in ("train", "test"))
-    backbone = build_backbone("conv4", image_shape=train.image_set.image_shape, filters=16)
-    learner = build_learner("protonet", backbone=backbone)
-    sampler = build_sampler("gcp", n_classes=train.n_classes, n_way=4, seed=0)
+    backbone = Conv4(image_shape=train.image_set.image_shape, filters=16)
+    learner = ProtoNet(backbone=backbone)
+    sampler = GCPSampler(n_classes=train.n_classes, n_way=4, seed=0)
     Trainer(learner, sampler, train, n_query=5).fit(steps)
     result = Evaluator(test, n_way=4, n_shot=1, n_query=5, n_episodes=100)(learner)
     print(f"accuracy on new classes: {result}, chance 25 %")
@@ -55,6 +51,6 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as scratch:
         if arguments.folder is None:
             arguments.folder = Path(scratch) / "images"
-            os.environ["ADAPTASK_CACHE"] = f"{scratch}/cache"  # and leave yours as it is
+            os.environ["ADAPTASK_CACHE"] = f"{scratch}/cache"  # so that yours stays as it is
             draw_images(arguments.folder)
         train_and_test(arguments.folder, arguments.steps)

@@ -1,4 +1,4 @@
-"""A meta-learner of your own: any module that maps episodes to logits.
+"""Your own learner: any module that maps episodes to logits.
 
 Run: python examples/own_learner.py
 """
@@ -9,15 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from adaptask import Evaluator, GCPSampler, Trainer, open_episodes
 from adaptask.conformance import check_learner
-from adaptask.data import open_episodes
 from adaptask.interfaces import Episodes
-from adaptask.samplers import build_sampler
-from adaptask.training import Evaluator, Trainer
 
 
 class CosineClassifier(nn.Module):
-    """Classify queries by their cosines with the mean of each class."""
+    """Classify queries by their cosine similarity to the mean of each class."""
 
     def __init__(self, image_shape: tuple[int, int, int]) -> None:
         super().__init__()
@@ -31,7 +29,7 @@ class CosineClassifier(nn.Module):
         """Return the query logits, `tasks x queries x way`."""
         n_way = episodes.class_ids.shape[1]
         support, query = (self._embed(episodes.support_images), self._embed(episodes.query_images))
-        # The images of a class stand together, so that no label need be read.
+        # Support images are sorted by class, so labels are not needed.
         prototypes = torch.unflatten(support, 1, (n_way, -1)).mean(2)
         cosines = normalize(query, dim=-1) @ normalize(prototypes, dim=-1).transpose(1, 2)
         return self.log_scale.exp() * cosines
@@ -47,11 +45,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200)
     arguments = parser.parse_args()
     check_learner(lambda seed: CosineClassifier((1, 16, 16)))
-    print("the learner obeys the laws")
+    print("the learner passes the checks")
 
     train, test = (open_episodes(arguments.dataset, split) for split in ("train", "test"))
     learner = CosineClassifier(train.image_set.image_shape)
-    sampler = build_sampler("gcp", n_classes=train.n_classes, n_way=5, seed=0)
+    sampler = GCPSampler(n_classes=train.n_classes, n_way=5, seed=0)
     Trainer(learner, sampler, train, n_query=5).fit(arguments.steps)
     result = Evaluator(test, n_way=5, n_shot=1, n_query=5, n_episodes=100)(learner)
     print(f"accuracy on new classes: {result}, chance 20 %")

@@ -1,4 +1,4 @@
-"""Your own task sampler: three methods, and the laws that check them.
+"""Your own task sampler: three methods, and the checks for them.
 
 Run: python examples/own_sampler.py
 """
@@ -8,17 +8,14 @@ import argparse
 import torch
 from torch import Tensor
 
-from adaptask.backbones import build_backbone
+from adaptask import Conv4, ProtoNet, Sampler, Trainer, open_episodes
 from adaptask.conformance import check_sampler
-from adaptask.data import open_episodes
-from adaptask.learners import build_learner
-from adaptask.samplers import Feedback, Sampler, of_category_sets
+from adaptask.samplers import Feedback, of_category_sets
 from adaptask.theory import log_prob_without_replacement
-from adaptask.training import Trainer
 
 
 class ErrorSampler(Sampler):
-    """Draw classes in proportion to exp(3 * how often their queries were missed recently)."""
+    """Draw classes in proportion to exp(3 * how often their queries were wrong recently)."""
 
     errors: Tensor
 
@@ -34,9 +31,9 @@ class ErrorSampler(Sampler):
     def learn(self, feedback: Feedback) -> None:
         """Move the errors of the classes that were in a task halfway to their new mean."""
         ids = torch.as_tensor(feedback.class_ids).flatten()
-        missed = 1 - torch.as_tensor(feedback.confusion).diagonal(dim1=-2, dim2=-1).flatten()
+        wrong = 1 - torch.as_tensor(feedback.confusion).diagonal(dim1=-2, dim2=-1).flatten()
         counts = torch.zeros(self.n_classes).index_add_(0, ids, torch.ones(len(ids)))
-        means = torch.zeros(self.n_classes).index_add_(0, ids, missed.float()) / counts.clamp(min=1)
+        means = torch.zeros(self.n_classes).index_add_(0, ids, wrong.float()) / counts.clamp(min=1)
         self.errors.copy_(torch.where(counts > 0, 0.5 * (self.errors + means), self.errors))
 
     @of_category_sets
@@ -52,16 +49,16 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100)
     arguments = parser.parse_args()
     check_sampler(lambda seed: ErrorSampler(n_classes=9, n_way=3, seed=seed))
-    print("the sampler obeys the laws")
+    print("the sampler passes the checks")
 
     source = open_episodes(arguments.dataset, "train")
-    backbone = build_backbone("conv4", image_shape=source.image_set.image_shape, filters=16)
+    backbone = Conv4(image_shape=source.image_set.image_shape, filters=16)
     sampler = ErrorSampler(n_classes=source.n_classes, n_way=5)
-    learner = build_learner("protonet", backbone=backbone)
+    learner = ProtoNet(backbone=backbone)
     Trainer(learner, sampler, source, n_query=5, n_tasks=2).fit(arguments.steps)
     for class_id in sampler.errors.topk(3).indices.tolist():
         name = source.image_set.class_names[class_id]
-        print(f"often missed: {name} ({sampler.errors[class_id]:.2f} of its queries)")
+        print(f"often misclassified: {name} ({sampler.errors[class_id]:.2f} of its queries)")
 
 
 if __name__ == "__main__":

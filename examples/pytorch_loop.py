@@ -1,4 +1,4 @@
-"""A plain PyTorch loop with adaptive tasks: lines (1) and (2) are all that changes.
+"""A plain PyTorch loop with adaptive tasks: only the lines marked `new` change.
 
 Run: python examples/pytorch_loop.py --tasks 1000 --workers 2
 """
@@ -10,13 +10,13 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
+from adaptask import GCPSampler
 from adaptask.data import load
 from adaptask.integrations.torch import EpisodeBatchSampler
-from adaptask.samplers import build_sampler
 
 
 def main() -> None:
-    """Train a prototypical network, and print which classes the sampler found hard to tell."""
+    """Train a prototypical network, and print which classes are hard to tell apart."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dataset", default="glyphs", help="a dataset of `adaptask data list`")
     parser.add_argument("--tasks", type=int, default=300)
@@ -28,7 +28,7 @@ def main() -> None:
     labels = torch.arange(split.n_classes).repeat_interleave(split.class_starts.diff())
     dataset = TensorDataset(split.images.float() / 255, labels)
 
-    sampler = build_sampler("gcp", n_classes=split.n_classes, n_way=5, seed=0)
+    sampler = GCPSampler(n_classes=split.n_classes, n_way=5, seed=0)
     episodes = EpisodeBatchSampler(labels, sampler, 1, 10, arguments.tasks)  # new
     loader = DataLoader(
         episodes.wrap(dataset), batch_sampler=episodes, num_workers=arguments.workers
@@ -39,7 +39,7 @@ def main() -> None:
     model = nn.Sequential(convolution, nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten())
     optimizer = torch.optim.Adam(model.parameters(), 1e-3)
     accuracies = []
-    for batch in loader:  # one task a batch; every field has a leading dimension of tasks
+    for batch in loader:  # one task per batch; every field has a leading dimension of tasks
         prototypes = model(batch.support_images[0])  # one shot, in the order of the labels
         logits = -torch.cdist(model(batch.query_images[0]), prototypes).square()
         loss = cross_entropy(logits, batch.query_labels[0])

@@ -11,9 +11,9 @@ from PIL import Image
 from torch.utils.data import Dataset, default_collate
 
 from adaptask.data.cache import write_cache
+from adaptask.data.datasets import GLYPHS
 from adaptask.data.glyphs import generate
 from adaptask.data.images import ImageSet
-from adaptask.data.registry import GLYPHS
 
 torch.set_num_threads(1)
 
@@ -133,6 +133,31 @@ def are_same(left, right):
 def same():
     """Compares two states to the last bit."""
     return are_same
+
+
+@pytest.fixture(scope="session")
+def noise_cache(tmp_path_factory):
+    """The folder of a cache in which `glyphs` is noise: of its shape, made in no time."""
+    root = tmp_path_factory.mktemp("noise-cache")
+    splits = {
+        split: ImageSet(
+            dataset=GLYPHS.name,
+            split=split,
+            images=torch.randint(256, (40 * 40, 1, 28, 28), dtype=torch.uint8),
+            class_names=tuple(f"{split}-{i}" for i in range(40)),
+            class_starts=torch.arange(41) * 40,
+        )
+        for split in ("train", "val", "test")
+    }
+    write_cache(root / GLYPHS.name, splits, source=GLYPHS.source)
+    return root
+
+
+@pytest.fixture
+def glyphs_of_noise(noise_cache, monkeypatch):
+    """Makes `glyphs` a dataset of noise, and the only one that there is."""
+    monkeypatch.setenv("ADAPTASK_CACHE", str(noise_cache))
+    return GLYPHS.name
 
 
 @contextlib.contextmanager

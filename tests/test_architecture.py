@@ -40,7 +40,12 @@ MAY_IMPORT = {
     "cli": {"errors", "experiments", "report", "cli_data"},
     "cli_data": {"experiments"},
     "__main__": {"cli"},
-    "__init__": set(),
+    "saved_run": FOUNDATION | {"report", "experiments", "data", "training"},
+    "comparison": FOUNDATION | {"report", "experiments"},
+    "__init__": {
+        *("errors", "interfaces", "registry", "theory", "samplers", "learners", "backbones"),
+        *("data", "training", "conformance", "integrations", "comparison", "saved_run"),
+    },
 }
 CORE = (
     *("arguments", "atomic_file", "errors", "kernels", "interfaces", "parsing"),

@@ -4,14 +4,11 @@ import inspect
 import re
 import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
-import torch
 
 from adaptask.backbones import BACKBONES, NORMS, WIDTHS
-from adaptask.data.cache import write_cache
-from adaptask.data.images import ImageSet
 from adaptask.learners import LEARNERS
 from adaptask.samplers import SAMPLERS
 
@@ -30,16 +27,17 @@ def python_blocks(page):
     "page", [p for p in PAGES if python_blocks(p)], ids=lambda p: str(p.relative_to(ROOT))
 )
 def test_the_python_of_a_page_runs(
-    page, tmp_path, monkeypatch, prepared_cifar_fs, learn2learn_stand_in
+    page, tmp_path, monkeypatch, glyphs_of_noise, learn2learn_stand_in
 ):
     monkeypatch.chdir(tmp_path)
     meta_dataset, taskset = learn2learn_stand_in
     data = SimpleNamespace(MetaDataset=meta_dataset, Taskset=taskset)
     monkeypatch.setitem(sys.modules, "learn2learn", SimpleNamespace(data=data))
-    monkeypatch.setenv("ADAPTASK_CACHE", str(prepared_cifar_fs))
-    namespace = {"__name__": "documentation"}
+    # As in a script, classes that a page defines belong to `__main__`.
+    script = ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", script)
     for block in python_blocks(page):
-        exec(compile(block, str(page), "exec"), namespace)
+        exec(compile(block, str(page), "exec"), vars(script))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
@@ -97,22 +95,3 @@ def test_the_pages_speak_of_the_project_alone():
     home = str(ROOT)
     for page in PAGES:
         assert home not in page.read_text()
-
-
-@pytest.fixture(scope="module")
-def prepared_cifar_fs(tmp_path_factory):
-    """A cache in which `cifar-fs` is a few images of noise, so that the examples load something."""
-    root = tmp_path_factory.mktemp("cache")
-    names = tuple(f"class-{i}" for i in range(64))
-    splits = {
-        split: ImageSet(
-            dataset="cifar-fs",
-            split=split,
-            images=torch.randint(256, (64 * 20, 3, 32, 32), dtype=torch.uint8),
-            class_names=names,
-            class_starts=torch.arange(65) * 20,
-        )
-        for split in ("train", "val", "test")
-    }
-    write_cache(root / "cifar-fs", splits, source="made for the examples")
-    return root

@@ -1,4 +1,7 @@
-"""Every command, flag and configuration that the pages show is understood, and could be begun."""
+"""Every command, flag and configuration that the pages show is understood, and could be started.
+
+Blocks of Python are run by `test_docs.py`.
+"""
 
 import contextlib
 import functools
@@ -7,6 +10,7 @@ import io
 import itertools
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -22,9 +26,10 @@ from adaptask.experiments.sweep import parse_space, plan_trials
 from adaptask.registry import LEARNERS
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+TOP = ("README.md", "CONTRIBUTING.md", "SECURITY.md")
+PAGES = sorted([*(ROOT / name for name in TOP), *(ROOT / "docs").rglob("*.md")])
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", flags=re.M | re.S)
-LANGUAGES = {"python", "sh", "toml", "math", ""}
+LANGUAGES = {"python", "sh", "toml", "math", "bibtex", ""}
 
 
 def fences(page):
@@ -160,6 +165,46 @@ def test_the_check_of_commands_finds_mistakes(words, run_planned, capsys):
 def test_the_check_of_commands_finds_mistakes_in_the_words_for_torchrun(capsys):
     with pytest.raises(SystemExit):
         words_of("torchrun --no-such-flag 4 -m adaptask train")
+
+
+def other_lines(page):
+    """The lines of shell blocks that start something other than adaptask."""
+    blocks = "".join(block for language, block in fences(page) if language == ["sh"])
+    lines = [shlex.split(line, comments=True) for line in blocks.replace("\\\n", " ").splitlines()]
+    return [words for words in lines if words and words[0] not in ("adaptask", "torchrun")]
+
+
+def is_known(words):
+    """Whether a line starts something that there is."""
+    match words:
+        case ["make", *targets]:
+            makefile = (ROOT / "Makefile").read_text()
+            return all(re.search(rf"^{re.escape(t)}:", makefile, flags=re.M) for t in targets)
+        case ["pip", "install", what]:
+            project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+            name, extras = re.fullmatch(r"([\w.]+)(?:\[([\w,]+)\])?", what).groups()
+            known = project["optional-dependencies"].keys()
+            return name in (".", project["name"]) and set((extras or "dev").split(",")) <= known
+        case ["python", script, *_]:
+            return (ROOT / script).is_file()
+        case ["jupyter", "lab", notebook]:
+            return (ROOT / notebook).is_file()
+        case ["git", "clone", *_] | ["ray", "start", *_] | [".venv/bin/pre-commit", "install"]:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("page", PAGES, ids=label)
+def test_every_other_line_of_a_shell_block_starts_something_that_there_is(page):
+    for words in other_lines(page):
+        assert is_known(words), " ".join(words)
+
+
+@pytest.mark.parametrize(
+    "line", ["make tests", "pip install '.[cuda]'", "python examples/none.py", "adaptsk list"]
+)
+def test_the_check_of_other_lines_finds_mistakes(line):
+    assert not is_known(shlex.split(line))
 
 
 @pytest.fixture(scope="module")

@@ -75,3 +75,20 @@ def test_names_are_checked_without_importing_anything(things):
 @pytest.mark.parametrize("registry", [SAMPLERS, LEARNERS, BACKBONES], ids=lambda r: r.kind)
 def test_every_class_that_is_built_in_can_be_imported(registry):
     assert len({registry[name] for name in registry}) == len(registry)
+
+
+def test_a_class_has_the_name_under_which_it_is_found(things):
+    import some_things
+
+    assert things.name_of(some_things.Pair) == "pair"
+    assert things.name_of(some_things.Bare) == "some_things:Bare"
+
+
+def test_a_class_that_cannot_be_found_again_has_no_name(things):
+    class Local: ...
+
+    with pytest.raises(ArgumentError, match="must be defined at the top level"):
+        things.name_of(Local)
+    Local.__qualname__, Local.__module__ = "Bare", "some_things"
+    with pytest.raises(ArgumentError, match="must be defined at the top level"):
+        things.name_of(Local)

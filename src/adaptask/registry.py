@@ -16,9 +16,11 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import sys
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any
 
 from adaptask.errors import ArgumentError
@@ -83,6 +85,27 @@ class Registry(Mapping[str, type[Any]]):
             )
         return found
 
+    def name_of(self, found: type[Any]) -> str:
+        """Return the name under which a class is found: a built-in one, or its address.
+
+        >>> from adaptask.samplers import GCPSampler
+        >>> SAMPLERS.name_of(GCPSampler)
+        'gcp'
+
+        Raises:
+            ArgumentError: If the class cannot be found again, such as one defined in a function.
+        """
+        address = f"{found.__module__}:{found.__qualname__}"
+        builtin = {place: name for name, place in self._builtin.items()}
+        if address in builtin:
+            return builtin[address]
+        if not is_address(address) or _import_class(address, self.kind) is not found:
+            raise ArgumentError(
+                f"the {self.kind} {found.__qualname__} must be defined at the top level of a "
+                "module, a script or a notebook; move it there."
+            )
+        return address
+
     def __iter__(self) -> Iterator[str]:
         yield from self._builtin
         yield from self._installed
@@ -139,13 +162,16 @@ def is_address(name: str) -> bool:
     return bool(colon) and all(part.isidentifier() for part in parts)
 
 
-def _import_class(address: str, kind: str) -> type[Any]:
-    """Return the class at an address.
+def import_object(address: str, kind: str) -> Any:
+    """Return what is at an address; modules are also found in the current folder.
 
     Raises:
-        ArgumentError: If it cannot be imported, or is not a class.
+        ArgumentError: If it cannot be imported.
     """
     module_name, _, attribute = address.partition(":")
+    # A console script, unlike `python -m`, does not search the current folder.
+    if not module_name.startswith("adaptask.") and (folder := str(Path.cwd())) not in sys.path:
+        sys.path.append(folder)
     try:
         found: Any = importlib.import_module(module_name)
         for part in attribute.split("."):
@@ -154,6 +180,16 @@ def _import_class(address: str, kind: str) -> type[Any]:
         raise ArgumentError(
             f"the {kind} {address!r} cannot be imported: {type(error).__name__}: {error}."
         ) from error
+    return found
+
+
+def _import_class(address: str, kind: str) -> type[Any]:
+    """Return the class at an address.
+
+    Raises:
+        ArgumentError: If it cannot be imported, or is not a class.
+    """
+    found = import_object(address, kind)
     if not inspect.isclass(found):
         raise ArgumentError(
             f"the {kind} {address!r} must be a class; it is a {type(found).__name__}."

@@ -1,38 +1,9 @@
 from dataclasses import replace
 
 import pytest
-import torch
 
-from adaptask.data.cache import write_cache
-from adaptask.data.images import ImageSet
-from adaptask.data.registry import GLYPHS
 from adaptask.report.run import Run
 from adaptask.report.study import read_study
-
-
-@pytest.fixture(scope="session")
-def noise_cache(tmp_path_factory):
-    """The folder of a cache in which `glyphs` is noise: of its shape, made in no time."""
-    root = tmp_path_factory.mktemp("noise-cache")
-    splits = {
-        split: ImageSet(
-            dataset=GLYPHS.name,
-            split=split,
-            images=torch.randint(256, (20 * 40, 1, 28, 28), dtype=torch.uint8),
-            class_names=tuple(f"{split}-{i}" for i in range(20)),
-            class_starts=torch.arange(21) * 40,
-        )
-        for split in ("train", "val", "test")
-    }
-    write_cache(root / GLYPHS.name, splits, source=GLYPHS.source)
-    return root
-
-
-@pytest.fixture
-def glyphs_of_noise(noise_cache, monkeypatch):
-    """Makes `glyphs` a dataset of noise."""
-    monkeypatch.setenv("ADAPTASK_CACHE", str(noise_cache))
-    return GLYPHS.name
 
 
 @pytest.fixture

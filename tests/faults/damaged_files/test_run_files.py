@@ -31,8 +31,8 @@ from adaptask.report.run import (
 from adaptask.report.study import read_study
 from adaptask.report.summary import summarize
 from adaptask.training.checkpoints import load_checkpoint, save_checkpoint
-from adaptask.training.records import MetricsLog, record_environment
-from adaptask.training.run_folder import RunFolder
+from adaptask.training.loggers import MetricsLog
+from adaptask.training.run_folder import RunFolder, record_environment
 
 
 def seal(content):
@@ -75,7 +75,7 @@ def forge_toml(damage):
 def run_loaders(left, damage, loading, folder, monkeypatch):
     each = loading.each
     # Programs that it starts itself are no fault of the file.
-    monkeypatch.setattr("adaptask.training.records._git_revision", lambda folder: None)
+    monkeypatch.setattr("adaptask.training.run_folder._git_revision", lambda folder: None)
     run, config = loading.files_of(left.run), load_config(left.run / "config.toml")
     trainer = build_trainer(config, torch.device("cpu"), folder=None, display=None)
 
