@@ -48,12 +48,9 @@ def test_the_links_of_a_page_lead_somewhere(page):
 
 
 @pytest.mark.parametrize(("folder", "names"), [("samplers", SAMPLERS), ("learners", LEARNERS)])
-def test_every_algorithm_has_a_page_that_the_overview_links_to(folder, names):
+def test_every_algorithm_has_a_page(folder, names):
     pages = {path.stem for path in (ROOT / "docs" / folder).glob("*.md")}
     assert pages == {*names, "index"}
-    overview = (ROOT / "docs" / folder / "index.md").read_text()
-    for name in names:
-        assert f"[`{name}`]({name}.md)" in overview
 
 
 @pytest.mark.parametrize(

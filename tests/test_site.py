@@ -9,8 +9,11 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
+
+from adaptask.registry import LEARNERS, SAMPLERS, Registry
 
 ROOT = Path(__file__).parents[1]
 NEEDED = [
@@ -88,6 +91,29 @@ def part_of_the_site(name):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.mark.parametrize("registry", [SAMPLERS, LEARNERS], ids=lambda registry: registry.kind)
+def test_every_algorithm_is_in_navigation_overview_and_api(site, registry):
+    folder = f"{registry.kind}s"
+    overview = (site / folder / "index.html").read_text()
+    home = (site / "index.html").read_text()
+    ids = Loaded(site / "api" / f"{folder}.html").ids
+    for name, found in registry.items():
+        assert f'href="{quote(name)}.html"' in overview.partition("<article")[2]
+        assert f'href="{folder}/{quote(name)}.html"' in home
+        assert {f"adaptask.{folder}.{found.__name__}", f"{found.__module__}.{found.__name__}"} & ids
+
+
+def test_an_algorithm_that_is_added_is_listed_by_itself():
+    added = Registry("sampler", {"new": "adaptask.registry:Registry"}, needs=())
+    pages = part_of_the_site("algorithms")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Registry, "description", "draws anew", raising=False)
+        text = pages.complete_overview("# S\n\n| name | draws |\n|---|---|\n| x | y |\n\nEnd.", added)
+    assert text.endswith("| x | y |\n| [`new`](new.md) | draws anew |\n\nEnd.")
+    reference = pages.complete_reference("::: adaptask.samplers\n", added, "adaptask.samplers")
+    assert reference == "::: adaptask.samplers\n\n::: adaptask.registry.Registry\n"
 
 
 def test_doctests_come_out_as_code_and_the_rest_as_it_was():
