@@ -31,17 +31,17 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from adaptask.data import load
-from adaptask.experiments.backends.base import Event
+from adaptask.experiments.backends import Event
 from adaptask.experiments.backends.processes import ProcessPool
 from adaptask.experiments.backends.ray import ClusterOptions, RayBackend
 from adaptask.experiments.config import (
     DataConfig,
     EvaluationConfig,
-    EveryConfig,
     MachineConfig,
     RunConfig,
 )
 from adaptask.experiments.options import configure
+from adaptask.intervals import Intervals
 from adaptask.report.run import Run
 from adaptask.report.study import Arm
 
@@ -59,7 +59,7 @@ def runs_in(folder: Path, steps: int) -> tuple[Run, ...]:
         data=DataConfig(dataset="glyphs"),
         backbone=configure("backbone", "conv4", filters=4),
         evaluation=EvaluationConfig(n_episodes=20, n_validation=20),
-        every=EveryConfig(validate=50, checkpoint=50),
+        every=Intervals(validate=50, checkpoint=50),
         machine=MachineConfig(device="cpu", threads=1),
     )
     return Arm("gcp", {}, config=config).with_runs(folder, range(N_RUNS)).runs

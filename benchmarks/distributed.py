@@ -36,10 +36,9 @@ from adaptask.backbones import build_backbone
 from adaptask.data import EpisodeSource, ImageSet
 from adaptask.learners import build_learner
 from adaptask.samplers import build_sampler
-from adaptask.training.distributed import joined
-from adaptask.training.group import ALONE, Group
-from adaptask.training.shared_norm import share_statistics
+from adaptask.training.distributed import SINGLE_PROCESS, ProcessGroup, process_group
 from adaptask.training.step import TrainingStep
+from adaptask.training.sync_batchnorm import convert_sync_batchnorm
 
 N_WAY, N_TASKS, WARM_UP = 5, 4, 2
 Setting = tuple[str, str, str, int]
@@ -65,14 +64,14 @@ def noise(size: int) -> ImageSet:
     )
 
 
-def build(setting: Setting, group: Group) -> TrainingStep:
+def build(setting: Setting, group: ProcessGroup) -> TrainingStep:
     """Build a step of one setting."""
     name, backbone_name, norm, size = setting
     torch.manual_seed(0)
     options = {"n_way": N_WAY} if name == "maml" else {}
     backbone = build_backbone(backbone_name, image_shape=(3, size, size), norm=norm)
     learner = build_learner(name, backbone=backbone, **options)
-    share_statistics(learner, group)
+    convert_sync_batchnorm(learner, group)
     return TrainingStep(
         learner,
         build_sampler("gcp", n_classes=64, n_way=N_WAY),
@@ -97,20 +96,20 @@ def fastest(times: list[float]) -> float:
     return sorted(times)[len(times) // 10]
 
 
-def measure(setting: Setting, group: Group, limit: float) -> None:
+def measure(setting: Setting, group: ProcessGroup, limit: float) -> None:
     """Alternate between one process and all, and print how long each took."""
-    alone, together = build(setting, ALONE), build(setting, group)
+    alone, together = build(setting, SINGLE_PROCESS), build(setting, group)
     singles: list[tuple[float, float]] = []
     shared: list[tuple[float, float]] = []
     deadline = time.perf_counter() + limit
-    while group.from_first(len(shared) < WARM_UP + 5 or time.perf_counter() < deadline):
+    while group.broadcast(len(shared) < WARM_UP + 5 or time.perf_counter() < deadline):
         number = len(shared)
-        if group.is_first:
+        if group.is_main:
             singles.append(seconds(lambda n=number: alone(n)))  # type: ignore[misc]
         group.gather(None)  # both begin at once
         shared.append(seconds(lambda n=number: together(n)))  # type: ignore[misc]
     work_of_all = sum(group.gather(fastest([work for _, work in shared[WARM_UP:]])))
-    if not group.is_first:
+    if not group.is_main:
         return
     work_of_one = fastest([work for _, work in singles[WARM_UP:]])
     one, both = (fastest([wall for wall, _ in times[WARM_UP:]]) for times in (singles, shared))
@@ -122,7 +121,7 @@ def measure(setting: Setting, group: Group, limit: float) -> None:
     )
 
 
-def measure_messages(group: Group, n_turns: int = 300) -> None:
+def measure_messages(group: ProcessGroup, n_turns: int = 300) -> None:
     """Print how long the messages of a step take by themselves."""
     step = build(SETTINGS[0], group)
     n_own = N_TASKS // group.size
@@ -133,7 +132,8 @@ def measure_messages(group: Group, n_turns: int = 300) -> None:
         parameter.grad = torch.zeros_like(parameter)
 
     def exchange() -> None:
-        group.exchange(step.sampler, probabilities, labels, step.divergence, n_parts=1)
+        found = [step.loss_check.step, torch.zeros(N_WAY)]
+        group.gather_feedback(step.sampler, probabilities, labels, found, n_parts=1)
 
     acts = {
         f"feedback, {4 * (1 + N_WAY + n_own * N_WAY**2)} bytes per process": exchange,
@@ -144,7 +144,7 @@ def measure_messages(group: Group, n_turns: int = 300) -> None:
     }
     for name, act in acts.items():
         times = [seconds(act)[0] for _ in range(n_turns)]
-        if group.is_first:
+        if group.is_main:
             print(f"{name}: {1e6 * fastest(times):.0f} us", flush=True)
 
 
@@ -155,11 +155,11 @@ def main() -> None:
     parser.add_argument("--settings", type=int, default=len(SETTINGS), help="only the first ones")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    with joined() as group:
-        if group.is_first:
+    with process_group() as group:
+        if group.is_main:
             print(f"{group.size} processes, {N_TASKS} tasks, {N_WAY}-way 1-shot, 15 queries")
         measure_messages(group)
-        if group.is_first:
+        if group.is_main:
             print(
                 f"{'setting':28}{'one, ms':>10}{'all, ms':>10}{'ratio':>8}{'work':>8}{'turns':>7}"
             )

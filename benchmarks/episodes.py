@@ -106,7 +106,7 @@ def measure(image_set: ImageSet, folder: Path, n_rounds: int) -> dict[str, list[
 
     def source(augmentation: str) -> Callable[[], object]:
         episodes = EpisodeSource(
-            image_set, normalisation=(MEAN, DEVIATION), augmentation=augmentation
+            image_set, normalization=(MEAN, DEVIATION), augmentation=augmentation
         )
         return lambda: episodes.draw(class_ids(), n_shot=N_SHOT, n_query=N_QUERY)
 

@@ -68,7 +68,7 @@ from adaptask.data.images import ImageSet
 from adaptask.experiments.paper.published import TABLE_5
 from adaptask.learners import build_learner
 from adaptask.samplers import build_sampler
-from adaptask.training import build_optimizer, graph
+from adaptask.training import build_optimizer, cuda_graph
 from adaptask.training.step import TrainingStep
 
 DEVICE = "cuda"
@@ -117,12 +117,12 @@ def image_set() -> ImageSet:
 def build(setting: Setting, images: ImageSet) -> Callable[[], None]:
     """Return a function that makes a training step."""
     step = build_step(setting, images)
-    engine = graph.GraphEngine(step, engine=setting.engine, report=print)
+    engine = cuda_graph.GraphEngine(step, engine=setting.engine, report=print)
     number = 0
 
     def advance() -> None:
         nonlocal number
-        wait = engine.lead()
+        wait = engine.throttle()
         if wait is not None:
             wait.synchronize()
         engine(number)

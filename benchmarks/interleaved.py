@@ -31,18 +31,18 @@ from pathlib import Path
 
 import torch
 
-from adaptask.experiments.backends.base import Event
+from adaptask.experiments.backends import Event
 from adaptask.experiments.backends.interleaved import Interleaved
 from adaptask.experiments.config import (
     DataConfig,
     EvaluationConfig,
-    EveryConfig,
     MachineConfig,
     OptimizerConfig,
     RunConfig,
     TaskConfig,
 )
 from adaptask.experiments.options import configure
+from adaptask.intervals import Intervals
 from adaptask.report.study import Arm
 
 CONFIG = RunConfig(
@@ -50,7 +50,7 @@ CONFIG = RunConfig(
     sampler=configure("sampler", "gcp"),
     optimizer=OptimizerConfig(schedule="cosine"),
     evaluation=EvaluationConfig(n_episodes=200, n_validation=200),
-    every=EveryConfig(log=50, validate=500, checkpoint=1000, snapshot=1000),
+    every=Intervals(log=50, validate=500, checkpoint=1000, snapshot=1000),
     machine=MachineConfig(compile="yes" if torch.cuda.is_available() else "no"),
 )
 

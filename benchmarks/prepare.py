@@ -38,9 +38,9 @@ def timed(what: str, action: Callable[[], T]) -> T:
 
 def main(source: Path) -> None:
     """Prepare, load and check, each timed."""
-    from adaptask.data.check import check_cache
+    from adaptask.data.cache import check_cache
+    from adaptask.data.datasets import load
     from adaptask.data.prepare import prepare
-    from adaptask.data.registry import load
 
     with tempfile.TemporaryDirectory() as cache:
         os.environ["ADAPTASK_CACHE"] = cache

@@ -50,7 +50,7 @@ from adaptask.data import open_episodes
 from adaptask.experiments.paper.published import TABLE_5
 from adaptask.learners import build_learner
 from adaptask.samplers import build_sampler
-from adaptask.training import Evaluator, Every, Trainer
+from adaptask.training import Evaluator, Intervals, Trainer
 from adaptask.training.device_steps import finish
 
 N_QUERY = 15
@@ -89,7 +89,7 @@ def build_trainer(
         source,
         n_shot=n_shot,
         n_query=N_QUERY,
-        every=Every(log=50, validate=0, checkpoint=0, snapshot=0),
+        every=Intervals(log=50, validate=0, checkpoint=0, snapshot=0),
         folder=folder,
     )
 
@@ -153,7 +153,7 @@ def watch_memory(n_steps: int) -> None:
         trainer = build_trainer("gcp", 5, 1, "conv4", Path(folder) / "run")
         validation = open_episodes("glyphs", "val")
         trainer.validation = Evaluator(validation, n_way=5, n_shot=1, n_episodes=20)
-        trainer.every = Every(log=50, validate=250, checkpoint=250, snapshot=250)
+        trainer.every = Intervals(log=50, validate=250, checkpoint=250, snapshot=250)
         for stop in (100, *range(500, n_steps + 1, 500)):
             trainer.fit(stop)
             print(f"step {stop:5}  {resident_megabytes():7.1f} MB", flush=True)

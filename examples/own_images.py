@@ -1,7 +1,7 @@
 """Train on a folder of your own images, one folder per class, and test on new classes.
 
 Run: python examples/own_images.py --folder ~/birds
-Without a folder it draws a small one.
+Without a folder it draws a small one itself.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from pathlib import Path
 from PIL import Image, ImageDraw
 
 from adaptask import Conv4, Evaluator, GCPSampler, ProtoNet, Trainer, open_episodes
-from adaptask.data.prepare import prepare_own
+from adaptask.data.prepare import prepare_folder
 
 
 def draw_images(folder: Path, n_classes: int = 20, n_images: int = 12) -> None:
@@ -32,7 +32,7 @@ def draw_images(folder: Path, n_classes: int = 20, n_images: int = 12) -> None:
 
 def train_and_test(folder: Path, steps: int) -> None:
     """Convert the images, train, and print the accuracy on test classes."""
-    done = prepare_own(folder, name="my-images", image_size=32, workers=1)
+    done = prepare_folder(folder, name="my-images", image_size=32, workers=1)
     print(f"{done.source}: {done.n_classes} classes, {done.n_images} images")
     train, test = (open_episodes("my-images", split) for split in ("train", "test"))
     backbone = Conv4(image_shape=train.image_set.image_shape, filters=16)

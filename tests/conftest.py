@@ -11,9 +11,9 @@ from PIL import Image
 from torch.utils.data import Dataset, default_collate
 
 from adaptask.data.cache import write_cache
+from adaptask.data.datasets import GLYPHS
 from adaptask.data.glyphs import generate
 from adaptask.data.images import ImageSet
-from adaptask.data.registry import GLYPHS
 
 torch.set_num_threads(1)
 

@@ -48,9 +48,13 @@ def test_the_links_of_a_page_lead_somewhere(page):
 
 
 @pytest.mark.parametrize(("folder", "names"), [("samplers", SAMPLERS), ("learners", LEARNERS)])
-def test_every_algorithm_has_a_page(folder, names):
+def test_every_algorithm_has_a_page_and_the_overview_lists_all(folder, names):
     pages = {path.stem for path in (ROOT / "docs" / folder).glob("*.md")}
+    missing = [f"docs/{folder}/{name}.md" for name in names if name not in pages]
+    assert not missing, f"write the page {missing}"
     assert pages == {*names, "index"}
+    # docs/site/algorithms.py puts the table there.
+    assert f"<!-- {folder} -->" in (ROOT / "docs" / folder / "index.md").read_text()
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,9 @@ def test_an_algorithm_that_is_added_is_listed_by_itself():
     pages = part_of_the_site("algorithms")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Registry, "description", "draws anew", raising=False)
-        text = pages.complete_overview("# S\n\n| name | draws |\n|---|---|\n| x | y |\n\nEnd.", added)
+        text = pages.complete_overview(
+            "# S\n\n| name | draws |\n|---|---|\n| x | y |\n\nEnd.", added
+        )
     assert text.endswith("| x | y |\n| [`new`](new.md) | draws anew |\n\nEnd.")
     reference = pages.complete_reference("::: adaptask.samplers\n", added, "adaptask.samplers")
     assert reference == "::: adaptask.samplers\n\n::: adaptask.registry.Registry\n"

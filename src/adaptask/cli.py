@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 import os
+import select
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TextIO
 
 from tyro import _strings
 from tyro.conf import Positional, arg
@@ -14,6 +15,7 @@ from tyro.extras import SubcommandApp
 
 from adaptask import __version__
 from adaptask.cli_data import app as data_app
+from adaptask.cli_data import replace_old_flags
 from adaptask.errors import AdaptaskError, ArgumentError
 from adaptask.experiments.backends.ray import ClusterOptions
 from adaptask.experiments.command_line import (
@@ -384,18 +386,33 @@ def main(args: list[str] | None = None) -> int:
         _check_seeds(arguments)
         if arguments and arguments[0] in _CONFIGURED:
             arguments = _prepare(arguments)
+        elif arguments[:1] == ["data"]:
+            arguments = replace_old_flags(arguments)
         status = app.cli(prog="adaptask", description=_DESCRIPTION, args=arguments)
     except AdaptaskError as error:
         sys.stderr.write(f"adaptask: {error}\n")
         return 1
-    except BrokenPipeError:
-        # The reader of the output has closed it; nothing is left to flush.
+    except BrokenPipeError as error:
+        if not any(map(_is_reader_gone, (sys.stdout, sys.stderr))):
+            sys.stderr.write(f"adaptask: the connection to another process is lost: {error}\n")
+            return 1
+        # As `adaptask list | head` does; nothing is left to flush.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except KeyboardInterrupt:
         sys.stderr.write("adaptask: interrupted\n")
         return 130
     return status if isinstance(status, int) else 0
+
+
+def _is_reader_gone(stream: TextIO) -> bool:
+    """Return whether a stream is a pipe that nobody reads any more."""
+    try:
+        poll = select.poll()
+        poll.register(stream.fileno(), select.POLLOUT)
+        return any(events & select.POLLERR for _, events in poll.poll(0))
+    except (AttributeError, OSError, ValueError):  # Windows; a stream that is no file
+        return False
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -12,6 +13,20 @@ app = SubcommandApp()
 
 Name = Annotated[str, arg(metavar="NAME")]
 
+_OLD_FLAGS = {"--called": "--name", "--grey": "--gray"}
+
+
+def replace_old_flags(arguments: list[str]) -> list[str]:
+    """Return the arguments of `adaptask data` with today's flags; note old ones on stderr."""
+    replaced = []
+    for argument in arguments:
+        flag, equals, value = argument.partition("=")
+        new = _OLD_FLAGS.get(flag, flag)
+        if new != flag:
+            sys.stderr.write(f"adaptask: {flag} is now {new}; the old flag will be removed.\n")
+        replaced.append(new + equals + value)
+    return replaced
+
 
 @app.command(name="list")
 def data_list() -> None:
@@ -21,40 +36,73 @@ def data_list() -> None:
     list_datasets()
 
 
-@app.command(name="prepare")
-def data_prepare(
+@app.command(name="download")
+def data_download(
     name: Positional[Name],
     *,
+    folder: Annotated[
+        Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: in the cache)")
+    ] = None,
+    workers: Annotated[
+        int | None, arg(metavar="INT", help_behavior_hint="(default: all cores)")
+    ] = None,
+) -> None:
+    """Download a dataset from its official home and prepare it.
+
+    cifar-fs, fc100, omniglot and cub can be downloaded. A download that was interrupted is
+    continued.
+
+    Args:
+        name: A dataset of `adaptask data list`.
+        folder: Where the downloaded files are kept.
+        workers: Number of processes that prepare.
+    """
+    from adaptask.experiments.data_commands import download_dataset
+
+    download_dataset(name=name, folder=folder, workers=workers)
+
+
+@app.command(name="prepare")
+def data_prepare(
+    dataset: Positional[Name],
+    *,
     source: Path,
-    called: Annotated[str | None, arg(metavar="NAME")] = None,
-    image_size: Annotated[int | None, arg(metavar="PIXELS")] = None,
-    grey: bool = False,
-    fractions: Annotated[tuple[float, float, float] | None, arg(metavar="TRAIN VAL TEST")] = None,
-    seed: Annotated[int | None, arg(metavar="INT")] = None,
+    name: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="(default: folder)")] = None,
+    image_size: Annotated[
+        int | None, arg(metavar="PIXELS", help_behavior_hint="(default: 84)")
+    ] = None,
+    gray: bool = False,
+    fractions: Annotated[
+        tuple[float, float, float] | None,
+        arg(metavar="TRAIN VAL TEST", help_behavior_hint="(default: 0.64 0.16 0.2)"),
+    ] = None,
+    seed: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: 0)")] = None,
     split_lists: Annotated[Path | None, arg(metavar="FOLDER")] = None,
-    workers: Annotated[int | None, arg(metavar="INT")] = None,
+    workers: Annotated[
+        int | None, arg(metavar="INT", help_behavior_hint="(default: all cores)")
+    ] = None,
 ) -> None:
     """Convert a dataset once into the cache, from any layout in which it is usually found.
 
     Args:
-        name: A dataset of `adaptask data list`, or `folder` for images of your own.
+        dataset: A dataset of `adaptask data list`, or `folder` for your own images.
         source: The folder or archive that has the data.
-        called: For `folder`: the name under which the dataset is then known.
+        name: For `folder`: the name of the dataset from then on.
         image_size: For `folder`: height and width of the images.
-        grey: For `folder`: make the images grey.
+        gray: For `folder`: make the images gray.
         fractions: For `folder`: shares of the classes for train, val and test.
         seed: For `folder`: decides which classes go where.
         split_lists: For `folder`: a folder with train.txt, val.txt and test.txt.
-        workers: Number of processes; all cores by default.
+        workers: Number of processes.
     """
     from adaptask.experiments.data_commands import prepare_dataset
 
     prepare_dataset(
-        name=name,
+        dataset=dataset,
         source=source,
-        called=called,
+        name=name,
         image_size=image_size,
-        grey=grey,
+        gray=gray,
         fractions=fractions,
         seed=seed,
         split_lists=split_lists,
@@ -64,10 +112,10 @@ def data_prepare(
 
 @app.command(name="check")
 def data_check(name: Positional[Name]) -> None:
-    """Verify a prepared dataset and report images that are in two splits.
+    """Verify a dataset and report images that are in two splits.
 
     Args:
-        name: A prepared dataset.
+        name: A prepared dataset, or the address of your own, package.module:function.
     """
     from adaptask.experiments.data_commands import check_dataset
 
@@ -86,11 +134,11 @@ def data_sheet(
     """Draw a contact sheet: some images of some classes, as a PNG file.
 
     Args:
-        name: A prepared dataset.
+        name: A prepared dataset, or the address of your own, package.module:function.
         split: Which split to show.
-        out: Where to write; NAME-SPLIT.png by default.
-        n_classes: How many classes, spread over the split.
-        n_images: How many images of each.
+        out: Where to write; by default NAME-SPLIT.png.
+        n_classes: Number of classes, spread over the split.
+        n_images: Number of images per class.
     """
     from adaptask.experiments.data_commands import draw_sheet
 

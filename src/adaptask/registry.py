@@ -16,9 +16,11 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import sys
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any
 
 from adaptask.errors import ArgumentError
@@ -123,8 +125,8 @@ class Registry(Mapping[str, type[Any]]):
             settings: The keyword arguments of the class.
 
         Raises:
-            ArgumentError: If there is no such class, it does not take such an argument, or one
-                that it needs is missing.
+            ArgumentError: If there is no such class, it does not take such an argument, one that
+                it needs is missing, or it refuses a value.
         """
         found = self[name]
         parameters = inspect.signature(found).parameters
@@ -141,7 +143,12 @@ class Registry(Mapping[str, type[Any]]):
         ]
         if missing := [key for key in required if key not in settings]:
             raise ArgumentError(f"The {self.kind} {name!r} needs {', '.join(missing)}.")
-        return found(**settings)
+        try:
+            return found(**settings)
+        except ArgumentError:
+            raise
+        except (TypeError, ValueError) as error:  # how classes of others refuse a value
+            raise ArgumentError(f"the {self.kind} {name!r} cannot be built: {error}") from error
 
 
 def is_address(name: str) -> bool:
@@ -155,13 +162,16 @@ def is_address(name: str) -> bool:
     return bool(colon) and all(part.isidentifier() for part in parts)
 
 
-def _import_class(address: str, kind: str) -> type[Any]:
-    """Return the class at an address.
+def import_object(address: str, kind: str) -> Any:
+    """Return what is at an address; modules are also found in the current folder.
 
     Raises:
-        ArgumentError: If it cannot be imported, or is not a class.
+        ArgumentError: If it cannot be imported.
     """
     module_name, _, attribute = address.partition(":")
+    # A console script, unlike `python -m`, does not search the current folder.
+    if not module_name.startswith("adaptask.") and (folder := str(Path.cwd())) not in sys.path:
+        sys.path.append(folder)
     try:
         found: Any = importlib.import_module(module_name)
         for part in attribute.split("."):
@@ -170,6 +180,16 @@ def _import_class(address: str, kind: str) -> type[Any]:
         raise ArgumentError(
             f"the {kind} {address!r} cannot be imported: {type(error).__name__}: {error}."
         ) from error
+    return found
+
+
+def _import_class(address: str, kind: str) -> type[Any]:
+    """Return the class at an address.
+
+    Raises:
+        ArgumentError: If it cannot be imported, or is not a class.
+    """
+    found = import_object(address, kind)
     if not inspect.isclass(found):
         raise ArgumentError(
             f"the {kind} {address!r} must be a class; it is a {type(found).__name__}."

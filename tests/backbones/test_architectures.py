@@ -148,10 +148,25 @@ def test_only_the_last_two_blocks_of_resnet12_drop_squares():
     assert kinds == {32: plain + [("DropBlock", 2)] * 2, 84: plain + [("DropBlock", 5)] * 2}
 
 
+SMALL = {"conv4": {"filters": 8}, "resnet12": {"widths": (8, 8, 8, 8)}}
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+def test_every_backbone_returns_the_shapes_that_it_announces(name):
+    assert 10 < len(BACKBONES[name].description) < 100
+    backbone = build_backbone(name, image_shape=(3, 32, 32), **SMALL.get(name, {})).eval()
+    images = torch.randn(2, 3, 3, 32, 32)
+    assert backbone(images).shape == (2, 3, backbone.n_features)
+    assert backbone(images[0]).shape == (3, backbone.n_features)
+    assert backbone.feature_maps(images).shape == (2, 3, *backbone.feature_shape)
+    with pytest.raises(ArgumentError, match="built for"):
+        backbone(images[..., :-1])
+
+
 @pytest.mark.parametrize("name", BACKBONES)
 def test_channels_last_computes_the_same(name):
     torch.manual_seed(0)
-    settings = {"filters": 8} if name == "conv4" else {"widths": (8, 8, 8, 8)}
+    settings = SMALL.get(name, {})
     backbone = build_backbone(name, image_shape=(3, 32, 32), **settings).double().eval()
     images = torch.randn(2, 3, 3, 32, 32, dtype=torch.float64)
     expected = backbone(images)
@@ -162,7 +177,7 @@ def test_channels_last_computes_the_same(name):
 
 
 @pytest.mark.parametrize("norm", ["batch", "task", "none"])
-@pytest.mark.parametrize("name", BACKBONES)
+@pytest.mark.parametrize("name", ["conv4", "resnet12"])
 def test_mixed_precision_agrees_to_a_percent_or_two(name, norm):
     torch.manual_seed(0)
     settings = {} if name == "conv4" else {"widths": (16, 32, 64, 128)}
@@ -175,7 +190,7 @@ def test_mixed_precision_agrees_to_a_percent_or_two(name, norm):
     assert (features - expected).norm() / expected.norm() < 0.02
 
 
-@pytest.mark.parametrize("name", BACKBONES)
+@pytest.mark.parametrize("name", ["conv4", "resnet12"])
 def test_vmap_over_tasks_equals_the_batch_of_tasks(name):
     torch.manual_seed(0)
     settings = {"filters": 4} if name == "conv4" else {"widths": (4, 4, 4, 4)}
@@ -187,7 +202,7 @@ def test_vmap_over_tasks_equals_the_batch_of_tasks(name):
     torch.testing.assert_close(alone, backbone(images), rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", BACKBONES)
+@pytest.mark.parametrize("name", ["conv4", "resnet12"])
 def test_too_small_images_are_refused(name):
     build_backbone(name, image_shape=(1, 16, 16))
     with pytest.raises(ArgumentError, match=r"at least 16 x 16 pixels.*got 16 x 15.*Resize"):

@@ -1,6 +1,7 @@
-"""Every entry of the registry enters by itself, with every setting that changes its algorithm."""
+"""Every learner of the registry is tested with its defaults, and some with further settings."""
 
 import functools
+import inspect
 import re
 
 import pytest
@@ -12,7 +13,6 @@ from adaptask.conformance import LEARNER_LAWS, LearnerSubject, check_learner
 from adaptask.interfaces import Outcome
 from adaptask.learners import LEARNERS, Learner, build_learner
 
-BACKBONES = {"relationnet": {"n_pooled": 2}}
 VARIANTS = {
     "protonet": [
         ({"learn_temperature": True, "temperature": 4.0}, {}),
@@ -46,22 +46,21 @@ VARIANTS = {
     "metaoptnet-svm": [({"penalty": 10.0, "label_smoothing": 0.1}, {"norm": "task"})],
     "r2d2": [({"scale": 1.0, "learn_regularization": False}, {"norm": "task"})],
 }
-# Inner steps follow gradients, and half-precision gradients lead elsewhere.
-TOLERANCES = {name: {"bfloat16_tolerance": 0.25} for name in ("maml", "maml++", "reptile")}
-REQUIRED = {
-    **{name: {"n_way": 4} for name in ("maml", "maml++", "anil")},
-    "reptile": {"n_way": 4, "evaluation_steps": 10},
-}
 CASES = [(name, *case) for name in LEARNERS for case in [({}, {}), *VARIANTS.get(name, [])]]
 IMAGE_SHAPE = (1, 16, 16)
 
 
 def build(seed, *, name, settings, backbone_settings, backbone="conv4"):
     sizes = {"filters": 8} if backbone == "conv4" else {"widths": (8, 8, 8, 8)}
-    if backbone == "conv4":
-        sizes |= BACKBONES.get(name, {})
+    kind = LEARNERS[name]
+    if backbone == "conv4" and kind.needs_feature_maps:
+        sizes["n_pooled"] = 2
     features = build_backbone(backbone, image_shape=IMAGE_SHAPE, **sizes, **backbone_settings)
-    return build_learner(name, backbone=features, **REQUIRED.get(name, {}) | settings)
+    needed = {"n_way": 4} if kind.has_fixed_way else {}
+    steps = inspect.signature(kind).parameters.get("evaluation_steps")
+    if steps is not None and (steps.default or 0) > 10:  # many of them take long
+        needed["evaluation_steps"] = 10
+    return build_learner(name, backbone=features, **needed | settings)
 
 
 @pytest.mark.parametrize("law", LEARNER_LAWS, ids=lambda law: law.__name__)
@@ -70,7 +69,8 @@ def test_every_learner_obeys_every_law(name, settings, backbone_settings, law):
     factory = functools.partial(
         build, name=name, settings=settings, backbone_settings=backbone_settings
     )
-    law(LearnerSubject(factory, image_shape=IMAGE_SHAPE, **TOLERANCES.get(name, {})))
+    tolerance = 0.05 if LEARNERS[name].supports_bfloat16 else 0.25
+    law(LearnerSubject(factory, image_shape=IMAGE_SHAPE, bfloat16_tolerance=tolerance))
 
 
 @pytest.mark.parametrize("name", ["protonet", "matchingnet"])

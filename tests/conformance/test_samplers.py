@@ -221,7 +221,7 @@ def test_sets_that_are_never_drawn_are_legal_but_class_zero_must_not_be_special(
     with pytest.raises(AssertionError, match="renaming classes"):
         check_sampler(build)
     for law in SAMPLER_LAWS:
-        if law.__name__ != "relabelling_classes_relabels_the_result":
+        if law.__name__ != "relabeling_classes_relabels_the_result":
             law(build)
 
 

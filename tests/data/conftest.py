@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from adaptask.data.class_lists import SPLITS, class_lists
-from adaptask.data.registry import DATASETS
+from adaptask.data.benchmarks import class_lists
+from adaptask.data.datasets import DATASETS
+from adaptask.data.images import SPLITS
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from scipy.stats import chisquare, kstest
 from adaptask.data import augmentation
 from adaptask.data.augmentation import (
     AUGMENTATIONS,
-    ColourJitter,
+    ColorJitter,
     Compose,
     HorizontalFlip,
     RandomCrop,
@@ -57,7 +57,7 @@ def test_the_same_generator_state_gives_the_same_images(name):
         HorizontalFlip(),
         RandomCrop(padding=3),
         RandomResizedCrop(),
-        ColourJitter(),
+        ColorJitter(),
         AUGMENTATIONS["crop-flip"],
         AUGMENTATIONS["resized-crop-jitter-flip"],
     ],
@@ -75,7 +75,7 @@ def test_every_image_has_a_draw_of_its_own(step):
         Compose(),
         HorizontalFlip(probability=0.0),
         RandomCrop(padding=0),
-        ColourJitter(brightness=0.0, contrast=0.0, saturation=0.0),
+        ColorJitter(brightness=0.0, contrast=0.0, saturation=0.0),
         RandomResizedCrop(scale=(1.0, 1.0), ratio=(1.0, 1.0)),
     ],
 )
@@ -146,8 +146,8 @@ def test_jitter_draws_its_factors_uniformly_and_every_order_equally_often(monkey
         drawn.update(factors=factors, order=order)
         return images
 
-    monkeypatch.setattr(augmentation, "jitter_colours", record)
-    ColourJitter(brightness=0.5, contrast=0.3, saturation=1.5)(
+    monkeypatch.setattr(augmentation, "jitter_colors", record)
+    ColorJitter(brightness=0.5, contrast=0.3, saturation=1.5)(
         torch.zeros(6000, 3, 1, 1), generator(8)
     )
     for column, (low, high) in enumerate([(0.5, 1.5), (0.7, 1.3), (0.0, 2.5)]):
@@ -166,7 +166,7 @@ def test_jitter_draws_its_factors_uniformly_and_every_order_equally_often(monkey
         (lambda: RandomCrop(padding=-1), "at least 0 pixels; got -1"),
         (lambda: RandomResizedCrop(scale=(0.0, 1.0)), "scale must be a range"),
         (lambda: RandomResizedCrop(ratio=(2.0, 1.0)), "ratio must be a range"),
-        (lambda: ColourJitter(contrast=-0.1), "contrast must be at least 0; got -0.1"),
+        (lambda: ColorJitter(contrast=-0.1), "contrast must be at least 0; got -0.1"),
     ],
 )
 def test_unusable_parameters_are_refused(make, message):

@@ -298,7 +298,7 @@ def test_splits_that_make_no_cache_are_refused(tmp_path, splits, error, message)
 
 def test_a_stream_that_brings_too_few_images_makes_no_cache(tmp_path):
     with (
-        pytest.raises(DataError, match="was to have 5 images, 2 came"),
+        pytest.raises(DataError, match="must have 5 images; got 2"),
         cache.open_cache_writer(
             tmp_path / "toy", dataset="toy", source="", image_shape=(3, 4, 5)
         ) as writer,

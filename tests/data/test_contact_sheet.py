@@ -48,3 +48,9 @@ def test_long_names_keep_off_the_images():
 def test_numbers_below_one_are_refused():
     with pytest.raises(ArgumentError, match="at least 1; got 0 and 3"):
         contact_sheet(image_set(), n_classes=0, n_images=3)
+
+
+@pytest.mark.parametrize("name", ["two\nlines", "a\ttab", "\n", "a\x00b"])
+def test_names_are_drawn_in_one_line(name):
+    plain = contact_sheet(image_set())
+    assert contact_sheet(image_set(name=name)).size == plain.size

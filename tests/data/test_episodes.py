@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from adaptask.data.augmentation import AUGMENTATIONS, ColourJitter, Compose
+from adaptask.data.augmentation import AUGMENTATIONS, ColorJitter, Compose
 from adaptask.data.episodes import EpisodeSource
 from adaptask.data.images import ImageSet
 from adaptask.errors import ArgumentError, DataError, StateError
@@ -103,7 +103,7 @@ def test_normalisation_is_applied_to_exact_values():
     mean, deviation = (0.5, 0.4, 0.3), (0.1, 0.2, 0.3)
     class_ids = torch.tensor([[1, 0]])
     plain = EpisodeSource(image_set, seed=1).draw(class_ids, n_shot=1, n_query=3)
-    normal = EpisodeSource(image_set, seed=1, normalisation=(mean, deviation)).draw(
+    normal = EpisodeSource(image_set, seed=1, normalization=(mean, deviation)).draw(
         class_ids, n_shot=1, n_query=3
     )
     expected = (plain.query_images - torch.tensor(mean)[:, None, None]) / torch.tensor(deviation)[
@@ -125,7 +125,7 @@ def test_augmentation_sees_values_from_0_to_1_and_its_result_is_normalised():
 
     image_set = make_set([4, 4], shape=(1, 2, 2))
     image_set.images.fill_(255)
-    source = EpisodeSource(image_set, augmentation=darken, normalisation=((0.5,), (0.5,)), seed=2)
+    source = EpisodeSource(image_set, augmentation=darken, normalization=((0.5,), (0.5,)), seed=2)
     episodes = source.draw(torch.tensor([[0, 1]]), n_shot=1, n_query=2)
     assert torch.equal(seen[0], torch.ones(6, 1, 2, 2))
     images = torch.cat((episodes.support_images, episodes.query_images), dim=1)[0]
@@ -235,7 +235,7 @@ def test_a_split_that_is_not_laid_out_as_promised_is_refused(changes, message):
         ({"augmentation": "mixup"}, "one of none, crop-flip, crop-jitter-flip, resized.*'mixup'"),
         ({"seed": 1.5}, "seed must be an integer at least 0; got 1.5"),
         ({"storage": "disk"}, "one of auto, device, host; got 'disk'"),
-        ({"normalisation": ((0.5, 0.5), (1.0, 1.0))}, "1 values each"),
+        ({"normalization": ((0.5, 0.5), (1.0, 1.0))}, "1 values each"),
     ],
 )
 def test_unusable_constructor_arguments_are_refused(arguments, message):
@@ -331,7 +331,7 @@ def _darker(images, generator):
 
 
 @pytest.mark.parametrize(
-    "augmentation", [*AUGMENTATIONS, Compose((AUGMENTATIONS["crop-flip"], ColourJitter())), _darker]
+    "augmentation", [*AUGMENTATIONS, Compose((AUGMENTATIONS["crop-flip"], ColorJitter())), _darker]
 )
 def test_shares_of_a_draw_make_up_the_whole_and_leave_the_same_state(augmentation):
     image_set = make_set([7, 9, 8, 7], shape=(3, 8, 8))

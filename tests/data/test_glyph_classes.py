@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 
-from adaptask.data.glyph_classes import (
+from adaptask.data.glyphs import (
     ALIKE_BELOW,
     CANDIDATES,
     FRACTIONS,
@@ -16,8 +16,8 @@ from adaptask.data.glyph_classes import (
     choose_classes,
     cluster,
     compare,
+    load_faces,
 )
-from adaptask.data.glyph_faces import load_faces
 
 
 @pytest.fixture(scope="module")

@@ -5,9 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from adaptask.data.glyph_classes import CANDIDATES
-from adaptask.data.glyph_faces import FACE_FILES, load_faces
-from adaptask.data.glyphs import N_EXAMPLES, draw_examples
+from adaptask.data.glyphs import CANDIDATES, FACE_FILES, N_EXAMPLES, draw_examples, load_faces
 
 PINNED = {"matplotlib": "3.11.2", "numpy": "2.4.6", "pillow": "13.0.0"}
 SHA256 = "c4d28feeaacea08e33c64f2ae7802a45be8ea4d6626d58187973497dd639936d"
@@ -41,7 +39,7 @@ def test_bytes_do_not_depend_on_global_generators(faces):
     assert np.array_equal(draw_examples("Ж", faces), first)
 
 
-def test_splits_are_image_sets_of_28x28_grey(glyphs):
+def test_splits_are_image_sets_of_28x28_gray(glyphs):
     assert list(glyphs) == ["train", "val", "test"]
     for split, images in glyphs.items():
         assert (images.dataset, images.split) == ("glyphs", split)

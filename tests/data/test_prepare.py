@@ -11,10 +11,10 @@ import pytest
 import torch
 from PIL import Image
 
-from adaptask.data import cache, convert, prepare, registry
-from adaptask.data.convert import Converter, ImageForm, worker_pool
+from adaptask.data import cache, convert, datasets, prepare
+from adaptask.data.convert import Converter, ImageFormat, worker_pool
+from adaptask.data.datasets import Generated, load
 from adaptask.data.layouts import ClassImages
-from adaptask.data.registry import Generated, load
 from adaptask.errors import ArgumentError, DataError
 
 
@@ -29,15 +29,15 @@ def everything(name):
 
 
 def test_processes_give_the_same_cache_as_none(source, cache_home):
-    prepare.prepare_own(source, name="alone", image_size=8, workers=1)
-    prepare.prepare_own(source, name="together", image_size=8, workers=2)
+    prepare.prepare_folder(source, name="alone", image_size=8, workers=1)
+    prepare.prepare_folder(source, name="together", image_size=8, workers=2)
     assert torch.equal(everything("alone"), everything("together"))
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_progress_ends_at_all_images(source, cache_home, workers):
     seen = []
-    done = prepare.prepare_own(
+    done = prepare.prepare_folder(
         source, image_size=8, workers=workers, progress=lambda *numbers: seen.append(numbers)
     )
     assert [n for n, _ in seen] == sorted(n for n, _ in seen)
@@ -50,13 +50,13 @@ def test_faults_found_by_workers_are_named(source, cache_home):
     for folder in source.iterdir():
         (folder / "05.png").write_bytes(b"no image")
     with pytest.raises(DataError) as caught:
-        prepare.prepare_own(source, image_size=8, workers=2)
+        prepare.prepare_folder(source, image_size=8, workers=2)
     assert str(caught.value).count("05.png cannot be read as an image") == 10
     assert list(cache_home.iterdir()) == []
 
 
 def test_a_full_disk_leaves_nothing_behind(source, cache_home, monkeypatch):
-    prepare.prepare_own(source, name="first", image_size=8)
+    prepare.prepare_folder(source, name="first", image_size=8)
     before = everything("first").clone()
     real_fsync = os.fsync
 
@@ -68,7 +68,7 @@ def test_a_full_disk_leaves_nothing_behind(source, cache_home, monkeypatch):
 
     monkeypatch.setattr(cache.os, "fsync", fail_on_the_second)
     with pytest.raises(DataError, match=r"No space left on device.*ADAPTASK_CACHE"):
-        prepare.prepare_own(source, name="first", image_size=8, seed=1)
+        prepare.prepare_folder(source, name="first", image_size=8, seed=1)
     assert torch.equal(everything("first"), before)
     assert [path.name for path in cache_home.iterdir()] == ["first"]
 
@@ -88,7 +88,7 @@ def test_a_file_system_that_is_really_full_gives_a_clear_error(source, tmp_path,
         # Past the check that there is room: the disk fills while the images are written.
         monkeypatch.setattr(cache, "_check_space", lambda *_: None)
         with pytest.raises(DataError, match=r"No space left on device\. Nothing was changed"):
-            prepare.prepare_own(source, image_size=32)
+            prepare.prepare_folder(source, image_size=32)
         assert list(small.iterdir()) == []
     finally:
         subprocess.run(["umount", str(small)], check=True)
@@ -98,14 +98,14 @@ SCRIPT = textwrap.dedent(
     """
     import multiprocessing, sys, time
     from pathlib import Path
-    from adaptask.data.prepare import prepare_own
+    from adaptask.data.prepare import prepare_folder
 
     def progress(done, n_images):
         print(*(child.pid for child in multiprocessing.active_children()), flush=True)
         time.sleep(60)
 
     if __name__ == "__main__":
-        prepare_own(Path(sys.argv[1]), image_size=8, workers=2, progress=progress)
+        prepare_folder(Path(sys.argv[1]), image_size=8, workers=2, progress=progress)
     """
 )
 
@@ -132,7 +132,7 @@ def test_a_killed_preparation_leaves_no_cache_and_no_processes(tmp_path, source,
     while any(map(is_running, workers)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(map(is_running, workers))
-    prepare.prepare_own(source, image_size=8)
+    prepare.prepare_folder(source, image_size=8)
     assert [path.name for path in cache_home.iterdir()] == ["folder"]
 
 
@@ -180,7 +180,7 @@ def test_decoding_never_runs_far_ahead_of_writing(tmp_path, monkeypatch):
     Image.new("L", (4, 4)).save(tmp_path / "x.png")
     images = ClassImages("a", [tmp_path / "x.png"] * 256 * 12, "here")
     pool = CountingPool()
-    converter = Converter(ImageForm(1, 4, 4), n_images=1, pool=pool, progress=None)
+    converter = Converter(ImageFormat(1, 4, 4), n_images=1, pool=pool, progress=None)
     pieces = converter.convert([images])
     next(pieces)
     assert pool.n_submitted == 7
@@ -192,13 +192,13 @@ def test_unknown_and_generated_datasets_cannot_be_prepared(tmp_path, cache_home,
         prepare.prepare("cub", tmp_path, workers=-3)
     with pytest.raises(ArgumentError, match="no benchmark 'imagenet'; there are glyphs, cifar-fs"):
         prepare.prepare("imagenet", tmp_path)
-    monkeypatch.setitem(registry.DATASETS, "toy", Generated("toy", "a toy", dict))
-    with pytest.raises(ArgumentError, match=f"needs no.* where {cache_home}/toy has been removed"):
+    monkeypatch.setitem(datasets.DATASETS, "toy", Generated("toy", "a toy", dict))
+    with pytest.raises(ArgumentError, match=f"needs no.* if {cache_home}/toy has been removed"):
         prepare.prepare("toy", tmp_path)
 
 
 def test_a_benchmark_is_checked_against_its_true_counts(tmp_path, cache_home):
-    for split, names in registry.DATASETS["cub"].classes.items():
+    for split, names in datasets.DATASETS["cub"].classes.items():
         for name in names:
             (tmp_path / "images" / name).mkdir(parents=True)
             Image.new("L", (4, 4)).save(tmp_path / "images" / name / f"{split}.png")

@@ -8,12 +8,11 @@ import pytest
 import torch
 from PIL import Image
 
-from adaptask.data.cache import read_cache, read_statistics, write_cache
-from adaptask.data.check import check_cache
-from adaptask.data.class_lists import SPLITS, class_lists
-from adaptask.data.images import ImageSet
+from adaptask.data.benchmarks import class_lists
+from adaptask.data.cache import check_cache, read_cache, read_statistics, write_cache
+from adaptask.data.datasets import DATASETS, load
+from adaptask.data.images import SPLITS, ImageSet
 from adaptask.data.prepare import prepare_benchmark
-from adaptask.data.registry import DATASETS, load
 
 
 @pytest.fixture(scope="module")

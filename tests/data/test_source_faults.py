@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from adaptask.data import prepare
-from adaptask.data.class_lists import SPLITS
+from adaptask.data.datasets import DATASETS
+from adaptask.data.images import SPLITS
 from adaptask.data.prepare import prepare_benchmark
-from adaptask.data.registry import DATASETS
 from adaptask.errors import DataError
 
 
@@ -140,7 +140,7 @@ def test_a_source_that_cannot_be_read_is_named(writers, tmp_path, cache_home, mo
 
     monkeypatch.setattr(prepare, "candidate_folders", denied)
     message = refused(writers.small("cifar-fs"), tmp_path, cache_home)
-    assert f"{tmp_path} cannot be read: [Errno 13] Permission denied" in message
+    assert f"{tmp_path} cannot be read: Permission denied" in message
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -185,7 +185,7 @@ def test_a_class_in_the_wrong_csv_is_named(writers, tmp_path, cache_home):
     other = benchmark.classes["test"][0]
     (tmp_path / "s" / "train.csv").write_text(train + f"{other}00000000.png,{other}\n")
     message = refused(benchmark, tmp_path / "s", cache_home)
-    assert f"class '{other}' does not belong into split 'train'" in message
+    assert f"class '{other}' does not belong to split 'train'" in message
 
 
 def test_a_csv_without_its_columns_is_refused(writers, tmp_path, cache_home):
@@ -283,7 +283,7 @@ def test_files_that_hold_something_else_are_refused(writers, tmp_path, cache_hom
             writers.dump(tmp_path / file, value)
     message = refused(writers.small(name), tmp_path, cache_home)
     assert f"{tmp_path} looks like " in message
-    assert "not of that form" in message
+    assert "has another form" in message
 
 
 def test_labels_that_do_not_fit_the_images_are_refused(writers, tmp_path, cache_home):

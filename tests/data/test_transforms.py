@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageEnhance
 
-from adaptask.data.transforms import crop_windows, jitter_colours, resize_boxes
+from adaptask.data.augmentation import crop_windows, jitter_colors, resize_boxes
 from adaptask.errors import ArgumentError
 
 
@@ -79,7 +79,7 @@ def test_each_change_of_colour_equals_pillow_within_rounding(kind, factor):
     factors = torch.ones(3, 3)
     factors[:, kind] = factor
     order = torch.tensor([[0, 1, 2]]).expand(3, -1)
-    jittered = jitter_colours(images.float() / 255, factors, order)
+    jittered = jitter_colors(images.float() / 255, factors, order)
     for image, result in zip(images, jittered, strict=True):
         expected = np.asarray(ENHANCERS[kind](to_pil(image)).enhance(factor)).astype(float)
         difference = np.abs(result.permute(1, 2, 0).numpy() * 255 - expected)
@@ -92,7 +92,7 @@ def test_changes_of_colour_come_in_the_order_given(order):
     images = random_images(2, 3, 12, 12)
     factors = torch.tensor([[1.35, 0.6, 1.4], [0.7, 1.5, 0.5]])
     orders = torch.tensor([order, order[::-1]])
-    jittered = jitter_colours(images.float() / 255, factors, orders)
+    jittered = jitter_colors(images.float() / 255, factors, orders)
     for row, (image, result) in enumerate(zip(images, jittered, strict=True)):
         picture = to_pil(image)
         for kind in orders[row].tolist():
@@ -104,12 +104,12 @@ def test_changes_of_colour_come_in_the_order_given(order):
 def test_factors_of_one_change_no_bit_and_grey_images_have_no_saturation():
     colour = random_images(2, 3, 8, 8).float() / 255
     order = torch.tensor([[2, 0, 1], [0, 1, 2]])
-    assert torch.equal(jitter_colours(colour, torch.ones(2, 3), order), colour)
+    assert torch.equal(jitter_colors(colour, torch.ones(2, 3), order), colour)
     grey = random_images(2, 1, 8, 8).float() / 255
-    saturated = jitter_colours(grey, torch.tensor([[1.0, 1.0, 3.0]] * 2), order)
+    saturated = jitter_colors(grey, torch.tensor([[1.0, 1.0, 3.0]] * 2), order)
     assert torch.equal(saturated, grey)
 
 
 def test_colours_of_two_channels_are_refused():
     with pytest.raises(ArgumentError, match="1 or 3 channels; got 2"):
-        jitter_colours(torch.zeros(1, 2, 4, 4), torch.ones(1, 3), torch.tensor([[0, 1, 2]]))
+        jitter_colors(torch.zeros(1, 2, 4, 4), torch.ones(1, 3), torch.tensor([[0, 1, 2]]))

@@ -3,7 +3,8 @@ import shutil
 import pytest
 from PIL import Image
 
-from adaptask.data.registry import DATASETS, load
+from adaptask.cli import main
+from adaptask.data.datasets import DATASETS, load
 from adaptask.errors import ArgumentError, DataError
 from adaptask.experiments import data_commands
 
@@ -22,7 +23,7 @@ def birds(tmp_path, cache_home, write_images):
 
 def test_prepare_says_what_it_found_and_how_long_it_took(birds, cache_home, capsys):
     data_commands.prepare_dataset(
-        name="folder", source=birds, called="birds", image_size=8, fractions=(0.5, 0.25, 0.25)
+        dataset="folder", source=birds, name="birds", image_size=8, fractions=(0.5, 0.25, 0.25)
     )
     said = capsys.readouterr().out
     assert "birds prepared in" in said
@@ -32,21 +33,21 @@ def test_prepare_says_what_it_found_and_how_long_it_took(birds, cache_home, caps
 
 
 def test_prepare_says_what_it_left_out(birds, cache_home, capsys):
-    data_commands.prepare_dataset(name="folder", source=birds, image_size=8)
+    data_commands.prepare_dataset(dataset="folder", source=birds, image_size=8)
     assert "left out" not in capsys.readouterr().out
     (birds / "class-9 [odd]").mkdir()
-    data_commands.prepare_dataset(name="folder", source=birds, image_size=8)
+    data_commands.prepare_dataset(dataset="folder", source=birds, image_size=8)
     assert "left out: class-9 [odd]/ (empty)" in capsys.readouterr().out
     for i in range(13):
         (birds / f"nest-{i}").mkdir()
-    data_commands.prepare_dataset(name="folder", source=birds, image_size=8)
+    data_commands.prepare_dataset(dataset="folder", source=birds, image_size=8)
     said = capsys.readouterr().out
     assert said.count("(empty)") == 10
     assert "left out: 4 more" in said
 
 
 def test_list_shows_every_dataset_and_what_is_prepared(birds, cache_home, capsys):
-    data_commands.prepare_dataset(name="folder", source=birds, called="birds", image_size=8)
+    data_commands.prepare_dataset(dataset="folder", source=birds, name="birds", image_size=8)
     capsys.readouterr()
     data_commands.list_datasets()
     lines = capsys.readouterr().out.splitlines()
@@ -64,7 +65,7 @@ def test_check_reports_duplicates(birds, cache_home, capsys):
     (birds / "class-0").rename(birds / "class-0 [odd]")
     (birds / "train.txt").write_text("class-0 [odd]\nclass-2\n")
     (birds / "test.txt").write_text("class-1\n")
-    data_commands.prepare_dataset(name="folder", source=birds, image_size=8)
+    data_commands.prepare_dataset(dataset="folder", source=birds, image_size=8)
     capsys.readouterr()
     data_commands.check_dataset(name="folder")
     said = capsys.readouterr().out
@@ -74,14 +75,14 @@ def test_check_reports_duplicates(birds, cache_home, capsys):
 
 
 def test_check_says_when_there_are_none(birds, cache_home, capsys):
-    data_commands.prepare_dataset(name="folder", source=birds, image_size=8)
+    data_commands.prepare_dataset(dataset="folder", source=birds, image_size=8)
     data_commands.check_dataset(name="folder")
     assert "No image is in more than one split." in capsys.readouterr().out
 
 
 def test_sheet_draws_a_file(birds, cache_home, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    data_commands.prepare_dataset(name="folder", source=birds, image_size=8)
+    data_commands.prepare_dataset(dataset="folder", source=birds, image_size=8)
     data_commands.draw_sheet(name="folder", n_classes=2, n_images=3)
     with Image.open(tmp_path / "folder-train.png") as sheet:
         assert sheet.size[0] > 3 * 64
@@ -92,17 +93,15 @@ def test_sheet_draws_a_file(birds, cache_home, tmp_path, monkeypatch, capsys):
 
 def test_benchmarks_take_no_options(birds, cache_home):
     with pytest.raises(ArgumentError, match="options are for 'folder'"):
-        data_commands.prepare_dataset(name="cub", source=birds, image_size=8)
+        data_commands.prepare_dataset(dataset="cub", source=birds, image_size=8)
 
 
 @pytest.mark.parametrize("options", [{}, {"image_size": 8}])
 def test_preparing_ones_own_dataset_by_its_name_says_how_to(birds, cache_home, options):
-    data_commands.prepare_dataset(name="folder", source=birds, called="birds", image_size=8)
+    data_commands.prepare_dataset(dataset="folder", source=birds, name="birds", image_size=8)
     with pytest.raises(ArgumentError) as refusal:
-        data_commands.prepare_dataset(name="birds", source=birds, **options)
-    assert f"run: adaptask data prepare folder --called birds --source {birds}" in str(
-        refusal.value
-    )
+        data_commands.prepare_dataset(dataset="birds", source=birds, **options)
+    assert f"run: adaptask data prepare folder --name birds --source {birds}" in str(refusal.value)
     assert "folder, birds" not in str(refusal.value)
 
 
@@ -111,3 +110,26 @@ def test_a_dataset_that_is_not_prepared_cannot_be_checked_or_drawn(cache_home):
         data_commands.check_dataset(name="cub")
     with pytest.raises(DataError, match="adaptask data prepare cub"):
         data_commands.draw_sheet(name="cub")
+
+
+def test_the_old_words_still_work_with_a_note(birds, cache_home, capsys):
+    command = ["data", "prepare", "folder", "--source", str(birds), "--image-size", "8"]
+    assert main([*command, "--called", "old-birds", "--grey"]) == 0
+    noted = capsys.readouterr().err
+    assert "--called is now --name" in noted
+    assert "--grey is now --gray" in noted
+    assert load("old-birds", "train").image_shape == (1, 8, 8)
+    assert main([*command, "--name", "new-birds", "--gray"]) == 0
+    assert "is now" not in capsys.readouterr().err
+    assert load("new-birds", "train").image_shape == (1, 8, 8)
+
+
+def test_the_help_shows_real_defaults(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit):
+        main(["data", "prepare", "--help"])
+    said = capsys.readouterr().out
+    for default in ("(default: 84)", "(default: 0.64 0.16 0.2)", "(default: folder)"):
+        assert default in said
+    assert "--called" not in said
+    assert "--grey" not in said

@@ -35,7 +35,7 @@ def learner(source, name="protonet"):
 def test_it_holds_what_was_there(source, tmp_path):
     sampler = build_sampler("gcp", n_classes=12, n_way=3, seed=0)
     save_preview(tmp_path, learner(source), sampler, source)
-    portrait = Run(tmp_path).portrait
+    portrait = Run(tmp_path).preview
     assert portrait.class_names == source.image_set.class_names
     assert portrait.images.shape == (12, 4, 16, 16, 1)
     for c, start in enumerate(source.image_set.class_starts[:-1]):
@@ -74,7 +74,7 @@ def test_every_learner_has_one_and_is_not_disturbed(source, tmp_path, name):
     model, sampler = learner(source, name).train(), build_sampler("gcp", n_classes=12, n_way=3)
     before = copy.deepcopy((model.state_dict(), sampler.state_dict(), source.state_dict()))
     save_preview(tmp_path, model, sampler, source)
-    similarity = Run(tmp_path).portrait.similarity
+    similarity = Run(tmp_path).preview.similarity
     np.testing.assert_allclose(similarity.diagonal(), 1, atol=1e-5)
     assert len(np.unique(similarity.round(5))) > 12  # classes are told apart
     after = (model.state_dict(), sampler.state_dict(), source.state_dict())
@@ -101,6 +101,6 @@ def test_large_images_of_many_classes_are_kept_small(tmp_path):
     source = EpisodeSource(image_set)
     sampler = build_sampler("uniform", n_classes=n_classes, n_way=5)
     save_preview(tmp_path, learner(source), sampler, source)
-    portrait = Run(tmp_path).portrait
+    portrait = Run(tmp_path).preview
     assert portrait.images.shape == (n_classes, 2, 40, 27, 3)
     assert (portrait.images == [200, 0, 0]).all()

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from adaptask.experiments import study_display
-from adaptask.experiments.backends.base import Event, EventDisplay
+from adaptask.experiments.backends import Event
+from adaptask.experiments.backends.interleaved import EventDisplay
 from adaptask.experiments.config import RunConfig
 from adaptask.experiments.study_display import StudyDisplay
 from adaptask.report.run import Run
@@ -112,3 +113,14 @@ def test_a_run_that_begins_again_has_one_bar(jobs):
     display(Event("end", jobs[0].name))
     assert len(display._progress.tasks) == 1
     display.close()
+
+
+def test_evaluations_are_shown(jobs, clock):
+    stream = io.StringIO()
+    display = StudyDisplay(jobs, stream)
+    run = EventDisplay(jobs[0], display)
+    display(Event("begin", jobs[0].name))
+    run.begin(99, 100)
+    clock[0] += 60
+    run.evaluate("test", 300, 1500)
+    assert "[run 0]: step 99 of 100  testing 300/1500 episodes" in stream.getvalue()

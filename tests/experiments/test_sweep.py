@@ -13,13 +13,12 @@ from functools import partial
 import pytest
 
 from adaptask.errors import ArgumentError, DataError
-from adaptask.experiments.backends.base import RunPruned
+from adaptask.experiments.backends import RunPruned
 from adaptask.experiments.backends.ray import ClusterOptions
 from adaptask.experiments.command_line import read_command_line
 from adaptask.experiments.config import (
     DataConfig,
     EvaluationConfig,
-    EveryConfig,
     MachineConfig,
     RunConfig,
     TaskConfig,
@@ -27,6 +26,7 @@ from adaptask.experiments.config import (
 from adaptask.experiments.config_file import dump_config
 from adaptask.experiments.options import configure
 from adaptask.experiments.sweep import Pruner, sweep
+from adaptask.intervals import Intervals
 from adaptask.report.run import Run
 from adaptask.report.study import read_study
 
@@ -35,7 +35,7 @@ TINY = RunConfig(
     data=DataConfig(dataset="tiny", augmentation="none"),
     task=TaskConfig(n_way=3, n_query=4),
     evaluation=EvaluationConfig(n_query=5, n_episodes=6, n_validation=4),
-    every=EveryConfig(log=2, validate=4, checkpoint=4, snapshot=8),
+    every=Intervals(log=2, validate=4, checkpoint=4, snapshot=8),
     machine=MachineConfig(device="cpu", threads=1),
     backbone=configure("backbone", "conv4", filters=4),
 )
@@ -154,7 +154,7 @@ def test_a_bad_trial_is_given_up_early_and_stays_so(tmp_path, capsys, trials_of)
         assert trials_of(tmp_path)[-1] == ("alpha=6", "PRUNED", None)
         printed = capsys.readouterr()
         assert "alpha=6, seed 0: given up after step 4" in printed.err
-        assert "alpha=6, seed 0 not finished: given up after 4 of 20 steps" in printed.out
+        assert "alpha=6, seed 0 not finished: stopped early after 4 of 20 steps" in printed.out
     # Without pruning it goes on where it was.
     assert again(flags=flags, prune=False) == 0
     record = Run(tmp_path / "runs/alpha=6/seed-0")
@@ -274,7 +274,7 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path):
         time.sleep(0.01)
     os.kill(child, signal.SIGINT)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 13
-    assert "To go on, give the same command again" in said.read_text()
+    assert "To continue, run the same command again" in said.read_text()
     assert (metrics.parent / "last.pt").exists()
 
 
@@ -340,7 +340,7 @@ def test_without_optuna_it_says_what_to_install(tmp_path, monkeypatch):
 
 
 def test_a_storage_needs_a_cluster(tmp_path):
-    with pytest.raises(ArgumentError, match="plays no part without --cluster ray"):
+    with pytest.raises(ArgumentError, match="has no effect without --cluster ray"):
         run_sweep(
             TINY, flags=ALPHA, output=tmp_path / "s", cluster=ClusterOptions(storage="s3://b")
         )

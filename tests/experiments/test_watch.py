@@ -179,6 +179,9 @@ def test_the_table_fits_the_terminal(tmp_path, width):
     write_study(tmp_path)
     view = shown(tmp_path, width=width)
     assert max(map(len, view.splitlines())) <= width
+    assert "validation" in view  # what is shown says whether it is validation or test
+    assert "test" in view
+    assert "50.0%" in view
     if width >= 80:
         assert "0:10:3" in view
 

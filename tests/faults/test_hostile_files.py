@@ -19,9 +19,8 @@ import torch
 from PIL import Image
 
 from adaptask.data.archives import open_source
-from adaptask.data.cache import read_cache, read_meta, read_statistics
-from adaptask.data.check import check_cache
-from adaptask.data.convert import ImageForm, Piece, decode
+from adaptask.data.cache import check_cache, read_cache, read_meta, read_statistics
+from adaptask.data.convert import ImageFormat, Piece, decode
 from adaptask.data.safe_pickle import load_pickle
 from adaptask.errors import AdaptaskError, DataError, StateError
 from adaptask.experiments.config_file import load_config
@@ -75,7 +74,7 @@ READ_ALL = textwrap.dedent(
     from adaptask.data.cache import read_cache
     from adaptask.data.safe_pickle import load_pickle
     from adaptask.errors import AdaptaskError
-    from adaptask.report.run import read_portrait, read_snapshot
+    from adaptask.report.run import read_preview, read_snapshot
     from adaptask.training.run_folder import RunFolder
 
     folder = Path(sys.argv[1])
@@ -90,7 +89,7 @@ READ_ALL = textwrap.dedent(
         "numbered.pkl": load_pickle,
         "lists.pkl": load_pickle,
         "claims.npz": lambda path: read_snapshot(1, path),
-        "portrait.npz": read_portrait,
+        "portrait.npz": read_preview,
         "cache/train.npy": lambda path: read_cache(path.parent, "train"),
         "best.pt": best,
     }
@@ -187,7 +186,7 @@ def test_a_picture_that_is_a_program_is_no_picture(tmp_path, monkeypatch):
     path.write_bytes(POSTSCRIPT)
     with Image.open(path) as opened:
         assert opened.format == "EPS"  # Pillow would hand it to Ghostscript
-    _, problems = decode([Piece([path], "a", "here", 0, 0)], ImageForm(3, 8, 8))
+    _, problems = decode([Piece([path], "a", "here", 0, 0)], ImageFormat(3, 8, 8))
     assert len(problems) == 1
     assert "cannot be read as an image" in problems[0]
     assert started == []

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from adaptask.data import load
-from adaptask.data.check import check_cache
-from adaptask.data.prepare import prepare_own
+from adaptask.data.cache import check_cache
+from adaptask.data.prepare import prepare_folder
 from adaptask.errors import AdaptaskError
 from adaptask.report.report import make_report
 
@@ -38,7 +38,7 @@ def files(folder):
 
 
 def prepare(source, size):
-    prepare_own(source, name="mine", image_size=size, workers=1)
+    prepare_folder(source, name="mine", image_size=size, workers=1)
 
 
 @pytest.mark.parametrize("before", ["nothing", "another cache"])

@@ -356,7 +356,7 @@ def test_kernels_are_for_gpus_that_have_triton_and_tasks_that_fit(monkeypatch):
 
     assert svm_solver._kernels(torch.eye(25)[None]) is None
     with monkeypatch.context() as patch:
-        patch.setattr(svm_solver, "find_spec", lambda name: None)
+        patch.setattr(svm_solver, "find_kernels", lambda module, device: None)
         assert svm_solver._kernels(OnGpu()) is None
     if importlib.util.find_spec("triton"):
         assert svm_solver._kernels(OnGpu()) is None

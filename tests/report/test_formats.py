@@ -71,7 +71,7 @@ SMALL = Table(
     headings=("learner", "accuracy (%)", "difference"),
     rows=(
         (Cell("protonet"), Cell("50.00 ± 1.07"), Cell("")),
-        (Cell("maml_x"), Cell("51.25 ± 1.07", is_best=True), Cell("-1.25 [-2.00, +0.50]")),
+        (Cell("maml_x"), Cell("51.25 ± 1.07", is_bold=True), Cell("-1.25 [-2.00, +0.50]")),
     ),
     notes=("100 % of it.",),
 )

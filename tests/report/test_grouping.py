@@ -1,11 +1,14 @@
 """Without a file of the study, runs tell themselves what they are."""
 
+import json
 import re
 
 import pytest
 
-from adaptask.errors import StateError
+from adaptask.errors import ArgumentError, StateError
 from adaptask.report.grouping import find_study
+from adaptask.report.report import make_report
+from adaptask.report.study import Study
 
 
 def shape(study):
@@ -49,14 +52,63 @@ def test_one_run_alone_is_a_study_wherever_one_stands(tmp_path, write_run):
         assert study.command == f"adaptask report {tmp_path / folder}"
 
 
-def test_nested_folders_belong_to_the_same_study(tmp_path, write_run):
+def test_only_the_first_level_that_has_runs_is_read(tmp_path, write_run):
     write_run(tmp_path / "a", sampler="uniform", seed=0)
     write_run(tmp_path / "b" / "c", sampler="uniform", seed=1)
     write_run(tmp_path / "a" / "inside", sampler="gcp", seed=0)
-    uniform, gcp = find_study(tmp_path).arms
-    assert [run.path for run in uniform.runs] == [tmp_path / "a", tmp_path / "b/c"]
-    assert [run.path for run in gcp.runs] == [tmp_path / "a/inside"]
-    assert gcp.baseline == uniform.name
+    [arm] = find_study(tmp_path).arms
+    assert [run.path for run in arm.runs] == [tmp_path / "a"]
+    [arm] = find_study(tmp_path / "a").arms
+    assert [run.path for run in arm.runs] == [tmp_path / "a"]
+
+
+def test_runs_far_below_are_not_looked_for(tmp_path, write_run):
+    write_run(tmp_path / "1/2/3/4/run")
+    with pytest.raises(ArgumentError, match="holds no run"):
+        find_study(tmp_path)
+
+
+def test_a_folder_of_studies_is_refused_and_nothing_is_written(tmp_path, write_run):
+    for name in ("first", "second"):
+        write_run(tmp_path / name / "runs" / "gcp" / "seed-0")
+        Study(name, ()).write(tmp_path / name)
+    write_run(tmp_path / "alone")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ArgumentError, match=r"not one study: it holds first, second, alone\. Name"):
+        make_report(tmp_path)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_runs_of_different_datasets_share_no_study(tmp_path, write_run):
+    for i, dataset in enumerate(["glyphs", "cub", "glyphs"]):
+        write_run(tmp_path / str(i), seed=i, changes={"data.dataset": dataset})
+    with pytest.raises(ArgumentError, match=r"share no study: .* are cub \(1\), glyphs \(2\)"):
+        find_study(tmp_path)
+
+
+def test_very_many_settings_without_a_study_are_refused(tmp_path, write_run):
+    for i in range(41):
+        write_run(tmp_path / str(i), steps=50 + i)
+    with pytest.raises(ArgumentError, match=r"41 runs .* 41 different settings"):
+        find_study(tmp_path)
+
+
+def test_a_sampler_that_does_not_learn_is_the_baseline_whatever_its_name(tmp_path, write_run):
+    for name, learns in (("mine", True), ("fixed", False)):
+        write_run(tmp_path / name, sampler=f"package.module:{name}")
+        sampler = {"name": f"package.module:{name}", "description": "is mine.", "learns": learns}
+        (tmp_path / name / "algorithms.json").write_text(json.dumps({"sampler": sampler}))
+    fixed, mine = find_study(tmp_path).arms
+    assert (fixed.baseline, mine.baseline) == (None, fixed.name)
+
+
+def test_runs_made_in_python_are_grouped_by_what_they_know(tmp_path):
+    for i, sampler in enumerate(["GCPSampler", "UniformSampler", "GCPSampler"]):
+        (tmp_path / str(i)).mkdir()
+        known = {"steps": 7, "sampler": {"name": sampler}}
+        (tmp_path / str(i) / "run.json").write_text(json.dumps(known))
+    arms = {arm.name: [run.path.name for run in arm.runs] for arm in find_study(tmp_path).arms}
+    assert arms == {"GCPSampler": ["0", "2"], "UniformSampler": ["1"]}
 
 
 def test_options_of_the_sampler_are_compared_with_the_same_baseline(tmp_path, write_run):
@@ -91,7 +143,7 @@ def test_keys_that_shorten_to_the_same_word_are_told_apart(tmp_path, write_run):
         changes = {"task.n_way": way, "evaluation.n_way": tested}
         write_run(tmp_path / str(i), changes=changes)
     write_run(tmp_path / "3", changes={"optimiser.name": "sgd"})
-    keys = ["task.n_way", "evaluation.n_way", "optimiser"]
+    keys = ["task.n_way", "evaluation.n_way", "optimizer"]
     arms = find_study(tmp_path).arms
     assert [list(arm.labels) for arm in arms] == [keys] * 4
     assert [list(arm.labels.values()) for arm in arms] == [
@@ -103,12 +155,12 @@ def test_keys_that_shorten_to_the_same_word_are_told_apart(tmp_path, write_run):
 
 
 def test_names_that_would_coincide_are_numbered(tmp_path, write_run):
-    for i, (augmentation, dataset) in enumerate([("x", "y z"), ("x y", "z")]):
+    for i, (augmentation, storage) in enumerate([("x", "y z"), ("x y", "z")]):
         for sampler in ("uniform", "gcp"):
-            changes = {"data.augmentation": augmentation, "data.dataset": dataset}
+            changes = {"data.augmentation": augmentation, "data.storage": storage}
             write_run(tmp_path / f"{i}{sampler}", sampler=sampler, changes=changes)
     found = [
-        (name, labels["dataset"], baseline)
+        (name, labels["storage"], baseline)
         for name, labels, _, baseline in shape(find_study(tmp_path))
     ]
     assert found == [

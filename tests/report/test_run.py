@@ -9,9 +9,10 @@ import pytest
 
 from adaptask.errors import StateError
 from adaptask.report.run import (
+    Algorithm,
     Run,
     read_metrics,
-    read_portrait,
+    read_preview,
     read_settings,
     read_snapshots,
     read_test,
@@ -38,8 +39,8 @@ def test_a_finished_run_is_read_back(run):
     assert snapshots[1].class_counts.tolist() == [i * 1000 for i in range(8)]
     assert snapshots[0].distribution[0, 0] == -np.inf
     assert record.last_snapshot.step == 1000
-    assert record.portrait.class_names[7] == "class 7"
-    assert record.portrait.images.shape == (8, 2, 8, 8, 1)
+    assert record.preview.class_names[7] == "class 7"
+    assert record.preview.images.shape == (8, 2, 8, 8, 1)
 
 
 def test_a_folder_without_a_run_has_nothing_and_says_no_more(tmp_path):
@@ -47,7 +48,7 @@ def test_a_folder_without_a_run_has_nothing_and_says_no_more(tmp_path):
     assert not record.is_finished
     assert not record.is_readable
     assert (record.metrics, record.last_snapshot, record.environment) == ([], None, [])
-    assert (record.test, record.failure, record.portrait, record.seconds_per_step) == (None,) * 4
+    assert (record.test, record.failure, record.preview, record.seconds_per_step) == (None,) * 4
     assert record.steps_done == 0
     assert record.curve("train", "loss")[0].shape == (0,)
     assert (record.settings, record.damage) == ({}, {})
@@ -92,6 +93,46 @@ def test_a_curve_has_the_numbers_of_one_split(run):
     steps, values = Run(run).curve("train", "loss")
     assert steps.tolist() == [1, 4]
     assert values.tolist() == [2, 1.5]
+
+
+def test_settings_of_an_earlier_version_have_the_names_of_today(run):
+    settings = Run(run).settings
+    assert settings["learner"] == {"name": "protonet", "temperature": 1.0}
+    assert settings["backbone"] == {"name": "conv4", "filters": 64}
+    assert settings["optimizer"]["lr"] == 1e-3
+    assert not settings.keys() & {"model", "optimiser", "protonet", "conv4"}
+
+
+def test_a_run_made_in_python_says_what_it_knows(tmp_path):
+    known = {"steps": 30, "task": {"n_way": 3}, "sampler": {"name": "Mine"}}
+    (tmp_path / "run.json").write_text(json.dumps(known))
+    record = Run(tmp_path)
+    assert record.is_readable
+    assert (record.n_steps, record.settings) == (30, known)
+    (tmp_path / "run.json").write_text("{")
+    assert not Run(tmp_path).is_readable
+
+
+def test_algorithms_are_described_by_the_folder_or_else_by_their_names(run):
+    found = Run(run).algorithms
+    assert [found[kind].name for kind in ("sampler", "learner", "backbone")] == [
+        *("gcp", "protonet", "conv4"),
+    ]
+    assert found["sampler"].learns
+    assert "confuses" in found["sampler"].description
+    described = {"name": "no_such.module:Mine", "description": "draws at will.", "learns": False}
+    (run / "algorithms.json").write_text(json.dumps({"sampler": described}))
+    found = Run(run).algorithms
+    assert found["sampler"] == Algorithm("Mine", "draws at will", learns=False)
+    assert found["learner"].name == "protonet"
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"sampler": 3}', '{"sampler": {}}'])
+def test_damaged_descriptions_of_algorithms_leave_the_names(run, content):
+    (run / "algorithms.json").write_text(content)
+    record = Run(run)
+    assert record.algorithms["sampler"].name == "gcp"
+    assert "algorithms.json is damaged" in record.damage["algorithms.json"]
 
 
 def test_a_torn_last_line_is_left_out(run):
@@ -173,7 +214,7 @@ def test_damaged_arrays_raise_nothing_but_an_error_of_ours(run, name):
     for _ in range(300):
         path.write_bytes(damaged(whole, generator))
         try:
-            read_portrait(run / "portrait.npz")
+            read_preview(run / "portrait.npz")
             read_snapshots(run / "snapshots")
         except StateError as error:
             messages.append(str(error))
@@ -181,11 +222,20 @@ def test_damaged_arrays_raise_nothing_but_an_error_of_ours(run, name):
     assert all("is damaged" in message and "Remove it" in message for message in messages)
 
 
+def test_a_confusion_that_does_not_fit_its_classes_is_refused(run):
+    parts = dict(np.load(run / "portrait.npz"))
+    for confusion in (np.ones((3, 2), int), np.ones((2, 2))):
+        names = {"test_class_names": np.array(["a", "b"]), "test_confusion": confusion}
+        np.savez(run / "portrait.npz", **parts, **names)
+        with pytest.raises(StateError, match="not of 2 test classes"):
+            read_preview(run / "portrait.npz")
+
+
 def test_arrays_that_do_not_fit_are_refused(run):
     parts = dict(np.load(run / "portrait.npz"))
     np.savez(run / "portrait.npz", **(parts | {"class_names": np.array(["a", "b"])}))
     with pytest.raises(StateError, match="do not fit 2 class names"):
-        read_portrait(run / "portrait.npz")
+        read_preview(run / "portrait.npz")
 
 
 def test_what_is_no_archive_is_refused(run):
@@ -193,7 +243,7 @@ def test_what_is_no_archive_is_refused(run):
         with path.open("wb") as file:
             np.save(file, np.ones(3))
     with pytest.raises(StateError, match="damaged"):
-        read_portrait(run / "portrait.npz")
+        read_preview(run / "portrait.npz")
     with pytest.raises(StateError, match="damaged"):
         read_snapshots(run / "snapshots")
 

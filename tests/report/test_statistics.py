@@ -117,6 +117,40 @@ def test_false_findings_are_5_in_100_and_intervals_hold_the_truth_95_times(n):
     assert 0.935 <= covered / 2000 <= 0.965
 
 
+@pytest.mark.parametrize("n_seeds", [5, 8])
+@pytest.mark.parametrize(("over_seeds", "over_tasks"), [(0.0, 5.0), (0.3, 5.0), (1.0, 5.0), (1, 0)])
+def test_false_findings_are_5_in_100_over_new_seeds_and_new_tasks(n_seeds, over_seeds, over_tasks):
+    rng = np.random.default_rng(n_seeds)
+    significant = only_seeds = 0
+    for _ in range(1000):
+        seeds = rng.normal(0, over_seeds, (n_seeds, 1))
+        noise = rng.normal(0, 4, (n_seeds, 100))
+        by_task = seeds + rng.normal(0, over_tasks, 100) + noise
+        arm, baseline = by_seed(by_task.mean(axis=1)), by_seed([0.0] * n_seeds)
+        significant += paired_difference(arm, baseline, by_task).p < 0.05
+        only_seeds += paired_difference(arm, baseline).p < 0.05
+    assert 0.029 <= significant / 1000 <= 0.071  # three standard errors: 0.021
+    if over_tasks > 5 * over_seeds:
+        assert only_seeds / 1000 > 0.1  # what it is there for
+
+
+def test_tasks_on_which_seeds_agree_exactly_do_not_change_the_test():
+    differences = np.array([1.0, -1.0, 1.0, -1.0, 2.0])
+    alone = paired_difference(by_seed(differences), by_seed([0.0] * 5))
+    by_task = np.repeat(differences[:, None], 50, axis=1)
+    found = paired_difference(by_seed(differences), by_seed([0.0] * 5), by_task)
+    assert (found.error, found.freedom, found.p) == pytest.approx((0.6, 4.0, alone.p))
+
+
+def test_tasks_worked_by_hand():
+    # Seeds differ by -1 and 1 on average, tasks by -3 and 3, and nothing is left over: the
+    # variances of the mean are 2 / 2 over seeds and 18 / 2 over tasks.
+    by_task = np.array([[-4.0, 2.0], [-2.0, 4.0]])
+    found = paired_difference(by_seed([-1.0, 1.0]), by_seed([0.0, 0.0]), by_task)
+    assert found.error == pytest.approx(math.sqrt(1 + 9))
+    assert found.freedom == pytest.approx(10**2 / (1**2 + 9**2))
+
+
 def test_only_seeds_that_both_have_count():
     found = paired_difference({0: 1.0, 1: 5.0, 7: 100.0}, {1: 3.0, 0: 0.0, 9: -100.0})
     assert found.seeds == (0, 1)

@@ -1,17 +1,20 @@
 """What came out of a study, from folders of runs with chosen results."""
 
+import re
 import shutil
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from adaptask.report.grouping import find_study
 from adaptask.report.run import Run
 from adaptask.report.study import Arm, Study, read_study
 from adaptask.report.summary import summarize
-from adaptask.report.verdicts import headline, short_verdict, shortfalls, verdicts
+from adaptask.report.verdicts import headline, missing_runs, short_verdict, verdicts
 
-UNIFORM = {0: 0.50, 1: 0.52, 2: 0.48}
+UNIFORM = {0: 0.50, 1: 0.52, 2: 0.48, 3: 0.51, 4: 0.49}
+THREE = {seed: UNIFORM[seed] for seed in range(3)}
 
 
 def summary_of(folder):
@@ -20,15 +23,15 @@ def summary_of(folder):
 
 @pytest.fixture
 def complete(study_folder):
-    """Two learners, two samplers against uniform, three seeds."""
+    """Two learners, two samplers against uniform, five seeds."""
     return summary_of(
         study_folder(
             {
                 ("protonet", "uniform"): UNIFORM,
-                ("protonet", "c"): {0: 0.51, 1: 0.515, 2: 0.49},
-                ("protonet", "gcp"): {0: 0.53, 1: 0.551, 2: 0.509},
+                ("protonet", "c"): {0: 0.51, 1: 0.51, 2: 0.49, 3: 0.50, 4: 0.51},
+                ("protonet", "gcp"): {0: 0.53, 1: 0.551, 2: 0.509, 3: 0.54, 4: 0.52},
                 ("maml", "uniform"): UNIFORM,
-                ("maml", "gcp"): {0: 0.47, 1: 0.489, 2: 0.451},
+                ("maml", "gcp"): {0: 0.47, 1: 0.489, 2: 0.451, 3: 0.48, 4: 0.46},
             },
             seconds={("protonet", "gcp"): 0.012},
         )
@@ -37,10 +40,10 @@ def complete(study_folder):
 
 def test_an_arm_has_its_mean_interval_and_spread(complete):
     found = complete.arm("protonet uniform")
-    assert (found.n_finished, found.n_planned) == (3, 3)
-    assert found.accuracies == pytest.approx({0: 50, 1: 52, 2: 48})
+    assert (found.n_finished, found.n_planned) == (5, 5)
+    assert found.accuracies == pytest.approx({0: 50, 1: 52, 2: 48, 3: 51, 4: 49})
     assert found.mean.mean == pytest.approx(50)
-    assert found.spread == pytest.approx(2)
+    assert found.spread == pytest.approx(np.sqrt(10 / 4))
     # The runs differ by a shift alone: the interval is that of each.
     alone = np.random.default_rng(0).normal(0, 0.08, 200)
     assert found.mean.half_width == pytest.approx(196 * alone.std(ddof=1) / np.sqrt(200))
@@ -50,9 +53,9 @@ def test_an_arm_has_its_mean_interval_and_spread(complete):
 def test_differences_are_paired_by_seed_and_corrected_over_the_study(complete):
     uniform = [100 * value for value in UNIFORM.values()]
     arms = {
-        "protonet c": [51, 51.5, 49],
-        "protonet gcp": [53, 55.1, 50.9],
-        "maml gcp": [47, 48.9, 45.1],
+        "protonet c": [51, 51, 49, 50, 51],
+        "protonet gcp": [53, 55.1, 50.9, 54, 52],
+        "maml gcp": [47, 48.9, 45.1, 48, 46],
     }
     plain = {name: stats.ttest_rel(values, uniform).pvalue for name, values in arms.items()}
     # Holm's correction by hand: the smallest three times, the next twice, the last as it is.
@@ -85,10 +88,10 @@ def test_the_time_of_a_step_is_the_median_over_the_seeds(complete):
 def test_verdicts_say_plainly_what_is_better(complete):
     said = verdicts(complete)
     assert len(said) == 3
-    assert said[1].startswith("gcp against uniform with protonet: +3.00 points [+2.75, +3.25], p ")
-    assert said[1].endswith("(Holm, 3 comparisons), 3 seeds: gcp is better than uniform.")
-    assert said[2].startswith("gcp against uniform with maml: -3.00 points [-3.25, -2.75], p ")
-    assert said[2].endswith("3 seeds: gcp is worse than uniform.")
+    assert said[1].startswith("gcp against uniform with protonet: +3.00 points [+2.91, +3.09], p ")
+    assert said[1].endswith("(Holm, 3 comparisons), 5 seeds: gcp is better than uniform.")
+    assert said[2].startswith("gcp against uniform with maml: -3.00 points [-3.09, -2.91], p ")
+    assert said[2].endswith("5 seeds: gcp is worse than uniform.")
     assert [short_verdict(found) for found in complete.arms] == [
         *("", "not significant", "better", "", "worse"),
     ]
@@ -97,17 +100,17 @@ def test_verdicts_say_plainly_what_is_better(complete):
 def test_a_verdict_without_significance_says_what_could_have_been_seen(complete):
     said = verdicts(complete)[0]
     about = complete.arm("protonet c").detectable
-    # Differences 1, -0.5, 1: mean 0.5 with an error of 0.5, so that t = 1, p = 1 - 1 / sqrt(3) and
-    # the interval is 4.3027 errors to both sides. As the largest p it is not corrected.
+    # Differences 1, -1, 1, -1, 2: mean 0.4 with an error of 0.6, so that t = 2/3, p = 0.54 and the
+    # interval is 2.7764 errors to both sides. As the largest p it is not corrected.
     assert said == (
-        "c against uniform with protonet: +0.50 points [-1.65, +2.65], p = 0.42 (Holm, 3 "
-        "comparisons), 3 seeds: no significant difference; one below about "
-        f"{about:.1f} points would not have been seen reliably."
+        "c against uniform with protonet: +0.40 points [-1.27, +2.07], p = 0.54 (Holm, 3 "
+        "comparisons), 5 seeds: no significant difference; one below about "
+        f"{about:.1f} points would not have been detected reliably."
     )
 
 
 def test_complete_studies_fall_short_of_nothing(complete):
-    assert shortfalls(complete) == []
+    assert missing_runs(complete) == []
     assert complete.remarks == ()
 
 
@@ -137,7 +140,7 @@ def test_one_seed_says_nothing(study_folder):
 
 @pytest.mark.parametrize(
     ("shift", "words"),
-    [(0.0, "the same accuracy with each of 3 seeds"), (0.01, "+1.00 points with each of 3 seeds")],
+    [(0.0, "the same accuracy with each of 5 seeds"), (0.01, "+1.00 points with each of 5 seeds")],
 )
 def test_equal_differences_are_not_sold_as_certainty(study_folder, shift, words):
     gcp = {seed: value + shift for seed, value in UNIFORM.items()}
@@ -151,8 +154,10 @@ def test_equal_differences_are_not_sold_as_certainty(study_folder, shift, words)
 
 def test_an_interval_without_0_beside_a_corrected_p_is_explained(study_folder):
     # By itself p = 0.037; of two, 0.074.
-    arms = {("p", "uniform"): {0: 0.5, 1: 0.5, 2: 0.5}, ("p", "gcp"): {0: 0.51, 1: 0.52, 2: 0.515}}
-    arms[("p", "c")] = {0: 0.52, 1: 0.47, 2: 0.5}
+    gains = [0.02, 0.004, 0.015, 0.022, 0.002]
+    arms = {("p", "uniform"): dict.fromkeys(range(5), 0.5)}
+    arms["p", "gcp"] = {seed: 0.5 + gain for seed, gain in enumerate(gains)}
+    arms["p", "c"] = {0: 0.52, 1: 0.47, 2: 0.5, 3: 0.51, 4: 0.49}
     folder = study_folder({k: dict(v) for k, v in arms.items()})
     summary = summarize(read_study(folder))
     found = summary.arm("p gcp")
@@ -164,12 +169,12 @@ def test_an_interval_without_0_beside_a_corrected_p_is_explained(study_folder):
 
 
 def test_a_headline_counts_what_is_significant(study_folder):
-    even = {0: 0.5, 1: 0.51, 2: 0.49}
+    even = {0: 0.5, 1: 0.51, 2: 0.49, 3: 0.5, 4: 0.5}
     folder = study_folder(
         {
             ("p", "uniform"): even,
-            ("p", "gcp"): {0: 0.6, 1: 0.611, 2: 0.59},
-            ("p", "c"): {0: 0.52, 1: 0.47, 2: 0.5},
+            ("p", "gcp"): {0: 0.6, 1: 0.611, 2: 0.59, 3: 0.6, 4: 0.6},
+            ("p", "c"): {0: 0.52, 1: 0.47, 2: 0.5, 3: 0.5, 4: 0.5},
         }
     )
     said = headline(summarize(read_study(folder)))
@@ -183,13 +188,42 @@ def test_a_headline_is_of_several(study_folder):
     assert headline(summarize(read_study(folder))) == ""
 
 
-def test_few_seeds_and_a_wide_spread_could_have_shown_nothing(study_folder):
-    summary = summary_of(
-        study_folder(
-            {("maml", "uniform"): {0: 0.5, 1: 0.5}, ("maml", "gcp"): {0: 0.4, 1: 0.65}},
-        )
-    )
-    assert "none would have been seen reliably, however large" in verdicts(summary)[0]
+@pytest.mark.parametrize("n_seeds", [2, 4])
+def test_there_is_no_verdict_below_five_seeds_but_the_figures_are_there(study_folder, n_seeds):
+    gains = [0.1, 0.101, 0.099, 0.1]
+    uniform = {seed: UNIFORM[seed] for seed in range(n_seeds)}
+    gcp = {seed: value + gains[seed] for seed, value in uniform.items()}
+    arms = {
+        (learner, sampler): found
+        for learner in ("maml", "anil")
+        for sampler, found in (("uniform", uniform), ("gcp", gcp))
+    }
+    summary = summary_of(study_folder(arms))
+    for said in verdicts(summary):
+        assert re.search(r"\+10\.\d\d points \[\+\d.*\], p ", said)
+        assert said.endswith(f"{n_seeds} seeds: too few seeds for a verdict, 5 are needed.")
+    assert summary.arm("maml gcp").p < 0.05
+    assert not summary.arm("maml gcp").is_significant
+    assert short_verdict(summary.arm("maml gcp")) == "too few seeds"
+    assert headline(summary) == "Too few seeds for a verdict: 5 are needed."
+
+
+def test_the_choice_of_test_tasks_is_part_of_the_interval(tmp_path, write_run):
+    """Five seeds that agree on 100 tasks say little about other tasks."""
+    rng = np.random.default_rng(0)
+    tasks = rng.normal(0.02, 0.1, 100)  # by how much gcp is better on each task: 2 points, sd 10
+    shared = rng.uniform(0.3, 0.6, 100)
+    for seed in range(5):
+        for sampler, gain in (("uniform", 0.0), ("gcp", tasks)):
+            accuracies = (shared + gain + rng.normal(0, 0.002)).clip(0, 1)
+            folder = tmp_path / f"{sampler}-{seed}"
+            write_run(folder, sampler=sampler, seed=seed, accuracies=accuracies)
+    found = summarize(find_study(tmp_path)).arm("gcp")
+    over_tasks = 100 * tasks.std(ddof=1) / 10
+    assert found.difference.error > 0.95 * over_tasks
+    assert found.difference.half_width == pytest.approx(2 * over_tasks, rel=0.1)
+    by_seeds_alone = found.difference.spread / np.sqrt(5)
+    assert by_seeds_alone < 0.3 * found.difference.error
 
 
 def test_unfinished_and_failed_runs_are_counted_and_named(study_folder):
@@ -197,7 +231,7 @@ def test_unfinished_and_failed_runs_are_counted_and_named(study_folder):
     summary = summary_of(
         study_folder(
             {
-                ("protonet", "uniform"): {**UNIFORM, 3: ""},
+                ("protonet", "uniform"): {**THREE, 3: ""},
                 ("protonet", "c"): {0: None, 1: "", 2: "too hot\nsecond line", 3: trace},
                 ("protonet", "gcp"): {0: 0.53, 1: 0.56, 2: None, 3: trace},
             }
@@ -215,7 +249,7 @@ def test_unfinished_and_failed_runs_are_counted_and_named(study_folder):
     )
     assert "2 seeds" in said[1]
     assert "Only 2 of 4 runs of gcp finished, 1 failed." in said[1]
-    assert shortfalls(summary) == [
+    assert missing_runs(summary) == [
         "protonet uniform, seed 3 not finished: not begun.",
         "protonet c, seed 2 failed: too hot",
         "protonet c, seed 3 failed: ValueError: no room",
@@ -228,7 +262,7 @@ def test_unfinished_and_failed_runs_are_counted_and_named(study_folder):
 
 def test_runs_that_fell_short_in_the_same_way_share_a_sentence(study_folder):
     summary = summary_of(study_folder({("maml", "uniform"): {0: "", 1: "", 2: "hot", 3: "hot"}}))
-    assert shortfalls(summary) == [
+    assert missing_runs(summary) == [
         "maml uniform, seeds 2, 3 failed: hot",
         "maml uniform, seeds 0, 1 not finished: not begun.",
     ]
@@ -248,7 +282,7 @@ def test_a_study_whose_runs_are_gone_has_none(tmp_path):
 
 
 def test_a_damaged_run_fails_alone(study_folder):
-    folder = study_folder({("maml", "uniform"): UNIFORM, ("maml", "gcp"): UNIFORM})
+    folder = study_folder({("maml", "uniform"): THREE, ("maml", "gcp"): THREE})
     (folder / "runs/0/0/test.json").write_text("{")
     (folder / "runs/1/1/metrics.jsonl").write_text("{\n")
     (folder / "runs/1/2/config.toml").write_text("= =")

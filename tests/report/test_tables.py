@@ -6,8 +6,8 @@ from adaptask.report.study import Citation, Published, read_study
 from adaptask.report.summary import summarize
 from adaptask.report.tables import tables_of
 
-UNIFORM = {0: 0.50, 1: 0.52, 2: 0.48}
-GCP = {0: 0.53, 1: 0.551, 2: 0.509}
+UNIFORM = {0: 0.50, 1: 0.52, 2: 0.48, 3: 0.51, 4: 0.49}
+GCP = {0: 0.53, 1: 0.551, 2: 0.509, 3: 0.54, 4: 0.52}
 
 
 def tables(folder):
@@ -19,8 +19,8 @@ def column(table, heading):
     return [row[i].text for row in table.rows]
 
 
-def best(table):
-    return [any(cell.is_best for cell in row) for row in table.rows]
+def bold(table):
+    return [any(cell.is_bold for cell in row) for row in table.rows]
 
 
 @pytest.fixture
@@ -44,22 +44,37 @@ def test_the_long_table_has_a_row_an_arm(compared):
     assert table.n_labels == 2
     assert column(table, "learner") == ["protonet", "protonet", "maml", "maml"]
     assert column(table, "sampler") == ["uniform", "gcp", "uniform", "gcp"]
-    assert column(table, "runs") == ["3/3", "3/3", "2/3", "2/3"]
+    assert column(table, "runs") == ["5/5", "5/5", "2/3", "2/3"]
     means = [text.split(" ± ")[0] for text in column(table, "accuracy (%)")]
     assert means == ["50.00", "53.00", "40.50", "38.50"]
-    assert column(table, "sd") == ["2.00", "2.10", "0.71", "0.71"]
-    assert column(table, "difference to uniform") == ["", "+3.00 [+2.75, +3.25]", "", "-1.00"]
+    assert column(table, "sd") == ["1.58", "1.64", "0.71", "0.71"]
+    assert column(table, "difference to uniform") == ["", "+3.00 [+2.91, +3.09]", "", "-1.00"]
     assert column(table, "verdict") == ["", "better", "", "one seed"]
     assert column(table, "ms per step") == ["100.00", "107.50", "10.00", "10.00"]
     assert [len(row) for row in table.rows] == [len(table.headings)] * 4
 
 
-def test_the_best_of_each_group_is_bold_in_its_accuracy_alone(compared):
+def test_what_is_significantly_better_is_bold_in_its_accuracy_alone(compared):
     table = compared["results"]
     i = table.headings.index("accuracy (%)")
-    assert [j for j, cell in enumerate(table.rows[1]) if cell.is_best] == [i]
-    # maml has not finished the same seeds with both samplers: neither is the best.
-    assert best(table) == [False, True, False, False]
+    assert [j for j, cell in enumerate(table.rows[1]) if cell.is_bold] == [i]
+    assert bold(table) == [False, True, False, False]
+    assert any("bold: significantly better than its baseline" in note for note in table.notes)
+
+
+def test_nothing_is_bold_that_is_worse_or_not_significant_or_of_too_few_seeds(study_folder):
+    results = {
+        ("protonet", "uniform"): UNIFORM,
+        ("protonet", "gcp"): {seed: value - 0.01 * (seed + 1) for seed, value in UNIFORM.items()},
+        ("maml", "uniform"): UNIFORM,
+        ("maml", "gcp"): {seed: value + 0.1 * (-1) ** seed for seed, value in UNIFORM.items()},
+        ("anil", "uniform"): {0: 0.5, 1: 0.51},
+        ("anil", "gcp"): {0: 0.6, 1: 0.6101},
+    }
+    found = tables(study_folder(results))["results"]
+    assert column(found, "verdict")[1::2] == ["worse", "not significant", "too few seeds"]
+    assert bold(found) == [False] * 6
+    assert not any("bold" in note for note in found.notes)
 
 
 def test_notes_explain_the_columns_and_name_what_is_missing(compared):
@@ -73,12 +88,12 @@ def test_notes_explain_the_columns_and_name_what_is_missing(compared):
 
 def test_every_run_has_its_place_in_the_table_of_seeds(compared):
     table = compared["seeds"]
-    assert table.headings == ("learner", "sampler", "seed 0", "seed 1", "seed 2")
+    assert table.headings == ("learner", "sampler", *(f"seed {seed}" for seed in range(5)))
     assert [[cell.text for cell in row[2:]] for row in table.rows] == [
-        ["50.00", "52.00", "48.00"],
-        ["53.00", "55.10", "50.90"],
-        ["40.00", "failed", "41.00"],
-        ["39.00", "38.00", "unfinished"],
+        ["50.00", "52.00", "48.00", "51.00", "49.00"],
+        ["53.00", "55.10", "50.90", "54.00", "52.00"],
+        ["40.00", "failed", "41.00", "", ""],
+        ["39.00", "38.00", "unfinished", "", ""],
     ]
 
 
@@ -92,7 +107,7 @@ def test_columns_that_would_be_empty_are_left_out(study_folder):
         "accuracy (%)",
         "ms per step",
     )
-    assert best(found["results"]) == [False]
+    assert bold(found["results"]) == [False]
     assert not any("bold" in note for note in found["results"].notes)
 
 
@@ -108,24 +123,6 @@ def test_a_terminal_shows_the_important_columns(compared):
     assert [table.headings[i] for i in table.brief] == [
         *("learner", "sampler", "runs", "accuracy (%)", "difference to uniform", "verdict"),
     ]
-
-
-def test_arms_with_other_options_of_the_sampler_share_the_group_of_their_baseline(
-    tmp_path, write_run
-):
-    from adaptask.report.grouping import find_study
-
-    write_run(tmp_path / "u", sampler="uniform", accuracy=0.5)
-    for alpha, accuracy in ((0.5, 0.55), (2.0, 0.45)):
-        changes = {"sampler.alpha": alpha}
-        write_run(tmp_path / str(alpha), sampler="gcp", accuracy=accuracy, changes=changes)
-    [results, _] = tables_of(summarize(find_study(tmp_path)))
-    assert best(results) == [False, True, False]
-
-
-def test_equal_means_are_both_bold(study_folder):
-    found = tables(study_folder({("maml", "uniform"): {0: 0.5}, ("maml", "gcp"): {0: 0.5}}))
-    assert best(found["results"]) == [True, True]
 
 
 PUBLISHED = {
@@ -172,7 +169,7 @@ def test_the_table_of_the_paper_has_our_figures_beside_its_own(reproduced):
         ["protonet", "gcp", f"53.00 ± {half} (paper 56.12)", "", ""],
         ["maml", "uniform", f"50.00 ± {half}", "paper 63.11 ± 0.92", ""],
     ]
-    assert best(table) == [False, False, True, False]
+    assert bold(table) == [False, False, True, False]
 
 
 def test_the_long_table_has_published_figures_and_gains(reproduced):
@@ -194,7 +191,7 @@ def test_all_labels_may_be_columns(study_folder):
     assert len(found["paper"].rows) == 1
 
 
-def test_in_a_sweep_validation_is_bold_and_first_and_the_test_decides_nothing(study_folder):
+def test_in_a_sweep_validation_is_first_and_the_test_decides_nothing(study_folder):
     # What conftest writes has the same validation accuracy, 0.5, in every run.
     folder = study_folder(
         {("1", "gcp"): {0: 0.7}, ("2", "gcp"): {0: 0.6}, ("3", "gcp"): {0: None}},
@@ -208,7 +205,6 @@ def test_in_a_sweep_validation_is_bold_and_first_and_the_test_decides_nothing(st
     table = tables(folder)["results"]
     assert read_study(folder).by_validation
     assert column(table, "validation (%)") == ["50.00", "62.50", "50.00"]
-    bold = [[table.headings[i] for i, c in enumerate(row) if c.is_best] for row in table.rows]
-    assert bold == [[], ["validation (%)"], []]
+    assert bold(table) == [False] * 3
     assert table.headings.index("validation (%)") < table.headings.index("accuracy (%)")
     assert any("nothing is chosen by it" in note for note in table.notes)

@@ -22,7 +22,8 @@ CASES = [
 
 
 def build(name, seed=0, *, n=9, k=3, dtype=torch.float32, **settings):
-    sizes = {"n_instances": 12} if name == "instance" else {"n_classes": n, "n_way": k}
+    draws_examples = SAMPLERS[name].draws == "examples"
+    sizes = {"n_instances": 12} if draws_examples else {"n_classes": n, "n_way": k}
     return build_sampler(name, seed=seed, **sizes, **settings).to(dtype)
 
 
@@ -44,7 +45,7 @@ def test_drawing_and_learning_never_wait_for_the_device(
     tools, name, settings, n_tasks, no_synchronisation
 ):
     sampler = build(name, n=30, k=4, device="cuda", **settings)
-    if name == "instance":
+    if SAMPLERS[name].draws == "examples":
         probabilities = torch.full((n_tasks, 3), 1 / 3, device="cuda")
         labels = torch.zeros(n_tasks, dtype=torch.int64, device="cuda")
     else:

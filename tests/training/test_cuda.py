@@ -13,7 +13,7 @@ from adaptask.errors import TrainingError
 from adaptask.learners import build_learner
 from adaptask.report.run import Run
 from adaptask.samplers import build_sampler
-from adaptask.training import Evaluator, Every, Trainer, build_optimizer
+from adaptask.training import Evaluator, Intervals, Trainer, build_optimizer
 from adaptask.training.device_steps import finish
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -50,7 +50,7 @@ def test_nothing_in_a_step_waits_for_the_device(tiny, sampler, backbone, no_sync
         clip_norm=1.0,
         precision="bfloat16",
         engine="eager",
-        every=Every(log=0, validate=0, checkpoint=0, snapshot=0),
+        every=Intervals(log=0, validate=0, checkpoint=0, snapshot=0),
     )
     for _ in range(3):
         finish(trainer._advance(100))
@@ -105,7 +105,7 @@ class NaNInThirdStep(nn.Module):
 
 
 def test_a_loss_that_is_no_number_is_found_at_the_next_look_with_its_step(tiny):
-    trainer = build(tiny, learner=NaNInThirdStep(), sampler="uniform", every=Every(log=8))
+    trainer = build(tiny, learner=NaNInThirdStep(), sampler="uniform", every=Intervals(log=8))
     with pytest.raises(TrainingError, match=r"step 3 .* train-\d+"):
         trainer.fit(20)
     assert trainer.step == 8
@@ -128,7 +128,7 @@ class Slow(nn.Module):
 
 @pytest.mark.parametrize("engine", ["eager", "graph"])
 def test_the_time_of_a_step_is_that_of_the_device(tiny, tmp_path, engine):
-    every = Every(log=10, validate=0, checkpoint=0, snapshot=0)
+    every = Intervals(log=10, validate=0, checkpoint=0, snapshot=0)
     trainer = build(
         tiny, learner=Slow(), sampler="uniform", every=every, engine=engine, folder=tmp_path / "run"
     )

@@ -4,11 +4,12 @@ import io
 import re
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from adaptask.training import displays
-from adaptask.training.displays import PlainLines, ProgressBar, Silent, choose_display
+from adaptask.training.displays import NotebookLine, PlainLines, ProgressBar, Silent, choose_display
 
 
 class Terminal(io.StringIO):
@@ -68,7 +69,7 @@ def test_a_resumed_run_says_so_and_counts_its_own_steps_alone(clock):
     stream = io.StringIO()
     run(PlainLines(stream), clock, start=60, n_steps=7300, every=7000, seconds_a_step=1)
     assert stream.getvalue().splitlines() == [
-        "going on from step 60 of 7300",
+        "resuming from step 60 of 7300",
         "step 7000/7300  loss -68.000  acc 50.0 %  0:05:00 left  1 steps/s",
         "7240 steps in 2:00:40, 1 steps/s",
     ]
@@ -179,3 +180,76 @@ def test_the_display_suits_the_output(terminal, monkeypatch, capsys):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setitem(sys.modules, "rich.console", None)
     assert isinstance(choose_display(stream=terminal), PlainLines)
+
+
+def evaluate(display, clock, split, n_episodes, seconds):
+    for done in range(0, n_episodes + 1, n_episodes // 4):
+        display.evaluate(split, done, n_episodes)
+        clock.now += seconds / 4 if done < n_episodes else 0
+
+
+def test_a_long_evaluation_is_shown_and_is_no_part_of_the_speed(clock):
+    stream = io.StringIO()
+    display = PlainLines(stream)
+    display.begin(0, 300)
+    clock.now += 1
+    evaluate(display, clock, "val", 400, seconds=60)
+    display.advance(100, {"loss": 1.0})
+    clock.now += 1
+    display.advance(200, {"loss": 1.0})
+    evaluate(display, clock, "val", 400, seconds=1)  # too short to be worth a line
+    clock.now += 1
+    display.end(300)
+    evaluate(display, clock, "test", 1500, seconds=30)
+    assert stream.getvalue().splitlines() == [
+        "validating 100/400 episodes",
+        "validating 200/400 episodes",
+        "validating 300/400 episodes",
+        "step 100/300  loss 1.000  0:02:02 left  100 steps/s",
+        "step 200/300  loss 1.000  0:00:31 left  100 steps/s",
+        "300 steps in 0:01:04, 0:01:01 of it validation, 100 steps/s",
+        "testing 750/1500 episodes",
+    ]
+
+
+def test_the_bar_shows_validation_and_a_bar_of_its_own_shows_the_test(clock, terminal):
+    display = ProgressBar(terminal)
+    display.begin(0, 100)
+    clock.now += 1
+    evaluate(display, clock, "val", 400, seconds=10)
+    display.advance(1, {"val_accuracy": 0.5})
+    display.end(1)
+    evaluate(display, clock, "test", 1500, seconds=10)
+    drawn = [line.rstrip() for line in terminal.lines()]
+    assert any(re.fullmatch(r"  1/100 \S+ validating 200/400 episodes", line) for line in drawn)
+    assert any(re.fullmatch(r"testing 750/1500 episodes \S+", line) for line in drawn)
+    assert drawn[-1].startswith("testing 1500/1500 episodes")
+
+
+def test_a_notebook_has_a_line_that_is_written_again(clock, monkeypatch):
+    stream = io.StringIO()
+    display = NotebookLine(stream)
+    run(display, clock, start=0, n_steps=100, every=40, seconds_a_step=0.5)
+    *lines, end, _ = stream.getvalue().split("\n")
+    assert len(lines) == 1
+    written = [line.strip() for line in lines[0].split("\r")]
+    assert "step  80/100  loss 1.200  acc 50.0 %  0:00:10 left  2 steps/s" in written
+    assert end.strip() == "100 steps in 0:00:50, 2 steps/s"
+
+
+def test_a_trainer_shows_progress_in_a_terminal_and_in_a_notebook(
+    build_trainer, terminal, monkeypatch
+):
+    assert isinstance(build_trainer().display, Silent)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    assert isinstance(build_trainer().display, ProgressBar)
+    assert isinstance(build_trainer(display=Silent()).display, Silent)
+
+    class Kernel:
+        kernel = object()
+
+    ipython = SimpleNamespace(get_ipython=Kernel)
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    assert isinstance(build_trainer().display, NotebookLine)
+    ipython.get_ipython = lambda: None
+    assert isinstance(build_trainer().display, ProgressBar)

@@ -11,12 +11,15 @@ import torch
 from adaptask.errors import ArgumentError, TrainingError
 from adaptask.interfaces import Outcome
 from adaptask.learners import LEARNERS
-from adaptask.training.distributed import joined, refuse_launch
-from adaptask.training.group import ALONE, Group
-from adaptask.training.metrics import DivergenceWatch
-from adaptask.training.random_state import random_state, set_random_state_of
-from adaptask.training.shared_norm import SharedBatchNorm, share_statistics
-from adaptask.training.step import TrainingStep
+from adaptask.training.distributed import (
+    SINGLE_PROCESS,
+    ProcessGroup,
+    process_group,
+    refuse_torchrun,
+)
+from adaptask.training.process import random_state, set_random_state
+from adaptask.training.step import LossCheck, TrainingStep
+from adaptask.training.sync_batchnorm import SyncBatchNorm, convert_sync_batchnorm
 
 SCRIPT = Path(__file__).parent / "scripts" / "distributed_cases.py"
 SECONDS = 120
@@ -72,7 +75,7 @@ def test_200_steps_are_those_of_one_process_and_bit_identical_everywhere(
                     assert torch.equal(state[part][key], value), key
         stream = states[0]["sampler"]["_extra_state"]["generator"]["state"]
         assert torch.equal(state["sampler"]["_extra_state"]["generator"]["state"], stream)
-    runpy.run_path(str(SCRIPT))["trained"](ALONE, tmp_path, norm)
+    runpy.run_path(str(SCRIPT))["trained"](SINGLE_PROCESS, tmp_path, norm)
     alone = torch.load(tmp_path / f"{norm}-1-0.pt")
     potentials = alone["sampler"]["log_potentials"]
     assert (potentials - potentials.new_zeros(())).abs()[potentials.isfinite()].max() > 0.1
@@ -107,7 +110,7 @@ def test_ctrl_c_in_the_last_step_stops_all_though_they_rarely_look(torchrun, tmp
     assert ends == [("interrupted", 5)] * 2
 
 
-class TooLate(Group):
+class TooLate(ProcessGroup):
     """Processes of which this one receives a signal just when all have agreed to go on."""
 
     def agree_to_stop(self, received, step, n_steps):
@@ -124,7 +127,7 @@ def test_a_signal_after_the_last_agreement_is_not_lost(build_trainer):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-class TwoOfTheSame(Group):
+class TwoOfTheSame(ProcessGroup):
     """Two processes with the same images."""
 
     def __init__(self):
@@ -141,8 +144,8 @@ def test_shared_statistics_are_those_of_the_images_of_all(momentum, affine):
     layer = torch.nn.BatchNorm2d(4, momentum=momentum, affine=affine).double()
     both = torch.nn.BatchNorm2d(4, momentum=momentum, affine=affine).double()
     holder = torch.nn.Sequential(layer)
-    share_statistics(holder, TwoOfTheSame())
-    assert isinstance(holder[0], SharedBatchNorm)
+    convert_sync_batchnorm(holder, TwoOfTheSame())
+    assert isinstance(holder[0], SyncBatchNorm)
     assert holder.state_dict().keys() == {f"0.{key}" for key in both.state_dict()}
     outer = torch.randn_like(images)
     for _ in range(2):
@@ -165,10 +168,10 @@ def test_one_process_and_layers_that_adapt_keep_their_normalization():
     layers = torch.nn.Sequential(
         torch.nn.BatchNorm2d(2), torch.nn.BatchNorm2d(2, track_running_stats=False)
     )
-    share_statistics(layers, ALONE)
+    convert_sync_batchnorm(layers, SINGLE_PROCESS)
     assert [type(layer) for layer in layers] == [torch.nn.BatchNorm2d] * 2
-    share_statistics(layers, TwoOfTheSame())
-    assert [type(layer) for layer in layers] == [SharedBatchNorm, torch.nn.BatchNorm2d]
+    convert_sync_batchnorm(layers, TwoOfTheSame())
+    assert [type(layer) for layer in layers] == [SyncBatchNorm, torch.nn.BatchNorm2d]
 
 
 def test_tasks_must_be_shared_out_evenly(build_trainer):
@@ -191,18 +194,19 @@ def test_what_one_process_found_is_known_in_all():
     def outcome(loss):
         return Outcome(loss=torch.tensor(loss), query_logits=torch.zeros(2, 3, 2))
 
-    watch = DivergenceWatch(torch.device("cpu"), 2, ("a", "b", "c", "d"), is_alone=False)
-    watch.watch(torch.tensor(7), outcome(torch.nan), torch.tensor([[0, 1], [2, 3]]))
+    watch = LossCheck(torch.device("cpu"), ("a", "b", "c", "d"), is_single_process=False)
+    watch.add(torch.tensor(7), outcome(torch.nan), torch.tensor([[0, 1], [2, 3]]))
     assert int(watch.step) == 7
-    other = DivergenceWatch(torch.device("cpu"), 2, ("a", "b", "c", "d"), is_alone=False)
-    other.take(torch.tensor([-1, -1]), torch.zeros(2, 2, dtype=torch.int64))
+    other = LossCheck(torch.device("cpu"), ("a", "b", "c", "d"), is_single_process=False)
+    other.allocate(2)
+    other.merge(torch.tensor([-1, -1]), torch.zeros(2, 2, dtype=torch.int64))
     with pytest.raises(TrainingError, match=r"loss of step 8 .* classes c, b"):
-        other.take(torch.tensor([-1, 7]), torch.tensor([[0, 0], [2, 1]]))
+        other.merge(torch.tensor([-1, 7]), torch.tensor([[0, 0], [2, 1]]))
 
 
 def group_on_a_machine(local_size, monkeypatch, n_devices):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: n_devices)
-    return Group(1, 4, local_rank=1, local_size=local_size, is_connected=True)
+    return ProcessGroup(1, 4, local_rank=1, local_size=local_size, is_connected=True)
 
 
 @pytest.mark.parametrize(
@@ -210,15 +214,15 @@ def group_on_a_machine(local_size, monkeypatch, n_devices):
     [("auto", 0, "cpu"), ("cpu", 4, "cpu"), ("auto", 4, "cuda:1"), ("cuda", 2, "cuda:1")],
 )
 def test_each_process_takes_a_gpu_of_its_own(monkeypatch, name, n_devices, own):
-    assert group_on_a_machine(2, monkeypatch, n_devices).own_device(name) == own
+    assert group_on_a_machine(2, monkeypatch, n_devices).local_device(name) == own
 
 
 def test_too_few_gpus_are_refused_and_so_is_one_for_all(monkeypatch):
     group = group_on_a_machine(4, monkeypatch, 2)
     with pytest.raises(ArgumentError, match=r"4 processes .* 2 GPUs.* --nproc-per-node 2"):
-        group.own_device("auto")
+        group.local_device("auto")
     with pytest.raises(ArgumentError, match="kind alone, cuda, instead of 'cuda:0'"):
-        group.own_device("cuda:0")
+        group.local_device("cuda:0")
 
 
 def test_random_states_of_more_processes_than_before_differ_and_follow_from_the_first():
@@ -230,14 +234,14 @@ def test_random_states_of_more_processes_than_before_differ_and_follow_from_the_
         others = [random_state()]
         drawn = {}
         for rank in (0, 1, 2, 3, 2):
-            set_random_state_of(rank, first, others)
+            set_random_state(first, others, rank=rank)
             number = float(torch.rand(()))
             assert drawn.setdefault(rank, number) == number
         assert len(set(drawn.values())) == 4
         torch.manual_seed(6)
         assert drawn[1] == float(torch.rand(()))
     finally:
-        set_random_state_of(0, before, [])
+        set_random_state(before)
 
 
 def launched(monkeypatch, **changed):
@@ -255,26 +259,29 @@ def launched(monkeypatch, **changed):
 
 def test_a_process_that_nobody_launched_is_alone(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "4")  # some clusters set it for every process
-    refuse_launch("compare")
-    with joined() as group:
-        assert group is ALONE
+    refuse_torchrun("compare")
+    with process_group() as group:
+        assert group is SINGLE_PROCESS
         assert not group.is_restart
 
 
 def test_what_one_process_does_is_refused_to_several(monkeypatch):
     launched(monkeypatch)
     with pytest.raises(ArgumentError, match="compare is for one process"):
-        refuse_launch("compare")
+        refuse_torchrun("compare")
 
 
 def test_machines_that_could_not_agree_on_a_restart_are_told_what_to_set(monkeypatch):
     restarts = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_MAX_RESTARTS": "1"}
     launched(monkeypatch, GROUP_WORLD_SIZE="2", **restarts)
-    with pytest.raises(ArgumentError, match="TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"), joined():
+    with (
+        pytest.raises(ArgumentError, match="TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"),
+        process_group(),
+    ):
         pass
 
 
-class TwoInOneProcess(Group):
+class TwoInOneProcess(ProcessGroup):
     """Two processes of which the other one has tasks like those of this one, and 100 more."""
 
     def _gather_flat(self, tensors):
@@ -287,11 +294,10 @@ class AnySampler:
 
 def test_a_sampler_of_another_kind_gets_every_query_in_the_order_of_the_draw():
     group = TwoInOneProcess(1, 4, local_rank=0, local_size=2, is_connected=True)
-    watch = DivergenceWatch(torch.device("cpu"), 2, is_alone=False)
     # Of two parts of a step, this process had two tasks each.
     probabilities = torch.arange(4.0).view(4, 1, 1).expand(4, 3, 2)
     labels = torch.arange(4).view(4, 1).expand(4, 3)
-    found, answers = group.exchange(AnySampler(), probabilities, labels, watch, n_parts=2)
+    found, answers, _ = group.gather_feedback(AnySampler(), probabilities, labels, n_parts=2)
     assert found.shape == (8, 3, 2)
     assert found[:, 0, 0].tolist() == [0, 1, 100, 101, 2, 3, 102, 103]
     assert answers.dtype == torch.int64

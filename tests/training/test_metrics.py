@@ -3,7 +3,7 @@ import torch
 
 from adaptask.errors import StateError, TrainingError
 from adaptask.interfaces import Outcome
-from adaptask.training.metrics import DivergenceWatch, RunningMetrics
+from adaptask.training.step import LossCheck, RunningMetrics
 
 CPU = torch.device("cpu")
 
@@ -20,12 +20,12 @@ def test_means_are_over_what_was_added_since_they_were_taken():
     labels = torch.tensor([[0, 0, 0, 1]] * 3)  # logits that are all equal say 0
     metrics.add(outcome(1.0), labels)
     metrics.add(outcome(2.0), 1 - labels)
-    assert metrics.take() == {"loss": 1.5, "accuracy": 0.5}
-    assert metrics.take() == {}
+    assert metrics.pop_means() == {"loss": 1.5, "accuracy": 0.5}
+    assert metrics.pop_means() == {}
     metrics.add(outcome(4.0), labels)
     again = RunningMetrics(CPU)
     again.load_state_dict(metrics.state_dict())
-    assert again.take() == {"loss": 4.0, "accuracy": 0.75}
+    assert again.pop_means() == {"loss": 4.0, "accuracy": 0.75}
 
 
 @pytest.mark.parametrize("state", [{}, {"sums": torch.zeros(2)}, {"sums": None}])
@@ -36,23 +36,23 @@ def test_damaged_sums_are_refused(state):
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])
 def test_the_step_and_the_classes_at_fault_are_named(loss):
-    watch = DivergenceWatch(CPU, 2, class_names="abcdef")
+    watch = LossCheck(CPU, class_names="abcdef")
     class_ids = torch.tensor([[0, 1], [4, 2], [3, 5]])
-    watch.watch(0, outcome(1.0), class_ids)
-    watch.check()
+    watch.add(0, outcome(1.0), class_ids)
+    watch.raise_if_found()
     with pytest.raises(TrainingError, match=r"step 8 .* classes e, c"):
-        watch.watch(7, outcome(loss, bad_task=1), class_ids)
+        watch.add(7, outcome(loss, bad_task=1), class_ids)
 
 
 def test_where_nothing_waits_the_first_fault_is_kept_until_it_is_asked_for():
     # As on a GPU, where reading the loss would stall it.
-    watch = DivergenceWatch(CPU, 2)
-    watch._waits = False
-    watch.watch(2, outcome(1.0), torch.tensor([[0, 1]] * 3))
-    watch.check()
-    watch.watch(3, outcome(float("nan"), bad_task=2), torch.tensor([[0, 1], [2, 3], [4, 5]]))
-    watch.watch(4, outcome(float("nan"), bad_task=0), torch.tensor([[8, 9], [2, 3], [4, 5]]))
-    watch.watch(5, outcome(1.0), torch.tensor([[0, 1]] * 3))
+    watch = LossCheck(CPU)
+    watch._raises_in_add = False
+    watch.add(2, outcome(1.0), torch.tensor([[0, 1]] * 3))
+    watch.raise_if_found()
+    watch.add(3, outcome(float("nan"), bad_task=2), torch.tensor([[0, 1], [2, 3], [4, 5]]))
+    watch.add(4, outcome(float("nan"), bad_task=0), torch.tensor([[8, 9], [2, 3], [4, 5]]))
+    watch.add(5, outcome(1.0), torch.tensor([[0, 1]] * 3))
     with pytest.raises(TrainingError, match=r"step 4 .* classes 4, 5"):
-        watch.check()
-    watch.check()
+        watch.raise_if_found()
+    watch.raise_if_found()

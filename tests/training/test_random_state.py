@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from adaptask.training.checkpoints import load_checkpoint, save_checkpoint
-from adaptask.training.random_state import random_state, seed_process, set_random_state
+from adaptask.training.process import random_state, seed_process, set_random_state
 
 
 def draw():

@@ -16,8 +16,9 @@ import torch
 from adaptask.errors import StateError, TrainingError
 from adaptask.report.run import read_metrics, read_snapshots
 from adaptask.samplers import build_sampler
-from adaptask.training import records
-from adaptask.training.records import MetricsLog, Snapshots, environment, record_environment
+from adaptask.training import run_folder
+from adaptask.training.loggers import MetricsLog
+from adaptask.training.run_folder import Snapshots, environment, record_environment
 
 
 @pytest.fixture
@@ -90,7 +91,7 @@ def test_a_full_disk_leaves_whole_lines(path):
     code = (
         "import resource, signal, sys\nfrom pathlib import Path\n"
         "from adaptask.errors import TrainingError\n"
-        "from adaptask.training.records import MetricsLog\n"
+        "from adaptask.training.loggers import MetricsLog\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))\n"
         "log = MetricsLog(Path(sys.argv[1]))\n"
@@ -174,7 +175,7 @@ def test_environments_are_listed_as_they_change(tmp_path, monkeypatch):
     record_environment(path, step=50)
     assert json.loads(path.read_text()) == [{"step": 0} | here]
     other = here | {"torch": "9.9"}
-    monkeypatch.setattr(records, "environment", lambda: other)
+    monkeypatch.setattr(run_folder, "environment", lambda: other)
     record_environment(path, step=80)
     assert json.loads(path.read_text()) == [{"step": 0} | here, {"step": 80} | other]
     path.write_text("[{")

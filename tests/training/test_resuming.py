@@ -10,11 +10,11 @@ from adaptask.backbones import build_backbone
 from adaptask.learners import LEARNERS, build_learner
 from adaptask.report.run import read_metrics
 from adaptask.samplers import SAMPLERS
-from adaptask.training import Every, build_optimizer, cosine
+from adaptask.training import Intervals, build_optimizer, cosine
 from adaptask.training.device_steps import finish
 
-TASK_SAMPLERS = [name for name in SAMPLERS if name != "instance"]
-OFTEN = Every(log=2, validate=3, checkpoint=4, snapshot=5)
+TASK_SAMPLERS = [name for name in SAMPLERS if SAMPLERS[name].draws == "tasks"]
+OFTEN = Intervals(log=2, validate=3, checkpoint=4, snapshot=5)
 
 
 def advance(trainer, n_made, n_steps):

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -54,10 +55,10 @@ def test_steps_equal_a_loop_written_out(tiny):
         assert torch.equal(ours, theirs)
     assert torch.equal(sampler.log_potentials, sampler2.log_potentials)
     assert sampler.log_potentials.triu(1).any()
-    metrics = step.metrics.take()
+    metrics = step.metrics.pop_means()
     assert metrics["loss"] == pytest.approx(sum(losses) / 5)
     assert metrics["accuracy"] == pytest.approx(sum(right) / 5)
-    assert step.metrics.take() == {}
+    assert step.metrics.pop_means() == {}
 
 
 class FixedSource:
@@ -100,7 +101,7 @@ def test_a_step_in_parts_is_the_whole_step(tiny, accumulate):
         for i in range(3):
             step(i)
         weights = torch.cat([p.detach().flatten() for p in learner.parameters()])
-        results.append((weights, sampler.log_potentials, step.metrics.take()["loss"]))
+        results.append((weights, sampler.log_potentials, step.metrics.pop_means()["loss"]))
     torch.testing.assert_close(results[0][0], results[1][0], rtol=0, atol=1e-12)
     torch.testing.assert_close(results[0][1], results[1][1])
     assert results[0][2] == pytest.approx(results[1][2])
@@ -160,7 +161,7 @@ def test_in_bfloat16_the_weights_stay_float32_and_the_loss_stays_near(tiny):
             precision=precision,
         )
         step(0)
-        losses[precision] = step.metrics.take()["loss"]
+        losses[precision] = step.metrics.pop_means()["loss"]
         assert {p.dtype for p in learner.parameters()} == {torch.float32}
     assert losses["bfloat16"] != losses["float32"]
     assert losses["bfloat16"] == pytest.approx(losses["float32"], rel=0.05)
@@ -184,7 +185,7 @@ def test_any_module_with_a_forward_is_trained(tiny):
     step = TrainingStep(learner, sampler, source, sgd(learner), n_shot=1, n_query=3, n_tasks=2)
     step(0)
     assert learner.scale.item() > 0.001
-    assert step.metrics.take()["loss"] < math.log(3) + 0.01
+    assert step.metrics.pop_means()["loss"] < math.log(3) + 0.01
 
 
 class Diverges(nn.Module):
@@ -224,3 +225,54 @@ def test_bad_settings_are_refused(tiny, bad):
     settings = {"n_shot": 1, "n_query": 1, "n_tasks": 1, **bad}
     with pytest.raises(ArgumentError, match=next(iter(bad))):
         TrainingStep(learner, sampler, source, sgd(learner), **settings)
+
+
+class Spoils(nn.Module):
+    """Normalizes its images, and returns logits that are not finite from the second call on."""
+
+    def __init__(self, learner):
+        super().__init__()
+        self.learner, self.n_calls = learner, 0
+
+    def forward(self, episodes):
+        self.n_calls += 1
+        if self.n_calls == 1:
+            return self.learner(episodes)
+        spoiled = replace(episodes, query_images=episodes.query_images * torch.inf)
+        return self.learner(spoiled)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_loss_that_is_not_finite_leaves_no_trace_but_in_the_random_streams(
+    tiny, same, accumulate
+):
+    learner, sampler, source = parts(tiny)
+    spoils = Spoils(learner)
+    assert list(spoils.buffers())
+    step = TrainingStep(
+        spoils,
+        sampler,
+        source,
+        sgd(spoils),
+        n_shot=1,
+        n_query=2,
+        n_tasks=2,
+        accumulate=accumulate,
+    )
+    if accumulate == 1:
+        step(0)  # the second part of a step that has two is the first that is spoiled
+
+    def state():
+        return copy.deepcopy(
+            {
+                "learner": dict(spoils.state_dict()),
+                "potentials": sampler.log_potentials,
+                "metrics": step.metrics.state_dict(),
+                "counts": step.class_counts,
+            }
+        )
+
+    before = state()
+    with pytest.raises(TrainingError, match="not finite"):
+        step(1)
+    assert same(state(), before)

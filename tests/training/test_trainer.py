@@ -1,5 +1,6 @@
 """The loop: what it keeps, what it refuses, and how it stops."""
 
+import copy
 import json
 import math
 import os
@@ -12,18 +13,20 @@ import pytest
 import torch
 from torch import nn
 
+from adaptask.data import open_episodes
 from adaptask.errors import ArgumentError, StateError, TrainingError
 from adaptask.interfaces import Outcome
-from adaptask.report.run import read_metrics, read_snapshots
+from adaptask.report.run import Run, read_metrics, read_snapshots
 from adaptask.samplers import kl_from_uniform
-from adaptask.training import Every, Trainer, cosine
+from adaptask.training import Evaluator, Intervals, Trainer, cosine
+from adaptask.training.distributed import ProcessGroup
 from adaptask.training.trainer import Trainer as TrainerClass
 
-OFTEN = Every(log=2, validate=3, checkpoint=4, snapshot=5)
+OFTEN = Intervals(log=2, validate=3, checkpoint=4, snapshot=5)
 
 
 def test_it_learns(build_trainer, tmp_path):
-    every = Every(log=20, validate=0)
+    every = Intervals(log=20, validate=0)
     build_trainer(sampler="uniform", n_tasks=2, every=every, folder=tmp_path / "run").fit(160)
     records = read_metrics(tmp_path / "run" / "metrics.jsonl")
     first, *_, last = [r for r in records if r["split"] == "train"]
@@ -72,6 +75,8 @@ def test_the_folder_holds_what_happened(build_trainer, tmp_path):
         "best.pt",
         "metrics.jsonl",
         "environment.json",
+        "algorithms.json",
+        "run.json",
         "snapshots",
         "lock",
     }
@@ -167,7 +172,7 @@ class Overflows(SendsSignal):
 
 
 def test_no_checkpoint_holds_weights_that_are_no_numbers(build_trainer, tmp_path):
-    every = Every(log=0, validate=0, checkpoint=1, snapshot=0)
+    every = Intervals(log=0, validate=0, checkpoint=1, snapshot=0)
     trainer = build_trainer(learner=Overflows(0), folder=tmp_path / "run", every=every)
     with pytest.raises(TrainingError, match=r"after step 6.* checkpoint is .*last\.pt"):
         trainer.fit(12)
@@ -257,7 +262,9 @@ def test_a_source_that_cannot_be_restored_is_said(build_trainer, tmp_path):
 
 def test_parts_that_lack_something_are_refused(build_trainer):
     parts = build_trainer()
-    with pytest.raises(ArgumentError, match=r"the sampler must have n_way, .* has no n_way"):
+    with pytest.raises(
+        ArgumentError, match=r"the sampler must have sample, update; .* has no sample"
+    ):
         Trainer(parts.learner, object(), parts.source)
     with pytest.raises(ArgumentError, match="the source must have device, draw"):
         Trainer(parts.learner, parts.sampler, object())
@@ -292,7 +299,7 @@ def test_a_state_of_another_architecture_is_refused_and_changes_nothing(
 def test_a_folder_that_is_taken_is_refused(build_trainer, tmp_path):
     build_trainer(folder=tmp_path / "run").fit(2)
     listing = sorted(p.name for p in (tmp_path / "run").iterdir())
-    with pytest.raises(ArgumentError, match=r"Go on with it: trainer\.resume\(\)"):
+    with pytest.raises(ArgumentError, match=r"Resume it: trainer\.resume\(\)"):
         build_trainer(folder=tmp_path / "run").fit(2)
     assert sorted(p.name for p in (tmp_path / "run").iterdir()) == listing
     (tmp_path / "other").mkdir()
@@ -308,7 +315,7 @@ def test_nonsense_numbers_of_steps_are_refused(build_trainer, bad):
     with pytest.raises(ArgumentError, match="n_steps"):
         build_trainer().fit(bad)
     with pytest.raises(ArgumentError, match=r"every\.log"):
-        Every(log=-1)
+        Intervals(log=-1)
 
 
 def test_records_are_strict_json_and_loggers_are_told_the_same(build_trainer, tmp_path):
@@ -340,3 +347,99 @@ def test_it_gives_no_warning(build_trainer):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         build_trainer(schedule=cosine).fit(3)
+
+
+class Plain:
+    """The least that a sampler must have."""
+
+    def __init__(self, n_classes):
+        self.n_updates, self._n_classes = 0, n_classes
+
+    def sample(self, n_tasks):
+        return torch.stack([torch.randperm(self._n_classes)[:3] for _ in range(n_tasks)])
+
+    def update(self, class_ids, probabilities, labels):
+        assert class_ids.shape == (2, 3)
+        assert probabilities.shape == (2, 12, 3)
+        assert labels.shape == (2, 12)
+        self.n_updates += 1
+
+
+def test_a_sampler_needs_sample_and_update_alone(build_trainer, tmp_path):
+    parts = build_trainer()
+    sampler = Plain(parts.source.n_classes)
+    settings = {"n_query": 4, "n_tasks": 2, "every": OFTEN}
+    Trainer(parts.learner, sampler, parts.source, **settings).fit(2)
+    assert sampler.n_updates == 2
+    trainer = Trainer(parts.learner, sampler, parts.source, folder=tmp_path / "run", **settings)
+    with pytest.warns(UserWarning, match="it will start again, without what it has learned"):
+        trainer.fit(5)
+    again = Trainer(parts.learner, sampler, parts.source, folder=tmp_path / "run", **settings)
+    again.resume()
+    assert again.step == 5
+    with pytest.raises(ArgumentError, match="several processes needs a sampler with state_dict"):
+        Trainer(parts.learner, sampler, parts.source, n_tasks=2, group=ProcessGroup(0, 2))
+
+
+def test_a_run_made_in_python_says_what_it_is(build_trainer, tiny, tmp_path):
+    trainer = build_trainer(folder=tmp_path / "run", every=OFTEN, seed=3, n_tasks=2)
+    trainer.fit(4)
+    settings = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert settings["steps"] == 4
+    assert settings["seed"] == 3
+    assert settings["data"] == {"dataset": tiny}
+    assert settings["task"] == {"n_way": 3, "n_shot": 1, "n_query": 4, "n_tasks": 2}
+    assert settings["sampler"]["name"] == "gcp"
+    assert settings["sampler"]["tau"] == trainer.sampler.rule.tau
+    assert settings["learner"]["name"] == "protonet"
+    assert settings["backbone"]["name"] == "conv4"
+    assert settings["optimizer"] == {"name": "adam", "lr": 1e-3}
+    algorithms = json.loads((tmp_path / "run" / "algorithms.json").read_text())
+    assert algorithms.keys() == {"sampler", "learner", "backbone"}
+    assert algorithms["sampler"]["learns"] is True
+    assert algorithms["learner"]["class"].endswith(":ProtoNet")
+    trainer.fit(6)
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["steps"] == 6
+
+
+def test_what_cannot_be_named_by_an_address_is_named_by_its_class(build_trainer, tmp_path):
+    build_trainer(learner=SendsSignal(0), folder=tmp_path / "run").fit(1)
+    algorithms = json.loads((tmp_path / "run" / "algorithms.json").read_text())
+    assert algorithms.keys() == {"sampler", "learner"}
+    learner = algorithms["learner"]
+    assert learner["name"].endswith("SendsSignal")
+    assert learner["description"].startswith("Trains a weight")
+
+
+@pytest.mark.parametrize("keep_best", [1, 2])
+def test_the_best_weights_are_tested_and_the_run_is_finished(
+    build_trainer, tiny, tmp_path, same, keep_best
+):
+    trainer = build_trainer(folder=tmp_path / "run", every=OFTEN, keep_best=keep_best)
+    trainer.fit(6)
+    before = dict(copy.deepcopy(trainer.learner.state_dict()))
+    tester = Evaluator(open_episodes(tiny, "test"), n_way=3, n_shot=1, n_query=5, n_episodes=6)
+    result = trainer.test(tester)
+    assert same(dict(trainer.learner.state_dict()), before)
+    run = Run(tmp_path / "run")
+    assert run.is_finished
+    assert run.test.accuracies.tolist() == result.accuracies.tolist()
+    if keep_best == 1:
+        trainer.learner.load_state_dict(trainer.best.first.learner)
+        assert tester(trainer.learner).accuracy == result.accuracy
+
+
+def test_results_print_as_a_line(build_trainer):
+    trainer = build_trainer(every=OFTEN)
+    best = trainer.fit(4)
+    result = trainer.validation(trainer.learner)
+    assert repr(best).startswith(f"Checkpoint(step={best.step}, accuracy=")
+    assert repr(result).startswith("Evaluation(accuracy=0.")
+    assert max(len(repr(best)), len(repr(result)), len(str(best))) < 120
+
+
+def test_a_short_run_has_a_curve(build_trainer, tmp_path):
+    build_trainer(folder=tmp_path / "run").fit(40)
+    records = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert [r["step"] for r in records if r["split"] == "val"] == [8, 16, 24, 32, 40]
+    assert len([r for r in records if r["split"] == "train"]) == 40

@@ -173,7 +173,7 @@ def training_has_an_outcome(subject: LearnerSubject) -> None:
 def gradients_reach_every_parameter(subject: LearnerSubject) -> None:
     """Every parameter gets a finite gradient; none that is a matrix or a number gets only zeros.
 
-    Vectors may: normalisation takes away what a bias adds before it.
+    Vectors may: normalization removes what a bias before it adds.
     """
     learner = subject.learner(9, training=True)
     _outcome_of(learner, subject.episodes(9)).loss.backward()  # type: ignore[no-untyped-call]

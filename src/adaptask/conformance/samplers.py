@@ -151,7 +151,7 @@ def shared_labels_mean_the_same_as_repeated_ones(build: SamplerFactory) -> None:
     repeated.sampler.update(ids, probabilities, labels)
     shared.sampler.update(ids, probabilities, labels[0])
     same = equal(repeated.sampler.state_dict(), shared.sampler.state_dict())
-    require(same, "labels of shape `queries` stand for all tasks")
+    require(same, "labels of shape `queries` count for all tasks")
 
 
 def updates_keep_no_graph_and_change_no_argument(build: SamplerFactory) -> None:
@@ -179,7 +179,7 @@ def the_order_of_tasks_does_not_matter(build: SamplerFactory) -> None:
 
 
 @_needs_log_prob
-def relabelling_classes_relabels_the_result(build: SamplerFactory) -> None:
+def relabeling_classes_relabels_the_result(build: SamplerFactory) -> None:
     """Nothing is special: renaming what is drawn renames the distribution."""
     plain, renamed = describe(build(9)), describe(build(9))
     # One random cycle through all of them: nothing keeps its name.
@@ -213,7 +213,7 @@ def the_order_within_a_task_does_not_matter(build: SamplerFactory) -> None:
 
 @_needs_log_prob
 def log_prob_is_a_distribution_and_draws_follow_it(build: SamplerFactory) -> None:
-    """Where all outcomes can be listed, log_prob sums to one and 20,000 draws agree with it."""
+    """If all outcomes can be listed, log_prob sums to one and 20,000 draws agree with it."""
     subject = describe(build(11))
     if not subject.is_enumerable:
         return
@@ -313,7 +313,7 @@ SAMPLER_LAWS: tuple[Law, ...] = (
     a_restored_state_draws_on,
     updates_leave_the_random_stream_alone,
     the_order_of_tasks_does_not_matter,
-    relabelling_classes_relabels_the_result,
+    relabeling_classes_relabels_the_result,
     the_order_within_a_task_does_not_matter,
     log_prob_is_a_distribution_and_draws_follow_it,
     bad_feedback_is_refused_and_changes_nothing,

@@ -11,23 +11,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from adaptask.data.augmentation import AUGMENTATIONS
-    from adaptask.data.episodes import EpisodeSource
+    from adaptask.data.datasets import DATASETS, load, load_statistics
+    from adaptask.data.episode_plan import EpisodePlan
+    from adaptask.data.episodes import EpisodeSource, open_episodes
     from adaptask.data.images import ImageSet
-    from adaptask.data.normalisation import channel_statistics
-    from adaptask.data.opening import open_episodes
-    from adaptask.data.plans import EpisodePlan
-    from adaptask.data.registry import DATASETS, load, load_statistics
+    from adaptask.data.normalization import channel_statistics
 
 _HOMES = {
     "AUGMENTATIONS": "augmentation",
-    "DATASETS": "registry",
-    "EpisodePlan": "plans",
+    "DATASETS": "datasets",
+    "EpisodePlan": "episode_plan",
     "EpisodeSource": "episodes",
     "ImageSet": "images",
-    "channel_statistics": "normalisation",
-    "load": "registry",
-    "load_statistics": "registry",
-    "open_episodes": "opening",
+    "channel_statistics": "normalization",
+    "load": "datasets",
+    "load_statistics": "datasets",
+    "open_episodes": "episodes",
 }
 
 __all__ = [

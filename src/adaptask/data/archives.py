@@ -1,4 +1,4 @@
-"""Archives from strangers, extracted without writing outside the folder meant for them."""
+"""Archives that are not trusted, extracted without writing outside their folder."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from adaptask.data.atomic_folder import scratch_folder
 from adaptask.errors import DataError
 
+_ENDINGS = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2")
 _DAMAGED = (tarfile.ReadError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError)
 
 
@@ -22,14 +23,32 @@ _DAMAGED = (tarfile.ReadError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZ
 def open_source(source: Path, *, scratch: Path) -> Iterator[Path]:
     """Yield a folder with the content of `source`, a folder or a `.zip` or `.tar[.gz|.xz]` file.
 
-    An archive is extracted under `scratch` and removed again afterwards.
+    An archive is extracted under `scratch` and removed again afterwards. A folder with nothing but
+    archives, as Omniglot is published, is extracted as one.
 
     Raises:
-        DataError: There is nothing there, it is damaged, or it would write outside its folder.
+        DataError: If there is nothing, it is damaged, or it would write outside its folder.
     """
-    if source.is_dir():
+    archives = _archives_in(source) if source.is_dir() else [source]
+    if not archives:
         yield source
         return
+    with scratch_folder(scratch / "extracted") as folder:
+        for archive in archives:
+            _extract(archive, folder)
+        yield folder
+
+
+def _archives_in(folder: Path) -> list[Path]:
+    """Return the archives in a folder that has nothing else."""
+    try:
+        files = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
+    except OSError as error:
+        raise DataError(f"--source {folder} cannot be read: {error.strerror}.") from error
+    return files if all(path.name.lower().endswith(_ENDINGS) for path in files) else []
+
+
+def _extract(source: Path, folder: Path) -> None:
     if not source.is_file():
         raise DataError(f"--source {source} does not exist. Give a folder or an archive.")
     is_zip = zipfile.is_zipfile(source)
@@ -37,16 +56,14 @@ def open_source(source: Path, *, scratch: Path) -> Iterator[Path]:
         raise DataError(
             f"--source {source} is neither a folder nor a .zip or .tar archive, or is truncated."
         )
-    with scratch_folder(scratch / "extracted") as folder:
-        try:
-            (_extract_zip if is_zip else _extract_tar)(source, folder)
-        except tarfile.FilterError as error:
-            raise _unsafe(source, str(error)) from error
-        except _DAMAGED as error:
-            raise DataError(f"{source} is damaged: {error}. Fetch it again.") from error
-        except (OSError, NotImplementedError) as error:
-            raise DataError(f"{source} could not be extracted to {scratch}: {error}.") from error
-        yield folder
+    try:
+        (_extract_zip if is_zip else _extract_tar)(source, folder)
+    except tarfile.FilterError as error:
+        raise _unsafe(source, str(error)) from error
+    except _DAMAGED as error:
+        raise DataError(f"{source} is damaged: {error}. Download it again.") from error
+    except (OSError, NotImplementedError) as error:
+        raise DataError(f"{source} could not be extracted to {folder.parent}: {error}.") from error
 
 
 def _is_tar(source: Path) -> bool:
@@ -61,7 +78,7 @@ def _extract_tar(source: Path, folder: Path) -> None:
         raise DataError("extracting .tar archives safely needs Python 3.11.4 or newer.")
 
     def only_files(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
-        # Before the data filter: chains of links longer than a path may be lead it astray.
+        # Before the data filter: it can be misled by chains of links longer than a path may be.
         if member.issym() or member.islnk():
             raise _unsafe(source, f"'{member.name}' is a link")
         return tarfile.data_filter(member, path)
@@ -71,7 +88,7 @@ def _extract_tar(source: Path, folder: Path) -> None:
 
 
 def _extract_zip(source: Path, folder: Path) -> None:
-    """Do for `.zip`, which has no filters, what tarfile's data filter does."""
+    """Apply the rules of tarfile's data filter to `.zip`, which has no filters."""
     with zipfile.ZipFile(source) as archive:
         members = archive.infolist()
         for member in members:
@@ -100,5 +117,5 @@ def _check_member(source: Path, member: zipfile.ZipInfo) -> None:
 
 def _unsafe(source: Path, why: str) -> DataError:
     return DataError(
-        f"{source} was not extracted: {why}. Fetch the archive anew from where it is published."
+        f"{source} was not extracted: {why}. Download the archive again from its official home."
     )

@@ -25,9 +25,9 @@ _OCCUPIED = (errno.ENOTEMPTY, errno.EEXIST)
 def replace_folder(folder: Path, *, unless: Callable[[], bool] = lambda: False) -> Iterator[Path]:
     """Yield an empty folder beside `folder` that takes its place when the block ends well.
 
-    `unless` is asked just before: where it is true, `folder` stays.
-    Where the block fails, the folder beside is removed and `folder` stays as it was. Where the
-    process is killed, the next call for any folder beside it removes what was left behind.
+    `unless` is called just before: if it returns true, `folder` stays. If the block fails, the new
+    folder is removed and `folder` stays as it was. If the process is killed, the next call for any
+    folder in the same place removes what was left behind.
     """
     restore_folder(folder)
     with scratch_folder(folder) as partial:
@@ -40,7 +40,7 @@ def scratch_folder(folder: Path) -> Iterator[Path]:
     """Yield an empty folder beside `folder` that is removed when the block ends.
 
     Raises:
-        DataError: No folder can be made there.
+        DataError: If no folder can be made there.
     """
     partial = _beside(folder, _PARTIAL)
     try:
@@ -66,26 +66,26 @@ def not_written(folder: Path, error: OSError) -> DataError:
 
 
 def restore_folder(folder: Path) -> None:
-    """Put back what a run that was killed in the middle of swapping folders had moved away."""
+    """Put back what a process that was killed while swapping folders had moved away."""
     if folder.exists() or not folder.parent.is_dir():
         return
     for retired in sorted(folder.parent.glob(f".{folder.name}.{_RETIRED}.*")):
         if _is_abandoned(retired):
-            # Others may be faster, or the disk may be read-only: then there is nothing to put back.
+            # Another process may be faster, or the disk may be read-only.
             with suppress(OSError):
                 retired.rename(folder)
             return
 
 
 def restore_folders(root: Path) -> None:
-    """Do what `restore_folder` does, for every folder directly in `root`."""
+    """Call `restore_folder` for every folder directly in `root`."""
     for retired in root.glob(f".*.{_RETIRED}.*.*.*"):
         restore_folder(root / retired.name[1:].rsplit(".", 4)[0])
 
 
 def _swap(partial: Path, folder: Path, unless: Callable[[], bool]) -> None:
-    # A folder cannot be renamed over one that holds files, so the old one steps aside first;
-    # `restore_folder` brings it back should the process die between the two renames.
+    # A folder cannot be renamed over one that holds files, so the old one is moved away first;
+    # `restore_folder` brings it back if the process dies between the two renames.
     is_done = False
     while not is_done and not unless():
         retired = _beside(folder, _RETIRED)
@@ -95,7 +95,7 @@ def _swap(partial: Path, folder: Path, unless: Callable[[], bool]) -> None:
             partial.rename(folder)
             is_done = True
         except BaseException as error:
-            # Where another process has put its folder there in between, that one steps aside too.
+            # If another process has put its folder there in between, that one is moved away too.
             if not isinstance(error, OSError) or error.errno not in _OCCUPIED:
                 if retired.exists():
                     retired.rename(folder)
@@ -109,8 +109,8 @@ def _beside(folder: Path, role: str) -> Path:
 
 
 def _remove_abandoned(folder: Path) -> None:
-    # Unfinished folders of all names, but retired ones of this name only: those of others may be
-    # all there is of a dataset, and are put back when it is next asked for.
+    # Unfinished folders of all names, but retired ones of this name only: those of other names may
+    # be the only copy of a dataset, and are put back when it is next used.
     for pattern in (f".*.{_PARTIAL}.*.*.*", f".{folder.name}.{_RETIRED}.*"):
         for leftover in folder.parent.glob(pattern):
             if _is_abandoned(leftover):
@@ -119,8 +119,8 @@ def _remove_abandoned(folder: Path) -> None:
 
 def _is_abandoned(leftover: Path) -> bool:
     host, pid = leftover.name.split(".")[-3:-1]
-    # Signal 0 asks whether a process lives, but on Windows it would end it; and the processes
-    # of another host cannot be asked at all. There age decides.
+    # Signal 0 tells whether a process is alive, but on Windows it would end it, and processes of
+    # another host cannot be asked. There the age decides.
     if sys.platform == "win32" or host != _host() or not pid.isdigit():
         try:
             return time.time() - leftover.stat().st_mtime > _ABANDONED_AFTER_SECONDS

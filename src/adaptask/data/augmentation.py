@@ -1,11 +1,11 @@
-"""Augmentation of a whole batch on its device, with a draw of its own for every image.
+"""Augmentation of a whole batch on its device, with separate random numbers for every image.
 
 Each step is a frozen dataclass called with images, `batch x channels x height x width` float from
-0 to 1, and a generator on their device. It returns images of the same shape, synchronises nothing
-and never loops over images. What is random is drawn here; `adaptask.data.transforms` applies it.
+0 to 1, and a generator on their device. It returns images of the same shape, synchronizes nothing
+and never loops over images.
 
-Drawing and applying are apart, so that a process which has a share of the images can draw for all
-of them, as one process would, and change only its own.
+Drawing and applying are separate, so that a process that has a share of the images can draw for
+all of them, as one process would, and change only its own.
 """
 
 from __future__ import annotations
@@ -17,16 +17,18 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+import torch.nn.functional as F  # noqa: N812 (its usual name)
 from torch import Tensor
 
-from adaptask.data.transforms import crop_windows, jitter_colours, resize_boxes
+from adaptask.arguments import shown
 from adaptask.errors import ArgumentError
 
 _BOX_ATTEMPTS = 10
+_GRAY_WEIGHTS = (0.299, 0.587, 0.114)
 
 
 class Augmentation(Protocol):
-    """Turns a batch of images into another draw of it."""
+    """Changes every image of a batch at random."""
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """Return augmented images, the shape of `images`."""
@@ -44,24 +46,24 @@ class Share:
 
 
 class DrawnAugmentation(ABC):
-    """An augmentation that first draws what is to be done: write `draw` and `apply`."""
+    """An augmentation that first draws what to do: override `draw` and `apply`."""
 
     @abstractmethod
     def draw(
         self, n_images: int, size: Sequence[int], device: torch.device, generator: torch.Generator
     ) -> Tensor:
-        """Return what is done to each of so many images, `... x batch`.
+        """Return what is done to each image, `... x batch`.
 
         Args:
-            n_images: How many.
+            n_images: Number of images.
             size: Their height and width.
             device: Where the draw is made.
-            generator: Source of randomness, there.
+            generator: Source of randomness, on that device.
         """
 
     @abstractmethod
     def apply(self, images: Tensor, drawn: Tensor) -> Tensor:
-        """Do to images what was drawn for each."""
+        """Return the images, each changed as was drawn for it."""
 
     def draw_for(
         self,
@@ -79,7 +81,7 @@ class DrawnAugmentation(ABC):
     def __call__(
         self, images: Tensor, generator: torch.Generator, share: Share | None = None
     ) -> Tensor:
-        """Return the images, each changed by a draw of its own."""
+        """Return the images, each changed by its own random numbers."""
         size = images.shape[-2:]
         return self.apply(images, self.draw_for(len(images), size, images.device, generator, share))
 
@@ -118,7 +120,7 @@ class HorizontalFlip(DrawnAugmentation):
     probability: float = 0.5
 
     def __post_init__(self) -> None:
-        """Refuse what is no probability."""
+        """Check the range."""
         if not 0 <= self.probability <= 1:
             raise ArgumentError(
                 f"probability of a flip must be between 0 and 1; got {self.probability}."
@@ -139,14 +141,14 @@ class HorizontalFlip(DrawnAugmentation):
 class RandomCrop(DrawnAugmentation):
     """Pads each image with black and cuts a window of the old size out of it at random.
 
-    `padding` is in pixels on every side; by default 4 up to a height of 48 (the custom for 32x32)
+    `padding` is in pixels on every side; by default 4 up to a height of 48 (as usual for 32x32)
     and 8 above (for 84x84).
     """
 
     padding: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a padding that is no count."""
+        """Check the range."""
         if self.padding is not None and self.padding < 0:
             raise ArgumentError(f"padding must be at least 0 pixels; got {self.padding}.")
 
@@ -170,16 +172,16 @@ class RandomCrop(DrawnAugmentation):
 class RandomResizedCrop(DrawnAugmentation):
     """Cuts a box of random area and shape out of each image and stretches it to the old size.
 
-    The law is torchvision's: the area is uniform within `scale` times the image's, the logarithm
-    of width over height uniform within `ratio`; of ten boxes the first that fits is placed at
-    random, and if none does, the largest centred box within `ratio` is taken.
+    The distribution is that of torchvision: the area is uniform within `scale` times that of the
+    image, and the logarithm of width over height uniform within `ratio`. Of ten boxes the first
+    that fits is placed at random; if none does, the largest centered box within `ratio` is used.
     """
 
     scale: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
 
     def __post_init__(self) -> None:
-        """Refuse ranges that are empty or not positive."""
+        """Check the ranges."""
         for name, (low, high) in (("scale", self.scale), ("ratio", self.ratio)):
             if not 0 < low <= high < math.inf:
                 raise ArgumentError(
@@ -226,8 +228,8 @@ class RandomResizedCrop(DrawnAugmentation):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ColourJitter(DrawnAugmentation):
-    """Changes brightness, contrast and saturation of each image, in an order of its own.
+class ColorJitter(DrawnAugmentation):
+    """Changes brightness, contrast and saturation of each image, in random order.
 
     Each factor is uniform from `max(0, 1 - strength)` to `1 + strength`, as in torchvision's
     `ColorJitter`; every image draws its own three factors and its own order.
@@ -238,7 +240,7 @@ class ColourJitter(DrawnAugmentation):
     saturation: float = 0.4
 
     def __post_init__(self) -> None:
-        """Refuse strengths below 0."""
+        """Check the strengths."""
         for name in ("brightness", "contrast", "saturation"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ArgumentError(f"{name} must be at least 0; got {getattr(self, name)}.")
@@ -255,8 +257,8 @@ class ColourJitter(DrawnAugmentation):
         return torch.cat((torch.stack(factors), keys.argsort(dim=1).T.float()))
 
     def apply(self, images: Tensor, drawn: Tensor) -> Tensor:
-        """Return the images with their colours changed."""
-        return jitter_colours(images, drawn[:3].T, drawn[3:].T.long())
+        """Return the images with their colors changed."""
+        return jitter_colors(images, drawn[:3].T, drawn[3:].T.long())
 
 
 def _uniform(
@@ -272,7 +274,111 @@ def _uniform(
 AUGMENTATIONS: dict[str, Augmentation] = {
     "none": Compose(),
     "crop-flip": Compose((RandomCrop(), HorizontalFlip())),
-    "crop-jitter-flip": Compose((RandomCrop(), ColourJitter(), HorizontalFlip())),
-    "resized-crop-jitter-flip": Compose((RandomResizedCrop(), ColourJitter(), HorizontalFlip())),
+    "crop-jitter-flip": Compose((RandomCrop(), ColorJitter(), HorizontalFlip())),
+    "resized-crop-jitter-flip": Compose((RandomResizedCrop(), ColorJitter(), HorizontalFlip())),
 }
-"""Augmentations by name; Omniglot and glyphs take `none`."""
+"""Augmentations by name; Omniglot and glyphs use `none`."""
+
+
+def choose_augmentation(augmentation: str | Augmentation | None) -> Augmentation | None:
+    """Return the augmentation of that name, or the one given; None if it changes nothing.
+
+    Raises:
+        ArgumentError: If there is none of that name.
+    """
+    if isinstance(augmentation, str):
+        # A name that is not known is refused below, like anything else that is not callable.
+        augmentation = AUGMENTATIONS.get(augmentation, augmentation)
+    if augmentation is not None and not callable(augmentation):
+        raise ArgumentError(
+            f"augmentation must be one of {', '.join(AUGMENTATIONS)}, or a callable; got "
+            f"{shown(augmentation)}."
+        )
+    return None if augmentation == AUGMENTATIONS["none"] else augmentation
+
+
+# --- the operations, each image with its own parameters --------------------------------------
+
+
+def crop_windows(images: Tensor, tops: Tensor, lefts: Tensor) -> Tensor:
+    """Cut a window of the size of the image from each image, starting at (top, left).
+
+    Args:
+        images: `batch x channels x height x width`.
+        tops: First row of each window, `batch` int64; negative or too large reaches into black.
+        lefts: First column of each window, `batch` int64.
+    """
+    batch, channels, height, width = images.shape
+    rows = torch.arange(height, device=images.device) + tops[:, None]
+    columns = torch.arange(width, device=images.device) + lefts[:, None]
+    inside = ((rows >= 0) & (rows < height))[:, :, None] & ((columns >= 0) & (columns < width))[
+        :, None, :
+    ]
+    pixels = rows.clamp(0, height - 1)[:, :, None] * width + columns.clamp(0, width - 1)[:, None]
+    index = pixels.reshape(batch, 1, -1).expand(-1, channels, -1)
+    return images.flatten(2).gather(2, index).view_as(images) * inside[:, None]
+
+
+def resize_boxes(images: Tensor, boxes: Tensor) -> Tensor:
+    """Stretch a box of each image to the size of the image, bilinear between pixel centers.
+
+    Pixels outside a box have no influence: this equals cutting the box out and resizing it.
+
+    Args:
+        images: `batch x channels x height x width`.
+        boxes: Top, left, height and width in pixels, `4 x batch`.
+    """
+    height, width = images.shape[-2:]
+    tops, lefts, heights, widths = boxes.to(images.dtype)[:, :, None]
+    rows = _centers(height, tops, heights, images)
+    columns = _centers(width, lefts, widths, images)
+    grid = torch.stack(
+        (
+            ((columns + 0.5) * (2 / width) - 1)[:, None, :].expand(-1, height, -1),
+            ((rows + 0.5) * (2 / height) - 1)[:, :, None].expand(-1, -1, width),
+        ),
+        dim=-1,
+    )
+    return F.grid_sample(images, grid, padding_mode="border", align_corners=False)
+
+
+def jitter_colors(images: Tensor, factors: Tensor, order: Tensor) -> Tensor:
+    """Blend each image with black, its mean gray and its own gray, in the order given.
+
+    A blend is `factor * image + (1 - factor) * reference`, cut off at 0 and 1. The reference is
+    black for brightness (0), the mean of the gray image for contrast (1) and the gray image for
+    saturation (2).
+
+    Args:
+        images: `batch x channels x height x width` with 1 or 3 channels, 0 to 1.
+        factors: Of brightness, contrast and saturation, `batch x 3`; 1 changes nothing.
+        order: Which of the three comes first, second and third, `batch x 3` int64.
+    """
+    if images.shape[1] not in (1, 3):
+        raise ArgumentError(
+            f"color jitter needs images of 1 or 3 channels; got {images.shape[1]}. "
+            "Choose an augmentation without it."
+        )
+    for place in range(3):
+        kind = order[:, place, None, None, None]
+        factor = factors.gather(1, order[:, place, None])[:, :, None, None]
+        gray = _gray(images)
+        mean_gray = gray.mean((1, 2, 3), keepdim=True)
+        reference = torch.where(kind == 2, gray, torch.where(kind == 1, mean_gray, 0.0))
+        # Written as a difference, a factor of 1 leaves every bit as it was.
+        images = (images + (factor - 1) * (images - reference)).clamp(0, 1)
+    return images
+
+
+def _centers(size: int, start: Tensor, extent: Tensor, like: Tensor) -> Tensor:
+    """Return where the centers of `size` pixels fall in a box, within its outermost centers."""
+    steps = torch.arange(size, device=like.device, dtype=like.dtype)
+    inside = (steps + 0.5) * (extent / size) - 0.5
+    return start + torch.minimum(inside.clamp(min=0), extent - 1)
+
+
+def _gray(images: Tensor) -> Tensor:
+    if images.shape[1] == 1:
+        return images
+    red, green, blue = (images[:, c, None] * weight for c, weight in enumerate(_GRAY_WEIGHTS))
+    return red + green + blue

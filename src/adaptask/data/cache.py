@@ -1,6 +1,6 @@
-"""Prepared datasets on disk: one memory-mapped array of images a split, and one `meta.json`.
+"""Prepared datasets on disk: one memory-mapped array of images per split, and one `meta.json`.
 
-Torch is imported where images are read: `adaptask data list` reads `meta.json` alone.
+Torch is imported when images are read: `adaptask data list` reads `meta.json` alone.
 """
 
 from __future__ import annotations
@@ -10,21 +10,24 @@ import json
 import os
 import shutil
 import sys
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
+from dataclasses import dataclass
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from adaptask.data.atomic_folder import not_written, replace_folder, restore_folder
-from adaptask.data.images import ImageSet
+from adaptask.data.images import SPLITS, ImageSet
+from adaptask.data.normalization import histograms, statistics_of
 from adaptask.errors import ArgumentError, DataError
 from adaptask.parsing import parse_json
 
 FORMAT = 1
-"""Version of the layout written here; a cache of another version is prepared anew."""
+"""Version of the layout written here; a cache of another version must be prepared again."""
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 _Counts = np.ndarray[Any, np.dtype[np.int64]]
@@ -49,8 +52,8 @@ def cache_root() -> Path:
 class CacheWriter:
     """Writes the splits of one cache, image by image, without ever holding a whole split.
 
-    Made by `open_cache_writer`. Ordinary writes are used rather than a mapped file: on a full
-    disk a write fails with an error, where a store into a mapped page would kill the process.
+    Made by `open_cache_writer`. It writes in the ordinary way, not into a mapped file: on a full
+    disk a write fails with an error, whereas a store into a mapped page would kill the process.
     """
 
     def __init__(
@@ -88,9 +91,9 @@ class CacheWriter:
         _check_space(self._folder, int(np.prod(shape, dtype=np.int64)))
         n_written, counts, digest = self._write_array(split, shape, chunks)
         if n_written != starts[-1]:
-            raise DataError(f"split '{split}' was to have {starts[-1]} images, {n_written} came.")
+            raise DataError(f"split '{split}' must have {starts[-1]} images; got {n_written}.")
         if split == "train":
-            self._meta |= _statistics(counts)
+            self._meta["mean"], self._meta["std"] = statistics_of(counts)
         self._meta["splits"][split] = {
             "class_names": list(class_names),
             "class_starts": starts,
@@ -100,7 +103,7 @@ class CacheWriter:
     def _write_array(
         self, split: str, shape: tuple[int, ...], chunks: Iterable[Pixels]
     ) -> tuple[int, _Counts, str]:
-        """Return how many images came, how often each value did, and the file's checksum."""
+        """Return the number of images, how often each value occurs, and the file's checksum."""
         counts = np.zeros((shape[1], 256), dtype=np.int64)
         n_written = 0
         with (self._folder / f"{split}.npy").open("wb") as file:
@@ -110,16 +113,16 @@ class CacheWriter:
             for chunk in chunks:
                 self._check_chunk(split, chunk)
                 sink.write(np.ascontiguousarray(chunk).data)
-                counts += _histograms(chunk)
+                counts += histograms(chunk)
                 n_written += len(chunk)
             file.flush()
             os.fsync(file.fileno())
         return n_written, counts, sink.hexdigest()
 
     def finish(self) -> None:
-        """Write `meta.json`; without it the folder is no cache."""
+        """Write `meta.json`; without it the folder is not a cache."""
         if "train" not in self._meta["splits"]:
-            raise ArgumentError("a cache needs a 'train' split: its statistics normalise images.")
+            raise ArgumentError("a cache needs a 'train' split: its statistics normalize images.")
         meta = self._meta | {"sha256": _digest(self._meta)}
         with (self._folder / "meta.json").open("w", encoding="utf-8") as file:
             json.dump(meta, file, indent=1)
@@ -145,8 +148,8 @@ def open_cache_writer(
 ) -> Iterator[CacheWriter]:
     """Yield a writer whose splits become the cache `folder` when the block ends well.
 
-    A block that fails, a full disk included, leaves `folder` as it was and nothing beside it; so
-    does one at whose end `unless` is true.
+    A block that fails, also because the disk is full, leaves `folder` as it was and nothing beside
+    it. So does a block at whose end `unless` is true.
     """
     try:
         with replace_folder(folder, unless=unless) as partial:
@@ -167,10 +170,10 @@ def write_cache(
     """Write `splits`, held in memory, as the cache `folder`, replacing one that is there.
 
     Args:
-        folder: Where the cache is to be.
+        folder: Where the cache will be.
         splits: The image sets by the name of their split, `train` among them.
-        source: What the images came from, in words.
-        unless: Asked at the end whether what is there by then is to stay instead.
+        source: Where the images came from, in words.
+        unless: Called at the end; if it returns true, the cache that is there by then stays.
     """
     if not splits:
         raise ArgumentError("a cache needs a 'train' split; got no splits.")
@@ -190,8 +193,8 @@ def write_cache(
 def read_cache(folder: Path, split: str) -> ImageSet:
     """Return a split of a cache, its images mapped from disk and read as they are used.
 
-    The file is checked against `meta.json` for size and shape, not for its content: that is what
-    `adaptask data check` does. Writing into the images changes this process's copy alone.
+    The file is checked against `meta.json` for size and shape, not for its content: `adaptask data
+    check` does that. Writing into the images changes only the copy of this process.
     """
     import torch
 
@@ -205,7 +208,7 @@ def read_cache(folder: Path, split: str) -> ImageSet:
     try:
         status = path.stat()
         pixels = np.load(path, mmap_mode="c", allow_pickle=False)
-    except Exception as error:  # whatever a file with wrong bytes in it brings about
+    except Exception as error:  # a file with wrong bytes can fail in any way
         raise _damaged(path, f"it cannot be mapped ({error})") from error
     if pixels.dtype != np.uint8 or pixels.shape != shape:
         raise _damaged(path, f"expected uint8 {shape}, got {pixels.dtype} {pixels.shape}")
@@ -217,7 +220,7 @@ def read_cache(folder: Path, split: str) -> ImageSet:
         class_starts=torch.tensor(starts, dtype=torch.int64),
     )
     file = (str(path), status.st_ino, status.st_mtime_ns, status.st_size)
-    object.__setattr__(image_set, "file", file)  # frozen, and no argument: see there
+    object.__setattr__(image_set, "file", file)  # frozen, and not an argument: see there
     return image_set
 
 
@@ -228,7 +231,7 @@ def read_statistics(folder: Path) -> tuple[tuple[float, ...], tuple[float, ...]]
 
 
 def is_cache_of(folder: Path, source: str) -> bool:
-    """Return whether there is a cache from `source` with all its files, their content unread."""
+    """Return whether there is a cache from `source` with all its files, without reading them."""
     try:
         meta = read_meta(folder)
         for split in meta["splits"]:
@@ -239,7 +242,7 @@ def is_cache_of(folder: Path, source: str) -> bool:
 
 
 def read_meta(folder: Path) -> dict[str, Any]:
-    """Return what `meta.json` says, once its own checksum has been verified."""
+    """Return the content of `meta.json`, after verifying its checksum."""
     restore_folder(folder)
     path = folder / "meta.json"
     try:
@@ -264,7 +267,7 @@ def read_meta(folder: Path) -> dict[str, Any]:
 
 
 def _is_description(meta: dict[str, Any]) -> bool:
-    """Return whether everything is there and of its form, as in what is written here."""
+    """Return whether all entries are there and of the right type."""
     try:
         shape, splits = meta["image_shape"], meta["splits"]
         statistics = [*meta["mean"], *meta["std"]]
@@ -284,7 +287,7 @@ def _is_split(item: tuple[str, dict[str, Any]]) -> bool:
     name, entry = item
     class_names, starts = entry["class_names"], entry["class_starts"]
     return (
-        name in ("train", "val", "test")
+        name in SPLITS
         and isinstance(entry["sha256"], str)
         and all(isinstance(name, str) for name in class_names)
         and all(type(start) is int and start < 1 << 62 for start in starts)
@@ -307,7 +310,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 class _HashingSink:
-    """Writes to a file and hashes what goes by, so that nothing is read back."""
+    """Writes to a file and hashes what is written, so that nothing is read back."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -322,7 +325,7 @@ class _HashingSink:
 
 
 def _check_classes(split: str, class_names: Sequence[str], class_counts: Sequence[int]) -> None:
-    if split not in ("train", "val", "test"):
+    if split not in SPLITS:
         raise ArgumentError(f"a split is 'train', 'val' or 'test'; got '{split}'.")
     if len(class_names) != len(class_counts) or not class_names:
         raise ArgumentError(
@@ -346,16 +349,55 @@ def _check_space(folder: Path, n_bytes: int) -> None:
         )
 
 
-def _histograms(chunk: Pixels) -> _Counts:
-    """Count the 256 values of each channel, `channels x 256`."""
-    channels = np.moveaxis(chunk, 1, 0).reshape(chunk.shape[1], -1)
-    return np.stack([np.bincount(channel, minlength=256) for channel in channels])
+# --- checking a whole cache -----------------------------------------------------------------------
+
+ClassPlace = tuple[str, str]
+"""A class: its split and its name."""
 
 
-def _statistics(counts: _Counts) -> dict[str, list[float]]:
-    """Exact mean and standard deviation of each channel from its histogram."""
-    values = np.arange(256) / 255
-    totals = counts.sum(axis=1)
-    mean = counts @ values / totals
-    variance = (counts * (values - mean[:, None]) ** 2).sum(axis=1) / totals
-    return {"mean": mean.tolist(), "std": np.sqrt(variance).tolist()}
+@dataclass(frozen=True)
+class CacheReport:
+    """The result of a check of a dataset."""
+
+    n_images: int
+    duplicates: Counter[tuple[ClassPlace, ClassPlace]]
+    """Number of pairs of images in different splits that are equal in every pixel, by class."""
+
+
+def check_cache(folder: Path) -> CacheReport:
+    """Read a whole cache, compare it with its checksums and look for images in two splits.
+
+    Raises:
+        DataError: If a file is not what was written.
+    """
+    splits = read_meta(folder)["splits"]
+    for split, entry in splits.items():
+        path = folder / f"{split}.npy"
+        try:
+            with path.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise DataError(f"the cache file {path} cannot be read: {error.strerror}.") from error
+        if digest != entry["sha256"]:
+            raise DataError(
+                f"the cache file {path} does not match its checksum: it was changed or is "
+                "damaged. Prepare the dataset again."
+            )
+    return find_duplicates([read_cache(folder, split) for split in splits])
+
+
+def find_duplicates(image_sets: Sequence[ImageSet]) -> CacheReport:
+    """Look for images that are in two splits of a dataset."""
+    seen: dict[bytes, Counter[ClassPlace]] = defaultdict(Counter)
+    for image_set in image_sets:
+        pixels = image_set.images.numpy(force=True)
+        names = np.repeat(np.arange(image_set.n_classes), image_set.class_counts())
+        for image, number in zip(pixels, names.tolist(), strict=True):
+            digest = hashlib.blake2b(np.ascontiguousarray(image).data, digest_size=16).digest()
+            seen[digest][image_set.split, image_set.class_names[number]] += 1
+    duplicates: Counter[tuple[ClassPlace, ClassPlace]] = Counter()
+    for places in seen.values():
+        for first, second in combinations(places, 2):
+            if first[0] != second[0]:
+                duplicates[first, second] += places[first] * places[second]
+    return CacheReport(sum(len(images.images) for images in image_sets), duplicates)

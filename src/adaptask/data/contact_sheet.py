@@ -1,4 +1,4 @@
-"""A picture of a dataset: some images of some of its classes, each row under its name."""
+"""A picture of a dataset: a row of images for each of some classes, with its name."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def contact_sheet(image_set: ImageSet, *, n_classes: int = 12, n_images: int = 1
 
     Args:
         image_set: The split to draw.
-        n_classes: Number of rows, at most; fewer where there are fewer classes.
-        n_images: Number of images in a row, at most.
+        n_classes: Largest number of rows.
+        n_images: Largest number of images in a row.
     """
     if n_classes < 1 or n_images < 1:
         raise ArgumentError(
@@ -46,7 +46,9 @@ def contact_sheet(image_set: ImageSet, *, n_classes: int = 12, n_images: int = 1
     )
     for row, (c, size) in enumerate(zip(chosen, sizes, strict=True)):
         top = _MARGIN + _TITLE + row * step
-        name = _shortened(image_set.class_names[c].replace("_", " "), _font(13), _NAMES - 12)
+        # In one line: a class may be a folder with a line break in its name.
+        words = image_set.class_names[c].replace("_", " ").split()
+        name = _shortened(" ".join(words), _font(13), _NAMES - 12)
         draw.text((_MARGIN, top + _CELL // 2 - 9), name, _INK, _font(13))
         draw.text((_MARGIN, top + _CELL // 2 + 8), f"{size} images", _FAINT, _font(10))
         for column, i in enumerate(_spread(size, n_images)):
@@ -56,19 +58,19 @@ def contact_sheet(image_set: ImageSet, *, n_classes: int = 12, n_images: int = 1
 
 
 def _spread(n: int, most: int) -> list[int]:
-    """Return up to `most` of the numbers below `n`, evenly apart."""
+    """Return up to `most` of the numbers below `n`, evenly spaced."""
     return [i * n // min(n, most) for i in range(min(n, most))]
 
 
 def _cell(pixels: np.ndarray) -> Image.Image:
     image = Image.fromarray(pixels[0] if len(pixels) == 1 else np.moveaxis(pixels, 0, -1))
     # Small images keep their pixels sharp, large ones are averaged.
-    way = Image.Resampling.NEAREST if max(image.size) < _CELL else Image.Resampling.LANCZOS
-    return image.convert("RGB").resize((_CELL, _CELL), way)
+    resampling = Image.Resampling.NEAREST if max(image.size) < _CELL else Image.Resampling.LANCZOS
+    return image.convert("RGB").resize((_CELL, _CELL), resampling)
 
 
 def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    # Class names can be in any script; the font that matplotlib carries knows most.
+    # Class names can be in any script; the font that matplotlib carries has most of them.
     try:
         from matplotlib.font_manager import findfont
 
@@ -78,7 +80,7 @@ def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
 
 
 def _shortened(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: int) -> str:
-    """Leave out the middle of a text that is too wide: names differ at their ends."""
+    """Leave out the middle of a text that is too wide: names often differ at their ends."""
     short, kept = text, len(text)
     while font.getlength(short) > width and kept > 2:
         kept -= 1

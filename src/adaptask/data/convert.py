@@ -1,4 +1,4 @@
-"""Decoding images of any kind into the pixels of a cache, on all cores.
+"""Decode images of any kind into the pixels of a cache, on all cores.
 
 Worker processes import this module and little else: no torch here.
 """
@@ -33,22 +33,22 @@ _BATCH = 256
 _WORTH_PROCESSES = 3000
 _MOST_PROBLEMS = 10
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
-"""Pillow knows others by their first bytes, whatever the name of the file, and starts a program
-to draw some of them."""
+"""Pillow recognizes others by their first bytes, whatever the name of the file, and starts a
+program to draw some of them."""
 
 
 @dataclass(frozen=True)
-class ImageForm:
+class ImageFormat:
     """What every image of a dataset is turned into."""
 
     channels: int
-    """1 for grey, 3 for colour."""
+    """1 for gray, 3 for color."""
     height: int
     width: int
     invert: bool = False
-    """Whether light becomes dark, as for ink on paper where bright strokes are wanted."""
+    """Whether light becomes dark, to turn ink on paper into bright strokes."""
     turn: bool = False
-    """Whether photographs are turned as their EXIF orientation says; benchmarks never were."""
+    """Whether to turn photographs by their EXIF orientation; benchmarks are not turned."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -58,7 +58,7 @@ class ImageForm:
 
 @dataclass(frozen=True)
 class Piece:
-    """Consecutive images of one class, in a form that another process can take."""
+    """Consecutive images of one class, in a form that can be sent to another process."""
 
     images: Sequence[Path] | Sequence[bytes] | Pixels
     class_name: str
@@ -68,7 +68,7 @@ class Piece:
     rotation: int
 
     def label(self, i: int) -> str:
-        """Say what the image is called in messages."""
+        """Return the name of an image in messages."""
         item = self.images[i]
         if isinstance(item, Path):
             return str(item)
@@ -76,12 +76,17 @@ class Piece:
 
 
 class Converter:
-    """Turns the images of a source into pixels, class by class, and notes what is unreadable."""
+    """Turns the images of a source into pixels, class by class, and records what is unreadable."""
 
     def __init__(
-        self, form: ImageForm, *, n_images: int, pool: Executor | None, progress: Progress | None
+        self,
+        image_format: ImageFormat,
+        *,
+        n_images: int,
+        pool: Executor | None,
+        progress: Progress | None,
     ) -> None:
-        self._form = form
+        self._format = image_format
         self._n_images = n_images
         self._n_done = 0
         self._pool = pool
@@ -93,12 +98,12 @@ class Converter:
         waiting: deque[Future[tuple[Pixels, list[str]]]] = deque()
         for batch in _batches(classes):
             # Pixels that need no work are not worth sending to another process and back.
-            if self._pool is None or all(_is_ready(piece, self._form) for piece in batch):
+            if self._pool is None or all(_is_ready(piece, self._format) for piece in batch):
                 while waiting:
                     yield self._take(waiting.popleft().result())
-                yield self._take(decode(batch, self._form))
+                yield self._take(decode(batch, self._format))
                 continue
-            waiting.append(self._pool.submit(decode, batch, self._form))
+            waiting.append(self._pool.submit(decode, batch, self._format))
             # Few in flight, so that decoding never runs far ahead of writing.
             if len(waiting) > 2 * _n_cores() + 2:
                 yield self._take(waiting.popleft().result())
@@ -106,7 +111,7 @@ class Converter:
             yield self._take(waiting.popleft().result())
 
     def finish(self) -> None:
-        """Raise where images could not be read."""
+        """Raise if images could not be read."""
         if self._problems:
             raise problems_found(self._problems)
 
@@ -121,65 +126,73 @@ class Converter:
         return pixels
 
 
-def problems_found(problems: Sequence[str]) -> DataError:
+def problems_found(
+    problems: Sequence[str], advice: str = "Download or extract the files named again."
+) -> DataError:
     """Return the error that names the first ten things wrong with a source."""
     lines = "".join(f"\n  - {problem}" for problem in problems[:_MOST_PROBLEMS])
     more = len(problems) - _MOST_PROBLEMS
     return DataError(
         f"the source cannot be used as it is; nothing was written:{lines}"
         + (f"\n  and {more} more" if more > 0 else "")
-        + "\nFetch or extract the files named again."
+        + f"\n{advice}"
     )
 
 
-def decode(batch: Sequence[Piece], form: ImageForm) -> tuple[Pixels, list[str]]:
+def decode(batch: Sequence[Piece], image_format: ImageFormat) -> tuple[Pixels, list[str]]:
     """Return the pixels of some images, and what was wrong with those that cannot be read."""
-    pixels = np.zeros((sum(len(piece.images) for piece in batch), *form.shape), dtype=np.uint8)
+    pixels = np.zeros(
+        (sum(len(piece.images) for piece in batch), *image_format.shape), dtype=np.uint8
+    )
     problems = []
     start = 0
     for piece in batch:
         target = pixels[start : start + len(piece.images)]
         start += len(piece.images)
-        if _is_ready(piece, form):
+        if _is_ready(piece, image_format):
             target[:] = np.moveaxis(np.asarray(piece.images), -1, 1)
         else:
-            problems += _decode_piece(piece, form, target)
+            problems += _decode_piece(piece, image_format, target)
     return pixels, problems
 
 
-def _decode_piece(piece: Piece, form: ImageForm, target: Pixels) -> list[str]:
+def _decode_piece(piece: Piece, image_format: ImageFormat, target: Pixels) -> list[str]:
     problems = []
     for i, item in enumerate(piece.images):
         try:
-            target[i] = _decode_one(item, form, piece.rotation)
+            target[i] = _decode_one(item, image_format, piece.rotation)
         except FileNotFoundError:
             problems.append(f"{piece.label(i)} is missing")
         except Exception as error:
-            # Damaged images fail in more ways than a list could name.
+            # Damaged images can fail in any way.
             problems.append(f"{piece.label(i)} cannot be read as an image ({error})")
     return problems
 
 
-def _decode_one(item: Path | bytes | Pixels, form: ImageForm, rotation: int) -> Pixels:
+def _decode_one(item: Path | bytes | Pixels, image_format: ImageFormat, rotation: int) -> Pixels:
     if isinstance(item, np.ndarray):
         opened = Image.fromarray(item.squeeze(-1) if item.shape[-1] == 1 else item)
     else:
         opened = Image.open(io.BytesIO(item) if isinstance(item, bytes) else item, formats=_FORMATS)
     with opened:
-        image = _as_shown(opened, form.turn).convert("L" if form.channels == 1 else "RGB")
-    if image.size != (form.width, form.height):
-        image = image.resize((form.width, form.height), Image.Resampling.LANCZOS)
-    pixels = np.asarray(image).reshape(form.height, form.width, form.channels)
-    if form.invert:
+        image = _as_shown(opened, image_format.turn).convert(
+            "L" if image_format.channels == 1 else "RGB"
+        )
+    if image.size != (image_format.width, image_format.height):
+        image = image.resize((image_format.width, image_format.height), Image.Resampling.LANCZOS)
+    pixels = np.asarray(image).reshape(
+        image_format.height, image_format.width, image_format.channels
+    )
+    if image_format.invert:
         pixels = 255 - pixels
     return np.moveaxis(np.rot90(pixels, rotation // 90), -1, 0)
 
 
 def _as_shown(opened: Image.Image, turn: bool) -> Image.Image:
-    """Return an image as a viewer shows it: with 8 bits a channel, on white paper."""
+    """Return an image as a viewer shows it: with 8 bits per channel, on a white background."""
     opened.load()
     if turn:
-        # An unreadable EXIF block, which cameras do write, says nothing about the pixels.
+        # Some cameras write an EXIF block that cannot be read; the pixels are good.
         with suppress(Exception):
             ImageOps.exif_transpose(opened, in_place=True)
     if opened.mode == "F":
@@ -195,15 +208,15 @@ def _as_shown(opened: Image.Image, turn: bool) -> Image.Image:
     return opened
 
 
-def _is_ready(piece: Piece, form: ImageForm) -> bool:
-    """Return whether the images are pixels already, and as they are wanted."""
-    is_plain = piece.rotation == 0 and not form.invert
-    wanted = (form.height, form.width, form.channels)
+def _is_ready(piece: Piece, image_format: ImageFormat) -> bool:
+    """Return whether the images are pixels of the right form already."""
+    is_plain = piece.rotation == 0 and not image_format.invert
+    wanted = (image_format.height, image_format.width, image_format.channels)
     return is_plain and isinstance(piece.images, np.ndarray) and piece.images.shape[1:] == wanted
 
 
 def _batches(classes: Sequence[ClassImages]) -> Iterator[list[Piece]]:
-    """Cut classes into pieces, and put small pieces together so that a batch is worth sending."""
+    """Cut classes into pieces, and join small pieces so that a batch is worth sending."""
     batch: list[Piece] = []
     for images in classes:
         for start in range(0, len(images.images), _BATCH):
@@ -218,7 +231,7 @@ def _batches(classes: Sequence[ClassImages]) -> Iterator[list[Piece]]:
 
 @contextmanager
 def worker_pool(n_images: int, workers: int | None) -> Iterator[Executor | None]:
-    """Yield a pool of processes, or None where one process will do."""
+    """Yield a pool of processes, or None if one process is enough."""
     n_workers = _n_cores() if workers is None else workers
     if n_workers <= 1 or (workers is None and n_images < _WORTH_PROCESSES):
         yield None
@@ -234,8 +247,8 @@ def worker_pool(n_images: int, workers: int | None) -> Iterator[Executor | None]
                 raise
     except BrokenProcessPool as error:
         raise DataError(
-            "a worker process ended unexpectedly. Is memory short, or is prepare() called by a "
-            'script outside `if __name__ == "__main__":`? With workers=1 none is started.'
+            "a worker process ended unexpectedly. Is memory short, or does a script call "
+            'prepare() outside `if __name__ == "__main__":`? With workers=1 none is started.'
         ) from error
 
 
@@ -246,7 +259,7 @@ def _n_cores() -> int:
 
 
 def _start_worker() -> None:
-    """Leave Ctrl-C to the parent, and end when it dies, which this process would outlive."""
+    """Leave Ctrl-C to the parent process, and end when it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = parent_process()
 

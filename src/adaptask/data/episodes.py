@@ -14,49 +14,86 @@ from adaptask.arguments import check_integer, check_seed, shown
 from adaptask.data.augmentation import (
     Augmentation,
     DrawnAugmentation,
+    HorizontalFlip,
+    RandomCrop,
     Share,
     can_share,
+    choose_augmentation,
     steps_of,
 )
-from adaptask.data.cutting import cut_by_kernel
-from adaptask.data.device_copies import copy_to
+from adaptask.data.datasets import default_augmentation, load, load_statistics
+from adaptask.data.episode_plan import EpisodePlan, check_range, plan_episodes, take_episodes
 from adaptask.data.images import ImageSet
-from adaptask.data.normalisation import scale_and_shift
-from adaptask.data.plans import EpisodePlan, check_range, plan_episodes, take_episodes
-from adaptask.data.source_checks import (
-    Storage,
-    check_values,
-    choose_augmentation,
-    choose_storage,
-    class_counts,
-)
+from adaptask.data.normalization import scale_and_shift
+from adaptask.data.storage import Storage, choose_storage, copy_to
 from adaptask.data.subsets import ordered_subsets
 from adaptask.errors import ArgumentError, DataError, StateError
 from adaptask.interfaces import Episodes, take_tasks
+from adaptask.kernels import find_kernels
 from adaptask.randomness import find_device
+
+_KERNEL_STEPS = ((), (RandomCrop,), (HorizontalFlip,), (RandomCrop, HorizontalFlip))
+"""Steps of an augmentation, in order, that our kernel can do."""
+
+
+def open_episodes(
+    name: str,
+    split: str,
+    *,
+    device: torch.device | str | None = None,
+    seed: int = 0,
+    augmentation: str | Augmentation | None = None,
+    storage: Storage = "auto",
+) -> EpisodeSource:
+    """Return the episode source of a split, normalized with the statistics of the training split.
+
+    Args:
+        name: A dataset of `adaptask data list`, or the address of your own,
+            `package.module:function`.
+        split: `train`, `val` or `test`.
+        device: Where episodes are wanted.
+        seed: Start of the source's generators.
+        augmentation: A name from `AUGMENTATIONS` or a callable. By default the training split gets
+            what is usual for the dataset, and the others get none.
+        storage: Where the images are held, see `EpisodeSource`.
+
+    Raises:
+        ArgumentError: If an argument cannot be used.
+        DataError: If the dataset has not been prepared, has no such split, or is damaged.
+    """
+    if augmentation is None:
+        augmentation = default_augmentation(name) if split == "train" else "none"
+    return EpisodeSource(
+        load(name, split),
+        device=device,
+        seed=seed,
+        augmentation=augmentation,
+        normalization=load_statistics(name),
+        storage=storage,
+    )
 
 
 class EpisodeSource:
-    """Cuts episodes from a split that is held as one uint8 tensor, without host synchronisation.
+    """Cuts episodes from a split that is held as one uint8 tensor, without host synchronization.
 
     Every class gives `n_shot` images to the support set and `n_query` others to the query set:
     an ordered choice without replacement, each equally likely whatever the size of the class.
     All randomness comes from generators that the source owns: two sources with the same seed on
-    the same kind of device give the same episodes, whatever else is drawn in the process.
+    the same kind of device give the same episodes, whatever else the process draws.
 
-    A source stays on its device, as a `torch.Generator` does: make a new one for another device.
+    A source stays on its device, like a `torch.Generator`: make a new one for another device.
 
     Args:
         image_set: The split.
         device: Where episodes are wanted; by default where the images are.
         seed: Start of the generators.
         augmentation: A name from `AUGMENTATIONS` or a callable; by default none.
-        normalisation: Mean and standard deviation of every channel on a scale from 0 to 1, see
+        normalization: Mean and standard deviation of every channel on a scale from 0 to 1, see
             `channel_statistics`; None leaves images between 0 and 1.
         storage: `device` copies the split to the device, once for all sources of a prepared
             dataset; `host` leaves it in host memory and copies each batch through pinned memory
-            on a stream of its own; `auto` takes `host` when the split would fill more than half
-            of the device's free memory.
+            on a separate stream; `auto` chooses `host` when the split would fill more than half
+            of the free memory of the device.
 
     Raises:
         ArgumentError: If an argument cannot be used.
@@ -70,11 +107,11 @@ class EpisodeSource:
         device: torch.device | str | None = None,
         seed: int = 0,
         augmentation: str | Augmentation | None = None,
-        normalisation: tuple[Sequence[float], Sequence[float]] | None = None,
+        normalization: tuple[Sequence[float], Sequence[float]] | None = None,
         storage: Storage = "auto",
     ) -> None:
         seed = check_seed("seed", seed)
-        counts = class_counts(image_set)
+        counts = image_set.class_counts()
         self.image_set = image_set
         self._bounds = image_set.class_starts.cpu()
         self.device = find_device(image_set.images.device if device is None else device)
@@ -86,7 +123,7 @@ class EpisodeSource:
         self._images = copy_to(image_set, home)
         self._starts = image_set.class_starts[:-1].to(home)
         self._counts = torch.tensor(counts, device=home)
-        scale, shift = scale_and_shift(normalisation, self._images.shape[1])
+        scale, shift = scale_and_shift(normalization, self._images.shape[1])
         self._scale, self._shift = scale.to(self.device), shift.to(self.device)
         self.choice_generator = torch.Generator(home).manual_seed(seed)
         """Chooses images; it lives where they do."""
@@ -104,16 +141,16 @@ class EpisodeSource:
     def draw(self, class_ids: Tensor, *, n_shot: int, n_query: int) -> Episodes:
         """Return new episodes of the classes given.
 
-        Nothing waits for the device. That the ids are in range can therefore be told at once on a
-        CPU only; on an accelerator a bad id stops the device with an assertion of PyTorch, never
-        with images of another class. From host memory, ids that lie on the device have to be
-        fetched, which waits for them; ids on the CPU are free, and a draw asked for right after
-        the work of a step was queued overlaps with it.
+        Nothing waits for the device. Ids out of range are therefore refused on a CPU only; on an
+        accelerator a bad id stops the device with an assertion of PyTorch, and never gives images
+        of another class. With host storage, ids on the device have to be fetched, which waits for
+        them; ids on the CPU cost nothing, and a draw that follows right after the work of a step
+        was queued overlaps with it.
 
         Args:
             class_ids: Classes of each task, `tasks x way` int64, distinct within a row.
-            n_shot: Support images a class, at least 1.
-            n_query: Query images a class, at least 1.
+            n_shot: Support images per class, at least 1.
+            n_query: Query images per class, at least 1.
 
         Raises:
             ArgumentError: If an argument has the wrong type, shape, device or range.
@@ -129,10 +166,10 @@ class EpisodeSource:
     ) -> Episodes:
         """Return episodes `start` to `stop - 1` of those that `draw` would return.
 
-        Everything is drawn as `draw` does, for all tasks; only the images of some are cut. So
+        Everything is drawn as in `draw`, for all tasks; only the images of some are cut. So
         several processes with the same classes and the same state cut one batch together.
 
-        An augmentation that is no `DrawnAugmentation` is applied to the images of all tasks.
+        An augmentation that is not a `DrawnAugmentation` is applied to the images of all tasks.
 
         Raises:
             ArgumentError: If an argument has the wrong type, shape, device or range.
@@ -161,25 +198,24 @@ class EpisodeSource:
     def plan(
         self, *, n_episodes: int, n_way: int, n_shot: int, n_query: int, seed: int
     ) -> EpisodePlan:
-        """Return which images make up a number of episodes, to be cut when they are wanted.
+        """Return which images make up a number of episodes, to be cut later.
 
         Classes and images are chosen uniformly, without replacement. A plan depends on the split
         and on these arguments alone: it is drawn on the CPU whatever the device, by a generator
-        of its own, and leaves those of the source as they are.
+        of its own, and does not change those of the source.
 
         Args:
             n_episodes: Number of episodes, at least 1.
-            n_way: Classes an episode, 2 to the number of classes in the split.
-            n_shot: Support images a class, at least 1.
-            n_query: Query images a class, at least 1.
-            seed: Decides which.
+            n_way: Classes per episode, 2 to the number of classes in the split.
+            n_shot: Support images per class, at least 1.
+            n_query: Query images per class, at least 1.
+            seed: Decides which classes and images.
 
         Raises:
             ArgumentError: If an argument lies outside its range.
             DataError: If the smallest class has fewer than `n_shot + n_query` images.
         """
-        split = f"the number of classes in {self.image_set.dataset} ({self.image_set.split})"
-        n_way = check_integer("n_way", n_way, low=2, high=self.n_classes, meaning=split)
+        n_way = self.check_way(n_way)
         self.check_counts(n_shot, n_query)
         return plan_episodes(
             self._bounds,
@@ -191,10 +227,10 @@ class EpisodeSource:
         )
 
     def cut(self, plan: EpisodePlan, start: int, stop: int) -> Episodes:
-        """Return episodes `start` to `stop - 1` of a plan, the images as they are, normalised.
+        """Return episodes `start` to `stop - 1` of a plan, the images normalized.
 
-        Nothing is random, and nothing is augmented: the augmentation of the source, where it has
-        one, is for `draw` alone.
+        Nothing is random, and nothing is augmented: the augmentation of the source is for `draw`
+        alone.
 
         Raises:
             ArgumentError: If the plan has no such episodes, or was made for another split.
@@ -214,15 +250,7 @@ class EpisodeSource:
         """Fetch images by their positions, `tasks x way x (shot + query)`, and finish them."""
         # Support before query, so that both come out of one gather as views of it.
         index = torch.cat((image_ids[..., :n_shot].flatten(), image_ids[..., n_shot:].flatten()))
-        images = cut_by_kernel(
-            self._images,
-            index,
-            augment,
-            self.augmentation_generator,
-            scale=self._scale,
-            shift=self._shift,
-            share=share,
-        )
+        images = self._cut_by_kernel(index, augment, share)
         if images is None:
             images = self._finish(self._gather(index), augment, share)
         n_tasks, n_way, n_images = image_ids.shape
@@ -236,7 +264,7 @@ class EpisodeSource:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is needed to draw on exactly: the states of the generators."""
+        """Return what is needed to continue exactly: the states of the generators."""
         return {
             "device": self.device.type,
             "storage": self.storage,
@@ -245,17 +273,15 @@ class EpisodeSource:
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Draw on from where `state_dict` was taken.
+        """Continue from where `state_dict` was taken.
 
         Random numbers do not carry over to another kind of device or storage: there the source
-        goes on in streams that follow from the saved ones, with a warning.
+        continues in streams that follow from the saved ones, with a warning.
 
         Raises:
             StateError: If it is damaged; the source is then as it was.
         """
         here = self.state_dict()
-        if not isinstance(state_dict, Mapping):
-            raise StateError(f"the episode source's state is damaged: it is {shown(state_dict)}.")
         for key, expected in here.items():
             found = state_dict.get(key)
             if type(found) is not type(expected) or (
@@ -275,15 +301,15 @@ class EpisodeSource:
             raise StateError(f"the episode source's state is damaged: {error}.") from error
 
     def _follow(self, state_dict: Mapping[str, Any]) -> None:
-        """Start streams of one's own that follow from those of another kind of device."""
+        """Start streams that follow from those of another kind of device."""
         for name in ("choice", "augmentation"):
             digest = hashlib.sha256(bytes(state_dict[name].cpu().numpy())).digest()
             generator: torch.Generator = getattr(self, f"{name}_generator")
             generator.manual_seed(int.from_bytes(digest[:7], "big"))
         warnings.warn(
             f"The episodes were drawn on {state_dict['device']} from {state_dict['storage']} "
-            f"memory and go on on {self.device.type} from {self.storage} memory, whose random "
-            "numbers differ: images are chosen from here on in streams that follow from the "
+            f"memory and continue on {self.device.type} from {self.storage} memory, whose random "
+            "numbers differ: from here on images are chosen in streams that follow from the "
             "saved ones.",
             stacklevel=2,
         )
@@ -320,8 +346,40 @@ class EpisodeSource:
         images.record_stream(current)
         return images
 
+    def _cut_by_kernel(
+        self, index: Tensor, augment: Augmentation | None, share: Share | None
+    ) -> Tensor | None:
+        """Fetch and finish images by one kernel, or return None if there is none for that.
+
+        Draws the same random numbers as the augmentation would.
+        """
+        steps = steps_of(augment)
+        kernels = find_kernels("adaptask.data.triton_kernels", self._images.device)
+        if kernels is None or tuple(type(step) for step in steps) not in _KERNEL_STEPS:
+            return None
+        offsets = flipped = None
+        size = self._images.shape[2:]
+        for step in steps:
+            assert isinstance(step, DrawnAugmentation)
+            drawn = step.draw_for(
+                len(index), size, self._images.device, self.augmentation_generator, share
+            )
+            if isinstance(step, RandomCrop):
+                offsets = drawn
+            else:
+                flipped = drawn
+        images: Tensor = kernels.cut_images(
+            self._images,
+            index,
+            offsets=offsets,
+            flipped=flipped,
+            scale=self._scale,
+            shift=self._shift,
+        )
+        return images
+
     def _finish(self, images: Tensor, augment: Augmentation | None, share: Share | None) -> Tensor:
-        """Turn uint8 images into augmented and normalised floats."""
+        """Turn uint8 images into augmented and normalized floats."""
         if augment is None:
             # In place: on a CPU, fresh memory for another 8 MB costs as much as the arithmetic.
             return images.float().mul_(self._scale / 255).add_(self._shift)
@@ -337,8 +395,28 @@ class EpisodeSource:
         positions = torch.arange(n_way, device=self.device)[:, None]
         return positions.expand(n_tasks, n_way, n_images).flatten(1)
 
+    def check_way(self, n_way: int, name: str = "n_way") -> int:
+        """Check that the split has enough classes for a task.
+
+        Args:
+            n_way: Classes per task.
+            name: What the user calls it.
+
+        Raises:
+            ArgumentError: If it is below 2 or above the number of classes.
+            DataError: If the split has one class only.
+        """
+        split = f"{self.image_set.dataset} ({self.image_set.split})"
+        if self.n_classes < 2:
+            raise DataError(
+                f"{split} has one class, {self.image_set.class_names[0]!r}; a task needs at least "
+                "2. Move more classes into this split, or leave the split out."
+            )
+        meaning = f"the number of classes in {split}"
+        return check_integer(name, n_way, low=2, high=self.n_classes, meaning=meaning)
+
     def check_counts(self, n_shot: int, n_query: int) -> None:
-        """Check that every class has so many images.
+        """Check that every class has enough images.
 
         Raises:
             ArgumentError: If a number is not a positive integer.
@@ -359,12 +437,7 @@ class EpisodeSource:
         if not isinstance(class_ids, Tensor) or class_ids.dtype != torch.int64:
             got = class_ids.dtype if isinstance(class_ids, Tensor) else type(class_ids).__name__
             raise ArgumentError(f"class_ids must be an int64 tensor, `tasks x way`; got {got}.")
-        if (
-            class_ids.layout is not torch.strided
-            or class_ids.ndim != 2
-            or 0 in class_ids.shape
-            or class_ids.shape[1] > self.n_classes
-        ):
+        if class_ids.ndim != 2 or 0 in class_ids.shape or class_ids.shape[1] > self.n_classes:
             raise ArgumentError(
                 f"class_ids must be `tasks x way` with at least one task and between 1 and "
                 f"{self.n_classes} classes, the number in {self.image_set.dataset} "
@@ -376,4 +449,18 @@ class EpisodeSource:
                 f"{class_ids.device}. Move the sampler with sampler.to({str(self.device)!r})."
             )
         if class_ids.device.type == "cpu":
-            check_values(class_ids, self.n_classes)
+            self._check_values(class_ids)
+
+    def _check_values(self, class_ids: Tensor) -> None:
+        """Check that classes are in range and distinct within a task."""
+        low, high = (int(bound) for bound in class_ids.aminmax())
+        if low < 0 or high >= self.n_classes:
+            raise ArgumentError(
+                f"class_ids must be between 0 and {self.n_classes - 1}; got "
+                f"{low if low < 0 else high}. Was the sampler made for another split?"
+            )
+        in_order = class_ids.sort(dim=1).values
+        repeated = (in_order[:, 1:] == in_order[:, :-1]).any(dim=1)
+        if bool(repeated.any()):
+            row = class_ids[repeated][0].tolist()
+            raise ArgumentError(f"class_ids must be distinct within a task; got {row}.")

@@ -1,34 +1,84 @@
-"""The one form in which every dataset is held: the images of a split, grouped by class."""
+"""The one form in which every dataset is held: the images of a split, grouped by class.
+
+Torch is imported when it is used: `adaptask data list` reads this module and needs no tensors.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from adaptask.errors import ArgumentError, DataError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+SPLITS = ("train", "val", "test")
+
+# Weights of red, green and blue in brightness, ITU-R BT.601, as Pillow has them.
+_BRIGHTNESS = (0.299, 0.587, 0.114)
+_BATCH = 1024
+
 
 @dataclass(frozen=True)
 class ImageSet:
-    """The images of one split of a dataset, those of a class standing together.
+    """The images of one split of a dataset, those of a class next to each other.
 
     Class `c` owns `images[class_starts[c] : class_starts[c + 1]]`. Classes are numbered in the
-    order of `class_names`, from 0, within the split.
+    order of `class_names`, from 0, within the split. `from_labels` makes an image set of images
+    in any order.
     """
 
     dataset: str
-    """The dataset's name, such as `cifar-fs`."""
+    """The name of the dataset, such as `cifar-fs`."""
     split: str
     """`train`, `val` or `test`."""
     images: Tensor
-    """`images x channels x height x width`, uint8; memory-mapped where it comes from a cache."""
+    """`images x channels x height x width`, uint8; memory-mapped if it comes from a cache."""
     class_names: tuple[str, ...]
     class_starts: Tensor
     """`classes + 1` int64; the last entry is the number of images."""
     file: tuple[object, ...] | None = field(default=None, init=False, repr=False, compare=False)
-    """Tells the file of which the images are a map, and its version. It is no argument, so that a
-    set made from another by `dataclasses.replace` has none."""
+    """Identifies the file that the images are a map of, and its version. It is not an argument, so
+    that a set made from another by `dataclasses.replace` has none."""
+
+    @classmethod
+    def from_labels(
+        cls, images: Any, labels: Sequence[Any], *, dataset: str, split: str
+    ) -> ImageSet:
+        """Group images by their labels.
+
+        Args:
+            images: `images x channels x height x width` uint8, a tensor or a NumPy array.
+            labels: One per image: names of classes, or integers. Classes are put in order.
+            dataset: The name of the dataset.
+            split: `train`, `val` or `test`.
+
+        Raises:
+            DataError: If there is not one label per image.
+        """
+        import numpy as np
+        import torch
+
+        pixels, flat = torch.as_tensor(images), np.asarray(labels)
+        if flat.shape != (len(pixels),) or flat.dtype.kind not in "iuU" or not len(flat):
+            raise DataError(
+                f"{dataset} ({split}) must have one label per image, integers or names of classes; "
+                f"got {len(pixels)} images and labels of type {flat.dtype} and shape {flat.shape}."
+            )
+        names, counts = np.unique(flat, return_counts=True)
+        order = torch.from_numpy(np.argsort(flat, kind="stable"))
+        image_set = cls(
+            dataset=dataset,
+            split=split,
+            images=pixels[order.to(pixels.device)],
+            class_names=tuple(str(name) for name in names),
+            class_starts=torch.tensor([0, *np.cumsum(counts).tolist()]),
+        )
+        image_set.class_counts()  # checks the form of the images
+        return image_set
 
     @property
     def n_classes(self) -> int:
@@ -40,3 +90,72 @@ class ImageSet:
         """Channels, height and width of every image."""
         channels, height, width = self.images.shape[1:]
         return channels, height, width
+
+    def class_counts(self) -> list[int]:
+        """Return the number of images of every class, after checking how the split is laid out.
+
+        Raises:
+            DataError: If it is not laid out as this class says.
+        """
+        import torch
+
+        images, starts = self.images, self.class_starts
+        name = f"{self.dataset} ({self.split})"
+        if images.ndim != 4 or images.dtype != torch.uint8:
+            raise DataError(
+                f"images of {name} must be uint8, `images x channels x height x width`; got "
+                f"{images.dtype} of shape {tuple(images.shape)}."
+            )
+        if starts.ndim != 1 or starts.dtype != torch.int64:
+            raise DataError(f"class_starts of {name} must be `classes + 1` int64.")
+        bounds = starts.tolist()
+        counts = [end - start for start, end in pairwise(bounds)]
+        in_order = len(bounds) == self.n_classes + 1 > 1 and bounds[0] == 0
+        if not in_order or bounds[-1] != len(images) or min(counts) < 1:
+            raise DataError(
+                f"class_starts of {name} must rise from 0 to {len(images)}, the number of images, "
+                f"in {self.n_classes + 1} entries, one class or more; got {bounds[:8]}"
+                f"{'...' if len(bounds) > 8 else ''}."
+            )
+        return counts
+
+
+def resize_images(image_set: ImageSet, image_shape: tuple[int, int, int]) -> ImageSet:
+    """Return a split with images of another shape: resized, and in gray or in three channels.
+
+    A model that was trained on one dataset can so be tested on another. Gray images are repeated
+    in every channel; colors become their brightness.
+
+    Args:
+        image_set: The split.
+        image_shape: Channels, height and width of the result.
+
+    Raises:
+        ArgumentError: If the numbers of channels differ and are not 1 and 3.
+    """
+    import torch
+
+    if image_set.image_shape == image_shape:
+        return image_set
+    found, wanted = image_set.image_shape[0], image_shape[0]
+    if found != wanted and {found, wanted} != {1, 3}:
+        raise ArgumentError(
+            f"images of {image_set.dataset} have {found} channels, and {wanted} are wanted; only "
+            "gray images and those of three channels are turned into each other."
+        )
+    parts = [_resize(part, image_shape) for part in torch.split(image_set.images, _BATCH)]
+    return replace(image_set, images=torch.cat(parts))
+
+
+def _resize(images: Tensor, image_shape: tuple[int, int, int]) -> Tensor:
+    import torch
+    from torch.nn.functional import interpolate
+
+    channels, *size = image_shape
+    pixels = images.float()
+    if channels < images.shape[1]:
+        weights = torch.tensor(_BRIGHTNESS, device=images.device).view(1, 3, 1, 1)
+        pixels = (pixels * weights).sum(1, keepdim=True)
+    if list(pixels.shape[2:]) != size:
+        pixels = interpolate(pixels, size, mode="bilinear", antialias=True)
+    return pixels.round_().clamp_(0, 255).to(torch.uint8).expand(-1, channels, -1, -1)

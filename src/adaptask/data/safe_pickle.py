@@ -1,11 +1,11 @@
-"""Pickles from strangers, read without running anything that is in them.
+"""Pickles that are not trusted, read without running anything that is in them.
 
-A pickle is a program: it may name any function and have it called. The unpickler here admits
-numpy arrays of plain numbers or text and the plain containers, in what Python 2 and Python 3
-write alike, and nothing else. Of numpy a pickle can name stand-ins only: they take the bytes and
-the type down, and the array is built from them after the type has been checked. Where a pickle
-sets the state of an array that has been built, numpy's code is reached and refuses: it wants a
-numpy type, and none can be named.
+A pickle is a program: it may name any function and have it called. The unpickler here allows
+NumPy arrays of plain numbers or text and the plain containers, as written by Python 2 and
+Python 3, and nothing else. A pickle cannot name NumPy's own functions, only stand-ins: they
+record the bytes and the type, and the array is built from them after the type has been checked.
+If a pickle sets the state of an array that has been built, it reaches NumPy's code, which refuses:
+it needs a NumPy type, and none can be named.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ _MOST_VALUES = 1 << 24
 def load_pickle(path: Path) -> Any:
     """Return the content of a pickle that holds arrays and plain containers only.
 
-    Keys of dictionaries come as `str`, also where Python 2 wrote them as bytes.
+    Keys of dictionaries are `str`, also if Python 2 wrote them as bytes.
 
     Raises:
-        DataError: The file is truncated, is no pickle, or holds anything else.
+        DataError: If the file is truncated, is not a pickle, or holds anything else.
     """
     try:
         with path.open("rb") as file:
             _check_numbering(file)
             file.seek(0)
-            # Python 2 text comes as bytes: images are text to it, and copying them is dear.
+            # Text of Python 2 stays bytes: its images are text, and copying them is slow.
             return _Unwrapping().unwrap(_PlainUnpickler(file, encoding="bytes").load())
     except _RefusedError as error:
         raise DataError(
-            f"{path} was not read: {error}. Only numpy arrays and plain containers are admitted, "
-            "since anything else could run code. Fetch the file anew from where it is published."
+            f"{path} was not read: {error}. Only numpy arrays and plain containers are allowed, "
+            "since anything else could run code. Download the file again from its official home."
         ) from error
     except Exception as error:
         # A damaged pickle can fail in any way that its opcodes can.
         raise DataError(
             f"{path} is truncated or not a pickle ({type(error).__name__}: {error}). "
-            "Fetch it again."
+            "Download it again."
         ) from error
 
 
 class _RefusedError(Exception):
-    """The pickle names something that is not admitted."""
+    """The pickle names something that is not allowed."""
 
 
 class _Sealed(type):
@@ -142,7 +142,7 @@ class _EncodeLatin1(metaclass=_Sealed):
 
 
 class _Bytes(metaclass=_Sealed):
-    """Stands in for `bytes`, which would take a number for a size and fill the memory."""
+    """Stands in for `bytes`, which would read a number as a size and fill the memory."""
 
     def __new__(cls, content: Any = b"", encoding: Any = "latin1") -> Any:
         if isinstance(content, str):
@@ -159,27 +159,27 @@ class _ByteArray(metaclass=_Sealed):
         return bytearray(_Bytes(*arguments))
 
 
-_ADMITTED: dict[tuple[str, str], type] = {
+_ALLOWED: dict[tuple[str, str], type] = {
     ("numpy", "ndarray"): _Array,
     ("numpy", "dtype"): _Dtype,
     ("_codecs", "encode"): _EncodeLatin1,
     ("collections", "OrderedDict"): OrderedDict,
 }
 for _module in ("builtins", "__builtin__"):
-    _ADMITTED[_module, "set"] = set
-    _ADMITTED[_module, "frozenset"] = frozenset
-    _ADMITTED[_module, "bytes"] = _Bytes
-    _ADMITTED[_module, "bytearray"] = _ByteArray
+    _ALLOWED[_module, "set"] = set
+    _ALLOWED[_module, "frozenset"] = frozenset
+    _ALLOWED[_module, "bytes"] = _Bytes
+    _ALLOWED[_module, "bytearray"] = _ByteArray
 for _package in ("numpy.core", "numpy._core"):
-    _ADMITTED[f"{_package}.multiarray", "_reconstruct"] = _Reconstruct
-    _ADMITTED[f"{_package}.multiarray", "scalar"] = _Scalar
-    _ADMITTED[f"{_package}.numeric", "_frombuffer"] = _FromBuffer
+    _ALLOWED[f"{_package}.multiarray", "_reconstruct"] = _Reconstruct
+    _ALLOWED[f"{_package}.multiarray", "scalar"] = _Scalar
+    _ALLOWED[f"{_package}.numeric", "_frombuffer"] = _FromBuffer
 
 
 class _PlainUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> type:
         try:
-            return _ADMITTED[module, name]
+            return _ALLOWED[module, name]
         except KeyError:
             raise _RefusedError(f"it names '{module}.{name}'") from None
 
@@ -194,14 +194,14 @@ def _check_numbering(file: BinaryIO) -> None:
     """
     for position, (opcode, number, _) in enumerate(pickletools.genops(file)):
         if opcode.name in _NUMBERING and isinstance(number, int) and number > position:
-            raise _RefusedError(f"it numbers an object {number} that has not so many")
+            raise _RefusedError(f"it numbers an object {number} and has fewer")
 
 
 class _Unwrapping:
-    """Puts the arrays in the place of their stand-ins.
+    """Replaces the stand-ins by their arrays.
 
-    What a pickle refers to again and again is unwrapped once, and counts every time: a few lists
-    of each other twice would otherwise stand for more than fits into memory.
+    What a pickle refers to several times is unwrapped once and counted every time: a few lists
+    that contain each other twice would otherwise stand for more than fits into memory.
     """
 
     def __init__(self) -> None:
@@ -212,7 +212,7 @@ class _Unwrapping:
         return self._sized(value)[0]
 
     def _sized(self, value: Any) -> tuple[Any, int]:
-        """Return a value unwrapped, and of how many it consists."""
+        """Return a value unwrapped, and the number of values in it."""
         if isinstance(value, _Array):
             return value.value, 1
         if isinstance(value, type | _Dtype):

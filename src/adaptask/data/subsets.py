@@ -1,7 +1,7 @@
 """Ordered subsets drawn without replacement, many at once, from ranges of unequal size.
 
-Every ordered subset of a row is equally likely. Random numbers are 62 bits wide: ties and
-the remainder of a division put no probability off by more than one part in 10**11.
+Every ordered subset of a row is equally likely. Random numbers have 62 bits: ties and the
+remainder of a division change no probability by more than one part in 10**11.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ import torch
 from torch import Tensor
 
 _KEY_RANGE = 1 << 62
-_MOST_KEYS_A_ROW = 8192
+_MOST_KEYS_PER_ROW = 8192
 
 
 def ordered_subsets(
     sizes: Tensor, n_drawn: int, *, largest: int, generator: torch.Generator
 ) -> Tensor:
-    """Draw `n_drawn` distinct numbers below each size, in random order, without synchronising.
+    """Draw `n_drawn` distinct numbers below each size, in random order, without synchronizing.
 
-    Of two exact ways the quicker is taken: on an accelerator the number of launches decides, so
+    The faster of two exact methods is used: on an accelerator the number of launches decides, so
     that keys win unless a class is huge; on a CPU the number of random numbers decides.
 
     Args:
         sizes: How many numbers each row chooses from, `rows` int64, each at least `n_drawn`.
         n_drawn: How many each row draws.
-        largest: No size is larger; known on the host, so that nothing need be read back.
+        largest: No size is larger; known on the host, so that nothing has to be read back.
         generator: Source of randomness, on the device of `sizes`.
 
     Returns:
         `rows x n_drawn` int64; row r holds numbers from 0 to `sizes[r] - 1`.
     """
-    if sizes.device.type != "cpu" and largest <= _MOST_KEYS_A_ROW:
+    if sizes.device.type != "cpu" and largest <= _MOST_KEYS_PER_ROW:
         return subsets_by_keys(sizes, n_drawn, largest=largest, generator=generator)
     return subsets_by_codes(sizes, n_drawn, generator=generator)
 
@@ -61,7 +61,7 @@ def subsets_by_codes(sizes: Tensor, n_drawn: int, *, generator: torch.Generator)
         _KEY_RANGE, (n_drawn, len(sizes)), generator=generator, device=sizes.device
     )
     drawn = keys % (sizes - step)
-    # The same memory: NumPy begins an operation on a small array in a fraction of torch's time.
+    # The same memory: NumPy starts an operation on a small array in a fraction of torch's time.
     digits: Any = drawn.numpy() if drawn.device.type == "cpu" else drawn
     for first in range(n_drawn - 2, -1, -1):
         later = digits[first + 1 :]

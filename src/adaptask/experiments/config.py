@@ -17,6 +17,7 @@ from tyro.conf import arg
 from adaptask.arguments import check_integer, check_seed
 from adaptask.errors import ArgumentError
 from adaptask.experiments.options import AlgorithmConfig, class_of, configure
+from adaptask.intervals import Intervals
 from adaptask.registry import is_address
 
 DEFAULT_NAMES = {"sampler": "gcp", "learner": "protonet", "backbone": "conv4"}
@@ -99,20 +100,6 @@ class EvaluationConfig:
 
 
 @dataclass(frozen=True)
-class EveryConfig:
-    """Steps between periodic actions; 0 means only at the end."""
-
-    log: int = 50
-    """Steps between lines of metrics."""
-    validate: int = 500
-    """Steps between validations; the last step always has one."""
-    checkpoint: int = 500
-    """Steps between checkpoints; the last step always has one."""
-    snapshot: int = 500
-    """Steps between snapshots of the sampler's potentials; the last step always has one."""
-
-
-@dataclass(frozen=True)
 class MachineConfig:
     """Where and how exactly the run is computed."""
 
@@ -151,7 +138,7 @@ class RunConfig:
     backbone: AlgorithmConfig = field(default_factory=partial(configure, "backbone", "conv4"))
     optimizer: OptimizerConfig = OptimizerConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
-    every: EveryConfig = EveryConfig()
+    every: Intervals = field(default_factory=Intervals)
     machine: MachineConfig = MachineConfig()
 
     @property

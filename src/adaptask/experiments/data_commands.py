@@ -1,4 +1,4 @@
-"""What `adaptask data list | prepare | check | sheet` do."""
+"""What `adaptask data list | download | prepare | check | sheet` do."""
 
 from __future__ import annotations
 
@@ -8,17 +8,33 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.progress import Progress as ProgressBar
 from rich.table import Table
 
-from adaptask.data.cache import cache_root
-from adaptask.data.check import check_cache
+from adaptask.data.benchmarks import BENCHMARKS, Benchmark
+from adaptask.data.cache import cache_root, check_cache, find_duplicates
 from adaptask.data.contact_sheet import contact_sheet
 from adaptask.data.convert import Progress
-from adaptask.data.prepare import Prepared, prepare, prepare_own
-from adaptask.data.registry import DATASETS, Status, dataset_folder, load, status
-from adaptask.errors import ArgumentError
+from adaptask.data.datasets import (
+    DATASETS,
+    Generated,
+    Status,
+    dataset_folder,
+    is_plugin,
+    load,
+    splits_of,
+    status,
+)
+from adaptask.data.download import download
+from adaptask.data.prepare import Prepared, prepare, prepare_folder
+from adaptask.errors import ArgumentError, DataError
 
 _MOST_LEFT_OUT = 10
 
@@ -47,15 +63,17 @@ def list_datasets() -> None:
     console.print(where, style="dim", markup=False)
     if any(row.needs_source and not row.is_prepared for row in rows):
         console.print("To prepare one: adaptask data prepare NAME --source PATH", style="dim")
+        known = ", ".join(entry.name for entry in BENCHMARKS if entry.files)
+        console.print(f"To download one ({known}): adaptask data download NAME", style="dim")
 
 
 def prepare_dataset(
     *,
-    name: str,
+    dataset: str,
     source: Path,
-    called: str | None = None,
+    name: str | None = None,
     image_size: int | None = None,
-    grey: bool = False,
+    gray: bool = False,
     fractions: Sequence[float] | None = None,
     seed: int | None = None,
     split_lists: Path | None = None,
@@ -63,37 +81,72 @@ def prepare_dataset(
 ) -> None:
     """Recognize, check and convert a dataset, with a progress bar.
 
-    The options are those of `adaptask data prepare`; all but the last are for `folder`, images of
-    your own.
+    The options are those of `adaptask data prepare`; all but the last are for `folder`, your own
+    images.
     """
     given = {
-        "name": called,
+        "name": name,
         "image_size": image_size,
-        "grey": grey or None,
+        "gray": gray or None,
         "fractions": fractions,
         "seed": seed,
         "split_lists": split_lists,
     }
     options = {key: value for key, value in given.items() if value is not None}
-    if name in DATASETS and name != "folder" and options:
+    if dataset in DATASETS and dataset != "folder" and options:
         raise ArgumentError(
-            f"'{name}' is prepared in one way only; options are for 'folder', your own images."
+            f"'{dataset}' is prepared in one way only; options are for 'folder', your own images."
         )
-    with _progress_bar(f"preparing {called or name}") as progress:
-        if name == "folder":
-            done = prepare_own(source, workers=workers, progress=progress, **options)  # type: ignore[arg-type]
+    with _progress_bar(f"preparing {name or dataset}") as progress:
+        if dataset == "folder":
+            done = prepare_folder(source, workers=workers, progress=progress, **options)  # type: ignore[arg-type]
         else:
-            done = prepare(name, source, workers=workers, progress=progress)
-    _say_prepared(done)
+            done = prepare(dataset, source, workers=workers, progress=progress)
+    _print_prepared(done)
+
+
+def download_dataset(*, name: str, folder: Path | None = None, workers: int | None = None) -> None:
+    """Download a benchmark from its official home and prepare it.
+
+    Raises:
+        ArgumentError: If there is no benchmark of that name.
+        DataError: If its home is closed, or the download or the preparation fails.
+    """
+    if is_plugin(name) or isinstance(DATASETS.get(name), Generated):
+        raise ArgumentError(f"'{name}' needs no download.")
+    entry = DATASETS.get(name)
+    if not isinstance(entry, Benchmark):
+        known = [other.name for other in BENCHMARKS if other.files]
+        raise ArgumentError(f"'{name}' cannot be downloaded; {', '.join(known)} can.")
+    if not entry.files:
+        raise DataError(
+            f"the home of '{name}' is closed: ask for the data at {entry.home}. "
+            f"Then run: adaptask data prepare {name} --source PATH"
+        )
+    # Named after the first file, so that datasets of the same files share them.
+    folder = folder or cache_root() / "downloads" / entry.files[0].name.partition(".")[0]
+    for file in entry.files:
+        with _progress_bar(f"downloading {file.name}", is_bytes=True) as progress:
+            download(file, folder, progress=progress)
+    _console().print(f"Downloaded to {folder}", style="dim", markup=False)
+    source = folder / entry.files[0].name if len(entry.files) == 1 else folder
+    prepare_dataset(dataset=name, source=source, workers=workers)
 
 
 def check_dataset(*, name: str) -> None:
-    """Verify a cache against its checksums and report images that are in two splits."""
+    """Verify a dataset and report images that are in two splits.
+
+    A prepared dataset is compared with its checksums; a plug-in is loaded.
+    """
     console = _console()
-    folder = dataset_folder(name)
     with console.status(f"checking {name}"):
-        report = check_cache(folder)
-    console.print(f"{name}: all {report.n_images:,} images match their checksums.")
+        if is_plugin(name):
+            report = find_duplicates([load(name, split) for split in splits_of(name)])
+            found = "were loaded"
+        else:
+            report = check_cache(dataset_folder(name))
+            found = "match their checksums"
+    console.print(f"{name}: all {report.n_images:,} images {found}.", markup=False)
     if not report.duplicates:
         console.print("No image is in more than one split.")
         return
@@ -112,8 +165,8 @@ def draw_sheet(
     n_classes: int = 12,
     n_images: int = 12,
 ) -> None:
-    """Draw a contact sheet of a split into a file, `NAME-SPLIT.png` where none is given."""
-    path = out or Path(f"{name}-{split}.png")
+    """Draw a contact sheet of a split into a file, by default `NAME-SPLIT.png`."""
+    path = out or Path(f"{name.replace(':', '.')}-{split}.png")
     sheet = contact_sheet(load(name, split), n_classes=n_classes, n_images=n_images)
     try:
         sheet.save(path)
@@ -131,26 +184,29 @@ def _state(row: Status) -> str:
         return "[red]damaged[/]"
     if row.is_prepared:
         return "[green]prepared[/]"
-    return "not prepared" if row.needs_source else "made on first use"
+    if row.needs_source:
+        return "not prepared"
+    return "plug-in" if is_plugin(row.name) else "made on first use"
 
 
 @contextmanager
-def _progress_bar(title: str) -> Iterator[Progress]:
-    columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+def _progress_bar(title: str, *, is_bytes: bool = False) -> Iterator[Progress]:
+    count = DownloadColumn() if is_bytes else MofNCompleteColumn()
+    columns = (TextColumn(title), BarColumn(), count, TimeRemainingColumn())
     with ProgressBar(*columns, console=_console(), transient=True) as bar:
         task = bar.add_task(title, total=None)
-        yield lambda done, n_images: bar.update(task, completed=done, total=n_images)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def _say_prepared(done: Prepared) -> None:
+def _print_prepared(done: Prepared) -> None:
     console = _console()
     line = f"{done.dataset} prepared in {done.seconds:.1f} s from: {done.source}"
     console.print(line, markup=False)
     for split, n_classes in done.n_classes.items():
         classes, images = _count(n_classes, "class"), _count(done.n_images[split], "image")
         console.print(f"  {split:5}  {classes}, {images}")
-    for folder in done.left_out[:_MOST_LEFT_OUT]:
-        console.print(f"  left out: {folder}", markup=False)
+    for what in done.left_out[:_MOST_LEFT_OUT]:
+        console.print(f"  left out: {what}", markup=False)
     if len(done.left_out) > _MOST_LEFT_OUT:
         console.print(f"  left out: {len(done.left_out) - _MOST_LEFT_OUT:,} more")
     console.print(f"It is in {done.folder}", style="dim", markup=False)

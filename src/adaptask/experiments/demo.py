@@ -8,11 +8,11 @@ from pathlib import Path
 from adaptask.experiments.config import (
     DataConfig,
     EvaluationConfig,
-    EveryConfig,
     RunConfig,
     TaskConfig,
 )
 from adaptask.experiments.options import configure
+from adaptask.intervals import Intervals
 
 SAMPLERS = ("uniform", "gcp")
 SEEDS = 4
@@ -33,7 +33,7 @@ def demo_config() -> RunConfig:
         task=TaskConfig(n_way=5, n_shot=1, n_query=8),
         backbone=configure("backbone", "conv4", filters=24),
         evaluation=EvaluationConfig(n_query=8, n_episodes=500, n_validation=50),
-        every=EveryConfig(log=20, validate=100, checkpoint=200, snapshot=40),
+        every=Intervals(log=20, validate=100, checkpoint=200, snapshot=40),
     )
 
 
@@ -50,9 +50,9 @@ def run_demo(output: Path = Path("runs/demo")) -> int:
         AdaptaskError: If something cannot be done; the message says what to do.
     """
     from adaptask.experiments.compare_command import compare
-    from adaptask.training.distributed import refuse_launch
+    from adaptask.training.distributed import refuse_torchrun
 
-    refuse_launch("demo")
+    refuse_torchrun("demo")
     config = demo_config()
     sys.stderr.write(_INTRODUCTION.format(n_way=config.task.n_way, seeds=SEEDS) + "\n")
     return compare(

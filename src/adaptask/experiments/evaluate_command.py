@@ -10,16 +10,16 @@ import torch
 from torch import nn
 
 from adaptask.data import EpisodeSource, load, load_statistics
-from adaptask.data.refitting import refit
+from adaptask.data.images import resize_images
 from adaptask.errors import StateError, TrainingError
 from adaptask.experiments.config import RunConfig
 from adaptask.experiments.config_file import load_config, no_run_in
 from adaptask.experiments.factory import build_evaluator, build_model, with_weights
 from adaptask.experiments.run import half_precision_pays
-from adaptask.training.distributed import refuse_launch
+from adaptask.training.distributed import refuse_torchrun
 from adaptask.training.evaluation import Evaluation
-from adaptask.training.machine import choose_device
-from adaptask.training.records import MetricsLog
+from adaptask.training.loggers import MetricsLog
+from adaptask.training.process import choose_device
 from adaptask.training.run_folder import RunFolder
 
 
@@ -45,7 +45,7 @@ def evaluate_run(
     Raises:
         AdaptaskError: If something cannot be used or done; the message says what to do.
     """
-    refuse_launch("evaluate")
+    refuse_torchrun("evaluate")
     folder = RunFolder(path)
     if not folder.config.exists():
         raise no_run_in(Path(path))
@@ -66,9 +66,9 @@ def evaluate_run(
     image_shape = load(config.data.dataset, "train").image_shape
     learner, steps = trained_learner(folder, config, image_shape, where, weights)
     source = EpisodeSource(  # as the learner knows images: same shape, same normalization
-        refit(load(dataset or config.data.dataset, split), image_shape),
+        resize_images(load(dataset or config.data.dataset, split), image_shape),
         device=where,
-        normalisation=load_statistics(config.data.dataset),
+        normalization=load_statistics(config.data.dataset),
         storage=config.data.storage,
     )
     result = build_evaluator(config, split, where, source)(learner)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -19,11 +18,11 @@ from adaptask.learners import Ensemble, Learner, build_learner
 from adaptask.randomness import derive_seed
 from adaptask.samplers import Sampler, build_sampler
 from adaptask.training.displays import Display
+from adaptask.training.distributed import SINGLE_PROCESS, ProcessGroup
 from adaptask.training.evaluation import Evaluator
-from adaptask.training.group import ALONE, Group
 from adaptask.training.optimizer import Schedule, StepSchedule, build_optimizer, constant, cosine
 from adaptask.training.run_folder import RunFolder
-from adaptask.training.trainer import Every, Trainer
+from adaptask.training.trainer import Trainer
 
 ImageShape = tuple[int, int, int]
 
@@ -45,8 +44,10 @@ def build_model(config: RunConfig, image_shape: ImageShape, device: torch.device
     needs_maps = getattr(learner_class, "needs_feature_maps", False)
     if needs_maps and backbone_options.get("n_pooled", 0) is None:
         backbone_options["n_pooled"] = _N_POOLED_FOR_MAPS
-    with torch.random.fork_rng():
-        torch.manual_seed(derive_seed(config.seed, "weights"))
+    # Only the generator of the CPU, on which weights are made: a process that only checks
+    # configurations should not open a context on every GPU.
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(derive_seed(config.seed, "weights"))
         backbone = build_backbone(config.backbone.name, image_shape=image_shape, **backbone_options)
         options = options_of(config.learner)
         if takes_argument(config.learner, "n_way"):
@@ -123,7 +124,7 @@ def build_trainer(
     *,
     folder: RunFolder | None,
     display: Display | None,
-    group: Group = ALONE,
+    group: ProcessGroup = SINGLE_PROCESS,
 ) -> Trainer:
     """Build everything that a run needs.
 
@@ -157,7 +158,7 @@ def build_trainer(
         engine=machine.engine,
         validation=build_evaluator(config, "val", device, group=group),
         keep_best=config.evaluation.keep_best,
-        every=Every(**asdict(config.every)),
+        every=config.every,
         folder=folder,
         display=display,
         group=group,
@@ -199,7 +200,7 @@ def build_evaluator(
     split: str,
     device: torch.device,
     source: EpisodeSource | None = None,
-    group: Group = ALONE,
+    group: ProcessGroup = SINGLE_PROCESS,
 ) -> Evaluator:
     """Build the evaluation on a split: its episodes depend on `evaluation.seed` alone.
 

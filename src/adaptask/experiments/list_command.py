@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from adaptask.data.registry import status
+from adaptask.data.datasets import status
 from adaptask.errors import ArgumentError
 from adaptask.experiments.options import REGISTRIES, description_of
 from adaptask.experiments.paper.targets import TARGETS

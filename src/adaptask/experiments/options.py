@@ -258,10 +258,11 @@ def _class_options(kind: str, name: str, found: type[Any]) -> dict[str, _Option]
         )
     parameters, takes_any = _parameters(found)
     supplied = _SUPPLIED[kind]
-    lacking = [p for p in supplied if p not in parameters and (kind, p) != _NOT_REQUIRED]
+    needed = [p for p in supplied if (kind, p) != _NOT_REQUIRED]
+    lacking = [p for p in needed if p not in parameters]
     if lacking and not takes_any:
         raise ArgumentError(
-            f"the constructor of the {kind} {name!r} must take {', '.join(supplied)} as keyword "
+            f"the constructor of the {kind} {name!r} must take {', '.join(needed)} as keyword "
             f"arguments; it has no {', '.join(lacking)}."
         )
     options = {}

@@ -18,12 +18,12 @@ from adaptask.errors import ArgumentError
 from adaptask.experiments.config import (
     DataConfig,
     EvaluationConfig,
-    EveryConfig,
     OptimizerConfig,
     RunConfig,
     TaskConfig,
 )
 from adaptask.experiments.options import configure
+from adaptask.intervals import Intervals
 
 TRAINING_SHOTS = {
     "cifar-fs": 5,
@@ -72,7 +72,7 @@ def metaoptnet(
             factors=(0.06, 0.012, 0.0024),
         ),
         evaluation=EvaluationConfig(n_shot=tested, n_validation=2000),
-        every=EveryConfig(validate=epoch, checkpoint=epoch, snapshot=epoch),
+        every=Intervals(validate=epoch, checkpoint=epoch, snapshot=epoch),
     )
 
 
@@ -102,7 +102,7 @@ def closer_look(learner: str, dataset: str, shots: int) -> RunConfig:
         backbone=configure("backbone", "conv4"),
         optimizer=OptimizerConfig(name="adam", lr=1e-3),
         evaluation=EvaluationConfig(n_validation=200),
-        every=EveryConfig(validate=5 * epoch, checkpoint=10 * epoch, snapshot=10 * epoch),
+        every=Intervals(validate=5 * epoch, checkpoint=10 * epoch, snapshot=10 * epoch),
     )
 
 
@@ -125,7 +125,7 @@ def how_to_train_maml(learner: str, dataset: str, shots: int) -> RunConfig:
         backbone=configure("backbone", "conv4"),
         optimizer=OptimizerConfig(name="adam", lr=1e-3),
         evaluation=EvaluationConfig(n_validation=600, keep_best=5),
-        every=EveryConfig(validate=epoch, checkpoint=epoch, snapshot=epoch),
+        every=Intervals(validate=epoch, checkpoint=epoch, snapshot=epoch),
     )
 
 
@@ -146,7 +146,7 @@ def reptile(dataset: str, shots: int) -> RunConfig:
         backbone=configure("backbone", "conv4"),
         optimizer=OptimizerConfig(name="sgd", lr=1.0, momentum=0.0),
         evaluation=EvaluationConfig(n_shot=shots),
-        every=EveryConfig(validate=2000, checkpoint=2000, snapshot=2000),
+        every=Intervals(validate=2000, checkpoint=2000, snapshot=2000),
     )
 
 
@@ -231,7 +231,7 @@ def recipe_notes(configs: Iterable[RunConfig]) -> tuple[str, ...]:
 
 def _suited(augmentation: str, dataset: str) -> str:
     """Return an augmentation, or none for characters, which a flip turns into others."""
-    from adaptask.data.registry import default_augmentation
+    from adaptask.data.datasets import default_augmentation
 
     return "none" if default_augmentation(dataset) == "none" else augmentation
 

@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, fields, is_dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,12 +35,16 @@ from adaptask.report.run import FAILURE, PRUNED
 from adaptask.training.checkpoints import Checkpoint
 from adaptask.training.device_steps import DeviceSteps
 from adaptask.training.displays import Display
+from adaptask.training.distributed import SINGLE_PROCESS, ProcessGroup
 from adaptask.training.evaluation import Evaluation, Evaluator
-from adaptask.training.group import ALONE, Group
-from adaptask.training.interruption import StopSignals, obey
 from adaptask.training.loggers import Logger, TensorBoardLogger, WandbLogger
-from adaptask.training.machine import choose_device, set_up_process
-from adaptask.training.random_state import seed_process
+from adaptask.training.process import (
+    StopSignals,
+    choose_device,
+    exit_for_signal,
+    seed_process,
+    set_up_process,
+)
 from adaptask.training.run_folder import RunFolder
 from adaptask.training.trainer import Trainer
 
@@ -64,7 +69,7 @@ def run_steps(
     log: Sequence[str] = (),
     loggers: Sequence[Logger] = (),
     stop: StopSignals | None = None,
-    group: Group = ALONE,
+    group: ProcessGroup = SINGLE_PROCESS,
 ) -> DeviceSteps[None]:
     """Train, validate and test in a folder, advanced step by step as `Trainer.steps` is.
 
@@ -82,43 +87,43 @@ def run_steps(
     Raises:
         AdaptaskError: If something cannot be used or done, or the folder holds another run.
     """
-    with group.together():
+    with group.sync_errors():
         check_config(config)
         device = choose_device(config.machine.device, group)
-        begun = _begun(path, config) if group.is_first else None
-    begun = group.from_first(begun)
-    with group.together():
+        begun = _begun(path, config) if group.is_main else None
+    begun = group.broadcast(begun)
+    with group.sync_errors():
         if begun is not None:
             config = keep_precision(config, begun)
         config = resolve_auto(config, device, n_processes=group.size)
         folder = RunFolder(path, dump_config(config))
-        start = _choose_start(config, folder, resume) if group.is_first else ""
-    start = group.from_first(start)
+        start = _choose_start(config, folder, resume) if group.is_main else ""
+    start = group.broadcast(start)
     if start == "done":
         return
-    with group.together():
+    with group.sync_errors():
         trainer, tester = _build(config, device, folder, display, group)
     with ExitStack() as held:
         held.callback(trainer.release)
-        with group.together():
-            if group.is_first:
+        with group.sync_errors():
+            if group.is_main:
                 held.enter_context(folder.locked())
                 if start == "begin":
                     folder.n_processes = group.size
                     folder.create(device)
         if start == "resume":
-            if group.is_first and _tested_after(folder, config) != config.steps:
+            if group.is_main and _tested_after(folder, config) != config.steps:
                 # It tells that a run has ended: it goes before config.toml says how many steps
                 # are to be made now, or a kill in between would leave a run that looks finished.
                 (folder.path / TEST).unlink(missing_ok=True)
             trainer.resume()
-        with group.together():
-            if group.is_first:
+        with group.sync_errors():
+            if group.is_main:
                 write_algorithms(folder.path, config)
                 named = [_open_logger(name, config, trainer, start) for name in log]
                 trainer.loggers += [*named, *loggers]
         try:
-            if group.is_first:
+            if group.is_main:
                 (folder.path / PRUNED).unlink(missing_ok=True)  # it goes on nevertheless
             yield from _fit(trainer, config, folder, stop)
             yield from _test(trainer, tester, folder, stop)
@@ -144,10 +149,14 @@ def _choose_start(config: RunConfig, folder: RunFolder, resume: bool | None) -> 
 
 
 def _build(
-    config: RunConfig, device: torch.device, folder: RunFolder, display: Display, group: Group
+    config: RunConfig,
+    device: torch.device,
+    folder: RunFolder,
+    display: Display,
+    group: ProcessGroup,
 ) -> tuple[Trainer, Evaluator]:
     """Build what trains and what tests."""
-    group.settle_on(device)
+    group.set_device(device)
     set_up_process(threads=config.machine.threads, deterministic=config.machine.deterministic)
     seed_process(config.seed)
     trainer = build_trainer(config, device, folder=folder, display=display, group=group)
@@ -245,7 +254,7 @@ def _fit(
     trainer: Trainer, config: RunConfig, folder: RunFolder, stop: StopSignals | None
 ) -> DeviceSteps[None]:
     if trainer.step < config.steps:
-        if trainer.group.is_first:
+        if trainer.group.is_main:
             (folder.path / TEST).unlink(missing_ok=True)
         yield from trainer.steps(config.steps, stop)
     else:
@@ -261,9 +270,10 @@ def _test(
     """Test the best weights by validation; the test classes decide nothing."""
     best = trainer.best.checkpoints
     learner = with_weights(trainer.learner, [checkpoint.learner for checkpoint in best])
-    result = yield from _unless_stopped(tester.steps(learner), stop)
-    with trainer.group.together():
-        if trainer.group.is_first:
+    show = partial(trainer.display.evaluate, "test")
+    result = yield from _unless_stopped(tester.steps(learner, show), stop)
+    with trainer.group.sync_errors():
+        if trainer.group.is_main:
             _keep(trainer, tester, result, learner, folder)
 
 
@@ -277,7 +287,7 @@ def _unless_stopped(steps: DeviceSteps[T], stop: StopSignals | None) -> DeviceSt
                 result: T = end.value
                 return result
             if stop is not None and stop.received is not None:
-                obey(stop.received)
+                exit_for_signal(stop.received)
             yield wait
 
 

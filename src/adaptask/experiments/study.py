@@ -1,4 +1,4 @@
-"""A study from its plan to its report: train what is missing, then say what came out."""
+"""Run a study: train the runs that are missing, then report the results."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from adaptask.arguments import check_integer
 from adaptask.atomic_file import not_written
 from adaptask.data import load
 from adaptask.errors import AdaptaskError, ArgumentError, DataError
-from adaptask.experiments.backends import choose_backend
-from adaptask.experiments.backends.base import Event
+from adaptask.experiments.backends import Event, choose_backend
 from adaptask.experiments.config import MachineConfig, RunConfig, check_config
 from adaptask.experiments.config_file import decisive_settings, dump_config, load_config
 from adaptask.experiments.factory import (
@@ -31,15 +30,15 @@ from adaptask.experiments.study_display import StudyDisplay
 from adaptask.report.report import make_report, print_report
 from adaptask.report.run import Run
 from adaptask.report.study import FILE, Arm, Study, read_study
-from adaptask.training.machine import choose_device
+from adaptask.training.process import device_type
 from adaptask.training.run_folder import FolderLock
 
 if TYPE_CHECKING:
-    from adaptask.experiments.backends.base import Backend
+    from adaptask.experiments.backends import Backend
     from adaptask.experiments.backends.ray import ClusterOptions, RayBackend
 
 ConfigOf = Callable[[Arm], RunConfig | None]
-"""How an arm would be configured now; None where that is not known."""
+"""Returns how an arm would be configured now; None if that is not known."""
 
 
 def _unknown(arm: Arm) -> RunConfig | None:
@@ -53,7 +52,7 @@ def _unchanged(study: Study) -> Study:
     return study
 
 
-def run_and_conclude(
+def run_and_report(
     study: Study,
     folder: Path,
     *,
@@ -64,23 +63,17 @@ def run_and_conclude(
 ) -> int:
     """Make all runs of a study, here or on a cluster, and report it; return the exit status.
 
-    Args:
-        study: What is to be run, as for `run_study`.
-        folder: Where.
-        workers: How many runs at a time; None chooses.
-        cluster: Where the runs are made, if not by this machine alone.
-        config_of: As for `run_study`.
-        finish: As for `run_study`.
+    Arguments are those of `run_study`; `cluster` has the options of a cluster.
 
     Raises:
         AdaptaskError: If something cannot be used or done; the message says what to do.
         KeyboardInterrupt: After Ctrl-C.
     """
     backend = cluster.backend(folder, workers)
-    grown, failures = run_study(
+    merged, failures = run_study(
         study, folder, workers=workers, cluster=backend, config_of=config_of, finish=finish
     )
-    print_report(make_report(folder, grown), failures)
+    print_report(make_report(folder, merged), failures)
     if backend is not None:
         backend.upload()
     return 1 if failures else 0
@@ -95,27 +88,26 @@ def run_study(
     config_of: ConfigOf = _unknown,
     finish: Finish = _unchanged,
 ) -> tuple[Study, dict[str, str]]:
-    """Make all runs of a study in a folder; those that are finished are kept.
+    """Make all runs of a study in a folder; runs that are finished are kept.
 
-    The same call goes on after a kill. More seeds or other arms are added to those that the folder
-    has.
+    The same call continues after a kill. New seeds or arms are added to those in the folder.
 
     Args:
-        study: What is to be run; its arms and their runs have configurations (`Arm.with_runs`).
-        folder: Where; the runs are below it.
-        workers: How many runs at a time; None chooses: one per core on a CPU; on a GPU several
-            where their steps are small. A cluster has its own number.
-        cluster: Makes the runs; where there is none, this machine does.
-        config_of: Configures an arm that the folder has and the study does not name, as it would
-            be now, so that the two can be compared.
-        finish: Called when the runs are made; returns the study as it is to be reported.
+        study: The study; its arms and their runs have configurations (`Arm.with_runs`).
+        folder: The folder of the study; the runs are below it.
+        workers: Number of runs at a time; None chooses: one per core on a CPU; on a GPU several
+            if their steps are small. On a cluster, the resources decide.
+        cluster: Makes the runs; without it this machine does.
+        config_of: Returns how an arm that only the folder has would be configured now, to check
+            that it can be compared with the others.
+        finish: Called after the runs; returns the study to report.
 
     Returns:
-        The study with all that the folder has, and why runs failed, by their names.
+        The study with everything in the folder, and why runs failed, by their names.
 
     Raises:
         ArgumentError: If something cannot be used, or the folder holds something else.
-        TrainingError: If another process is at work there.
+        TrainingError: If another process uses the folder.
         KeyboardInterrupt: After Ctrl-C.
     """
     runs = _runs_in_order(study)
@@ -129,26 +121,26 @@ def run_study(
         raise next(iter(missing.values()))
     check_buildable({a.name: a.config for a in study.arms if a.config.data.dataset not in missing})
     with ExitStack() as stack:
-        stack.push(_say_how_to_go_on)
+        stack.push(_print_how_to_continue)
         if cluster is not None:
             stack.enter_context(cluster)
-        _make(folder)
+        _create_folder(folder)
         stack.enter_context(FolderLock(folder / "lock").held())
         if cluster is not None:
             cluster.fetch()
-        grown = _grown(study, folder, config_of)
-        grown.write(folder)
+        merged = _merge_with_folder(study, folder, config_of)
+        merged.write(folder)
         display = StudyDisplay(possible)
         stack.callback(display.close)
         for error in missing.values():
             display(Event("warn", "", text=f"Left out: {error}"))
         backend: Backend | None = cluster
         if backend is None:
-            device = choose_device(possible[0].config.machine.device).type
+            device = device_type(possible[0].config.machine.device)
             backend = choose_backend(workers, [run.config for run in possible], device)
         failures = backend.run(possible, display)
-        finished = finish(grown)
-        if finished != grown:
+        finished = finish(merged)
+        if finished != merged:
             finished.write(folder)
     for run in runs:
         if error_of_data := missing.get(run.config.data.dataset):
@@ -167,17 +159,17 @@ def _runs_in_order(study: Study) -> list[Run]:
         raise ArgumentError("there is nothing to train: no learner, or no sampler, was named.")
     names: dict[str, str] = {}
     for run in runs:
-        # Some file systems do not tell A from a.
+        # Some file systems do not distinguish A from a.
         other = names.setdefault(str(run.path).lower(), run.name)
         if other != run.name:
             raise ArgumentError(
-                f"{run.name!r} and {other!r} would have the same folder; name one otherwise."
+                f"{run.name!r} and {other!r} would have the same folder; rename one of them."
             )
     return runs
 
 
 def _missing_datasets(arms: Sequence[Arm]) -> dict[str, DataError]:
-    """Return why datasets cannot be used; one that is made on first use is made now, once."""
+    """Return why datasets cannot be used; a dataset that is generated is generated now, once."""
     missing = {}
     for name in dict.fromkeys(arm.config.data.dataset for arm in arms):
         try:
@@ -187,15 +179,15 @@ def _missing_datasets(arms: Sequence[Arm]) -> dict[str, DataError]:
     return missing
 
 
-def _say_how_to_go_on(kind: type[BaseException] | None, *_: object) -> None:
+def _print_how_to_continue(kind: type[BaseException] | None, *_: object) -> None:
     if kind in (KeyboardInterrupt, SystemExit):
-        sys.stderr.write("To go on, give the same command again; what is done is kept.\n")
+        sys.stderr.write("To continue, run the same command again; finished work is kept.\n")
 
 
-def _make(folder: Path) -> None:
+def _create_folder(folder: Path) -> None:
     if folder.is_dir() and not (folder / FILE).exists():
         found = folder.iterdir()
-        # What a kill leaves before the study is written down does not count.
+        # Files that a kill leaves before study.json is written do not count.
         if others := [p.name for p in found if p.name != "lock" and p.suffix != ".tmp"]:
             raise ArgumentError(
                 f"{folder} exists and holds no study, but {sorted(others)[0]}; choose another "
@@ -208,24 +200,24 @@ def _make(folder: Path) -> None:
 
 
 def check_buildable(configs: Mapping[str, RunConfig]) -> None:
-    """Build what each arm is made of, so that what cannot be used is refused before any training.
+    """Build the parts of each arm, so that mistakes are found before any training.
 
     Args:
-        configs: Of the arms, by name.
+        configs: The configurations of the arms, by name.
 
     Raises:
         AdaptaskError: If a value is out of range, or does not fit the data.
     """
     cpu = torch.device("cpu")
     for name, planned in configs.items():
-        # Machine and storage are for the device on which it is trained.
+        # Machine and storage belong to the device that trains.
         data = replace(planned.data, storage="auto")
         config = replace(planned, data=data, machine=MachineConfig())
         tests = config.evaluation
         few = {"n_episodes": min(2, tests.n_episodes), "n_validation": min(2, tests.n_validation)}
         config = replace(config, evaluation=replace(tests, **few))
         try:
-            resolve_auto(planned, cpu)  # what is asked in vain of a machine is so on all of them
+            resolve_auto(planned, cpu)  # finds what no machine can do
             config = resolve_auto(config, cpu)
             build_parts(config, open_split(config, "train", cpu), cpu)
             build_schedule(config)
@@ -235,11 +227,11 @@ def check_buildable(configs: Mapping[str, RunConfig]) -> None:
             raise type(error)(f"{name} cannot be trained: {error}") from error
 
 
-def _grown(study: Study, folder: Path, config_of: ConfigOf) -> Study:
-    """Return the study with what the folder has already and it does not name.
+def _merge_with_folder(study: Study, folder: Path, config_of: ConfigOf) -> Study:
+    """Return the study with the arms and runs that only the folder has.
 
     Raises:
-        ArgumentError: If that is another study, or was trained in another way.
+        ArgumentError: If the folder holds another study, or its runs have other settings.
     """
     if not (folder / FILE).exists():
         return study
@@ -264,32 +256,32 @@ def _grown(study: Study, folder: Path, config_of: ConfigOf) -> Study:
 
 
 def _check_continues(run: Run, folder: Path) -> None:
-    """Check that a run which has begun goes on as it began; only its steps may grow."""
+    """Check that a run that has begun keeps its settings; only its steps may grow."""
     for key, old, new in _changes(run, run.config):
         grows = key == "steps" and new > old
         if not grows or depends_on_steps(run.config):
             raise ArgumentError(
                 f"{folder} has {run.name} with {key} {old}, now it is {new}. Choose another "
-                "folder, or leave it as it was."
+                "folder, or keep the old value."
             )
 
 
 def _check_comparable(run: Run, config: RunConfig, folder: Path) -> None:
-    """Check that a run of the folder which is not planned was trained as the planned ones are."""
+    """Check that a run that only the folder has was trained as the others are."""
     for key, old, new in _changes(run, config):
         raise ArgumentError(
             f"{folder} also has {run.name}, with {key} {old}, now it is {new}: they cannot be "
-            "compared, and one table would show both. Name it as well to train it again or "
+            "compared, but one table would show both. Name it as well to train it again or "
             "further, or choose another folder."
         )
 
 
 def _changes(run: Run, config: RunConfig) -> list[tuple[str, Any, Any]]:
-    """Return which settings a run was begun with that are others now."""
+    """Return the settings of a run that have changed: name, old value, new value."""
     try:
         begun = load_config(run.path / "config.toml", known=config)
     except ArgumentError:
-        return []  # it has not begun, or the run itself will say what is wrong
+        return []  # it has not begun, or the run itself will report the error
     before, now = decisive_settings(dump_config(begun)), decisive_settings(dump_config(config))
     keys = sorted({*before, *now})
     return [(k, before.get(k), now.get(k)) for k in keys if before.get(k) != now.get(k)]

@@ -1,4 +1,4 @@
-"""What is shown while many runs are made: a line per event, and bars if there is a terminal."""
+"""The display of a study: a line per event, and progress bars in a terminal."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from adaptask.experiments.backends.base import Event
+from adaptask.experiments.backends import Event
 from adaptask.report.run import Run
-from adaptask.training.displays import duration
+from adaptask.training.displays import format_duration
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -18,14 +18,14 @@ _SECONDS_BETWEEN_LINES = 30.0
 
 
 class StudyDisplay:
-    """Is called with every event of the runs.
+    """Shows the events of the runs of a study; call it with every event.
 
-    A line tells how a run ended. A terminal also has a bar for all runs and one for each in
-    progress; other output has a line now and then instead.
+    A line says how a run ended. A terminal also shows a bar for all runs and one for each run in
+    progress; other output gets a line every half minute instead.
 
     Args:
-        runs: All of them.
-        stream: Where to; standard error by default.
+        runs: All runs.
+        stream: Where to write; standard error by default.
     """
 
     def __init__(self, runs: Sequence[Run], stream: TextIO | None = None) -> None:
@@ -36,9 +36,9 @@ class StudyDisplay:
         self._has_bars = self._console.is_terminal and not self._console.is_dumb_terminal
         self._n_steps = {run.name: run.config.steps for run in runs}
         self._first: dict[str, int] = {}
-        """At which step each run began here."""
+        """The step at which each run began here."""
         self._done: dict[str, int] = {}
-        """Steps that each run has made, here or before."""
+        """Steps that each run has made, here or earlier."""
         self._n_ended = 0
         self._start = time.monotonic()
         self._next_line = self._start + _SECONDS_BETWEEN_LINES
@@ -72,13 +72,13 @@ class StudyDisplay:
             self._write(f"{event.run}: {event.text}" if event.run else str(event.text))
 
     def close(self) -> None:
-        """Leave the terminal as it was."""
+        """Remove the bars."""
         for bar in self._bars.values():
             self._progress.remove_task(bar)
         self._progress.stop()
 
     def _begin(self, run: str) -> None:
-        """Draw a bar for a run, in the place of the one it had, if it begins again."""
+        """Draw a bar for a run; it replaces the earlier one if the run begins again."""
         if run in self._bars:
             self._progress.remove_task(self._bars[run])
         self._metrics[run] = {}
@@ -95,12 +95,12 @@ class StudyDisplay:
             figures.append(f"loss {known['loss']:.2f}")
         if "val_accuracy" in known:
             figures.append(f"val {100 * known['val_accuracy']:.1f} %")
-        if step == n_steps:
-            figures.append("testing")
+        if event.text is not None:
+            figures.append(event.text)
         self._progress.update(self._bars[run], completed=step, figures="  ".join(figures))
         if not self._has_bars and time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + _SECONDS_BETWEEN_LINES
-            self._write(f"{run}: step {step} of {n_steps}", self._left())
+            self._write(f"{run}: step {step} of {n_steps}", event.text or "", self._left())
 
     def _end(self, event: Event) -> None:
         run = event.run
@@ -111,7 +111,7 @@ class StudyDisplay:
         self._write(f"[{self._n_ended}/{len(self._n_steps)}] {run}: {result}", self._left())
 
     def _count(self, run: str, step: int) -> None:
-        self._first.setdefault(run, step)  # a run that took no step was there before
+        self._first.setdefault(run, step)  # a finished run takes no step
         self._done[run] = step
         self._progress.update(
             self._all,
@@ -121,13 +121,13 @@ class StudyDisplay:
         )
 
     def _left(self) -> str:
-        """Return how long the rest will take, at the pace of the steps that were made here."""
+        """Return the time left, at the speed of the steps that were made here."""
         done = sum(self._done.values())
         made = done - sum(self._first.values())
         if made <= 0:
             return ""
         rest = sum(self._n_steps.values()) - done
-        return f"{duration((time.monotonic() - self._start) * rest / made)} left"
+        return f"{format_duration((time.monotonic() - self._start) * rest / made)} left"
 
     def _write(self, *parts: str) -> None:
         self._console.print("  ".join(part for part in parts if part), markup=False)

@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING, Any
 
 from adaptask.arguments import check_choice, check_integer, check_seed
 from adaptask.errors import ArgumentError
-from adaptask.experiments.backends.base import RunPruned
+from adaptask.experiments.backends import RunPruned
 from adaptask.experiments.backends.ray import ClusterOptions
 from adaptask.experiments.config import RunConfig, check_config
 from adaptask.experiments.config_file import option_value, with_option
 from adaptask.experiments.options import short_name
-from adaptask.experiments.study import run_and_conclude
+from adaptask.experiments.study import run_and_report
 from adaptask.old_config import upgrade_key
 from adaptask.report.run import Run
 from adaptask.report.study import Arm, Study
 from adaptask.report.summary import ArmSummary, summarize
-from adaptask.training.distributed import refuse_launch
+from adaptask.training.distributed import refuse_torchrun
 
 if TYPE_CHECKING:
     import optuna
@@ -87,7 +87,7 @@ def sweep(
         AdaptaskError: If something cannot be used or done; the message says what to do.
         KeyboardInterrupt: After Ctrl-C.
     """
-    refuse_launch("sweep")
+    refuse_torchrun("sweep")
     _require_optuna()
     check_integer("seeds", seeds, low=1)
     check_choice("search", search, ("grid", "random"))
@@ -108,7 +108,7 @@ def sweep(
         command=shlex.join(command),
         by_validation=True,
     )
-    return run_and_conclude(
+    return run_and_report(
         study,
         folder,
         workers=workers,

@@ -10,9 +10,8 @@ from adaptask.experiments.config import RunConfig
 from adaptask.experiments.options import short_name
 from adaptask.experiments.run import run_steps
 from adaptask.training.device_steps import finish
-from adaptask.training.displays import Unseen, choose_display
-from adaptask.training.distributed import joined
-from adaptask.training.group import ALONE, Group
+from adaptask.training.displays import Display, choose_display
+from adaptask.training.distributed import SINGLE_PROCESS, ProcessGroup, process_group
 from adaptask.training.loggers import check_installed
 from adaptask.training.run_folder import RunFolder
 
@@ -46,12 +45,12 @@ def train(
         AdaptaskError: If something cannot be used or done; the message says what to do.
     """
     path = output or default_output(config)
-    with joined() as group:
-        with group.together():
+    with process_group() as group:
+        with group.sync_errors():
             for name in log:
                 check_installed(name)
         resume = resume or (group.is_restart and RunFolder(path).has_begun)
-        display = choose_display(quiet=quiet, stream=sys.stderr) if group.is_first else Unseen()
+        display = choose_display(quiet=quiet, stream=sys.stderr) if group.is_main else Display()
         try:
             finish(run_steps(config, path, resume=resume, display=display, log=log, group=group))
         except (KeyboardInterrupt, SystemExit):
@@ -60,5 +59,5 @@ def train(
             raise
 
 
-def _launcher(group: Group) -> str:
-    return "adaptask" if group is ALONE else "torchrun ... -m adaptask"
+def _launcher(group: ProcessGroup) -> str:
+    return "adaptask" if group is SINGLE_PROCESS else "torchrun ... -m adaptask"

@@ -1,4 +1,4 @@
-"""`adaptask watch`: the runs of a study in a table, from another terminal.
+"""`adaptask watch`: a table of the runs of a study, from another terminal.
 
 Only files are read: no lock is taken and nothing is written. Nothing here needs torch.
 """
@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, Group, JustifyMethod, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -23,9 +23,12 @@ from adaptask.report.run import FAILURE, PRUNED, Run
 
 SECONDS_BETWEEN_VIEWS = 2.0
 _CPU_SHARE = 0.05
-"""Of one core, at most: the cores are needed for training."""
-_WRITTEN = ("config.toml", "metrics.jsonl", "last.pt", "best.pt", "test.json")
-"""Files that a run writes while it is made."""
+"""Largest share of one core: the cores are needed for training."""
+_WRITTEN = ("config.toml", "run.json", "metrics.jsonl", "last.pt", "best.pt", "test.json")
+"""Files that a run writes."""
+_LEFT_OUT_FIRST = ("loss", "written", "steps", "state")
+"""Columns that a narrow terminal does not show."""
+_SHORTEST_NAME = 10
 _STYLES = {
     "running": "cyan",
     "failed": "red",
@@ -38,19 +41,20 @@ _STYLES = {
 
 @dataclass(frozen=True)
 class RunState:
-    """Where a run stands, as its files say."""
+    """The progress of a run, read from its files."""
 
     name: str
     state: str
     """A key of `_STYLES`."""
     steps: str = "-"
     loss: str = "-"
-    """The last of training."""
+    """The last training loss."""
     validation: str = "-"
-    """The last accuracy."""
+    """The last validation accuracy."""
     test: str = "-"
+    """The test accuracy."""
     written: float | None = None
-    """When something was last written; None if nothing was."""
+    """Time of the last change of a file; None if there is no file yet."""
     message: str = ""
     """Why it failed."""
 
@@ -59,9 +63,9 @@ def watch(folder: Path, *, once: bool = False, console: Console | None = None) -
     """Show a run or a study until all runs have ended, or until Ctrl-C.
 
     Args:
-        folder: Of a run, of a study, or of any runs.
-        once: Whether to show it once only, as is done if the output is not a terminal.
-        console: Where to show it; standard output by default.
+        folder: The folder of a run, of a study, or of several runs.
+        once: Show the table once and return, as without a terminal.
+        console: Where to write; standard output by default.
 
     Raises:
         ArgumentError: If there is no such folder, or there are no runs in it.
@@ -73,23 +77,23 @@ def watch(folder: Path, *, once: bool = False, console: Console | None = None) -
     if once or not is_terminal:
         if not is_terminal:
             console.width = 1000  # a file or a pipe has no width to fit into
-        console.print(_view(folder, runs))
+        console.print(_view(folder, runs, console.width))
         return
     try:
-        with Live(_view(folder, runs), console=console, auto_refresh=False) as live:
+        with Live(_view(folder, runs, console.width), console=console, auto_refresh=False) as live:
             took = 0.0
             while any(run.state in ("running", "waiting") for run in runs):
                 time.sleep(max(SECONDS_BETWEEN_VIEWS, took / _CPU_SHARE))
                 start = time.perf_counter()
                 runs = read_runs(folder)
-                live.update(_view(folder, runs), refresh=True)
+                live.update(_view(folder, runs, console.width), refresh=True)
                 took = time.perf_counter() - start
     except KeyboardInterrupt:
         pass  # the usual way to leave
 
 
 def read_runs(folder: Path) -> list[RunState]:
-    """Return where the runs in a folder stand: in the order of their states, then of the study.
+    """Return the progress of the runs in a folder, ordered by state, then as in the study.
 
     Raises:
         ArgumentError: If there is no such folder, or there are no runs in it.
@@ -106,7 +110,7 @@ def read_runs(folder: Path) -> list[RunState]:
 
 @lru_cache(maxsize=1000)
 def _read_run(path: Path, name: str, modified: tuple[float, ...]) -> RunState:
-    """Return where a run stands; its files are read again only if one has changed."""
+    """Return the progress of a run; its files are read again only if one has changed."""
     *writes, failed, pruned = modified
     written = max(writes)
     run = Run(path, name=name)
@@ -123,7 +127,7 @@ def _read_run(path: Path, name: str, modified: tuple[float, ...]) -> RunState:
         state = "finished"
     elif pruned:
         state = "pruned"
-    elif failed >= written:  # else it is being tried again
+    elif failed >= written:  # otherwise it is being tried again
         state, message = "failed", run.failure or ""
     else:
         state = "running"
@@ -139,18 +143,23 @@ def _read_run(path: Path, name: str, modified: tuple[float, ...]) -> RunState:
     )
 
 
-def _view(folder: Path, runs: Sequence[RunState]) -> RenderableType:
+def _view(folder: Path, runs: Sequence[RunState], width: int) -> RenderableType:
+    columns = {
+        "state": [Text(run.state, style=_STYLES[run.state]) for run in runs],
+        "steps": [Text(run.steps) for run in runs],
+        "loss": [Text(run.loss) for run in runs],
+        "validation": [Text(run.validation) for run in runs],
+        "test": [Text(run.test) for run in runs],
+        "written": [Text(_age(run.written)) for run in runs],
+    }
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("run", overflow="ellipsis", no_wrap=True)
-    table.add_column("state", no_wrap=True)
-    for heading in ("steps", "loss", "validation", "test", "written"):
-        table.add_column(heading, no_wrap=True, justify="right")
-    for run in runs:
-        table.add_row(
-            Text(run.name),
-            Text(run.state, style=_STYLES[run.state]),
-            *(run.steps, run.loss, run.validation, run.test, _age(run.written)),
-        )
+    headings = _columns_that_fit(columns, width - _SHORTEST_NAME)
+    for heading, room in headings.items():
+        justify: JustifyMethod = "left" if heading == "state" else "right"
+        table.add_column(heading, no_wrap=True, justify=justify, min_width=room)
+    for i, run in enumerate(runs):
+        table.add_row(Text(run.name), *(columns[heading][i] for heading in headings))
     counts = Counter(run.state for run in runs)
     summary = ", ".join(f"{count} {state}" for state, count in counts.items())
     # Of a traceback, the last line has the error.
@@ -160,6 +169,18 @@ def _view(folder: Path, runs: Sequence[RunState]) -> RenderableType:
         if run.message
     ]
     return Group(Text(str(folder), style="bold"), Text(summary), table, *messages)
+
+
+def _columns_that_fit(columns: Mapping[str, Sequence[Text]], width: int) -> dict[str, int]:
+    """Return the columns for which there is room, with their widths.
+
+    Others are left out: of a heading that is cut off, nobody knows what it means.
+    """
+    widths = {name: max(len(name), *map(len, cells)) for name, cells in columns.items()}
+    for name in _LEFT_OUT_FIRST:
+        if sum(widths.values()) + 2 * len(widths) > width:
+            del widths[name]
+    return widths
 
 
 def _age(written: float | None) -> str:

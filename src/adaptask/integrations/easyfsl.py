@@ -99,7 +99,7 @@ class EpisodicCollate:
         Returns:
             Support images, `(way * shot) x ...`, their labels in the task, query images,
             `(way * query) x ...`, their labels in the task, and the labels of the classes in the
-            dataset, `way`: label k of the task stands for the k-th.
+            dataset, `way`: label k of the task is the k-th of them.
         """
         each = self.n_shot + self.n_query
         images = torch.unflatten(torch.stack([image for image, _ in items]), 0, (self.n_way, each))

@@ -36,7 +36,7 @@ class IndexedDataset(Protocol):
 
 @dataclass
 class ItemDescription:
-    """One item of a task as learn2learn describes it: where it starts, and what is done to it."""
+    """One item of a task as learn2learn describes it: its index, and what is done with it."""
 
     index: int
     transforms: list[Callable[[Any], Any]] = field(default_factory=list)
@@ -137,11 +137,11 @@ class AdaptiveTasks:
         self.episodes.feedback(self.task_id, logits, labels)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything needed to go on with the next meta-batch."""
+        """Return everything needed to continue with the next meta-batch."""
         return self.episodes.state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on with the meta-batch after the one that `state_dict` was taken in.
+        """Continue with the meta-batch after the one in which `state_dict` was called.
 
         Raises:
             StateError: If it does not fit; nothing is then changed.

@@ -74,7 +74,7 @@ class EpisodeDataModule(LightningDataModule):
 class EpisodeFeedback(Callback):
     """Updates the sampler after each batch, and saves its state in checkpoints.
 
-    A run that Lightning resumes (`ckpt_path`) goes on with the same tasks and potentials.
+    A run that Lightning resumes (`ckpt_path`) continues with the same tasks and potentials.
 
     Args:
         episodes: Chooses the tasks of the training batches.
@@ -132,5 +132,5 @@ class EpisodeFeedback(Callback):
         return self.episodes.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Continue from a checkpoint."""
         self.episodes.load_state_dict(state_dict)

@@ -56,7 +56,7 @@ class DrawnBatch:
     answered: list[bool]
     """On which tasks feedback has come."""
     probabilities: Tensor | None = None
-    """`tasks x queries x way`, anything where no feedback has come; None until there is some."""
+    """`tasks x queries x way`, any value for tasks without feedback; None until there is some."""
     labels: Tensor | None = None
     """`tasks x queries`, likewise."""
 
@@ -254,7 +254,7 @@ class PendingTasks:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from where the state was taken.
+        """Continue from a state.
 
         Raises:
             StateError: If it is damaged, or the sampler refuses its part; nothing is then changed.

@@ -319,10 +319,10 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
         self._pending.flush()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything needed to go on with the same tasks and images.
+        """Return everything needed to continue with the same tasks and images.
 
         A batch counts as done when feedback on it, or on a later one, has come. What workers had
-        read ahead is handed out again, and the epoch goes on where it was.
+        read ahead comes again, and the epoch continues where it was.
         """
         return {
             "settings": self._settings(),
@@ -331,7 +331,7 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from where `state_dict` was taken; begin a new iteration of the loader then.
+        """Continue from a state; start a new iteration of the loader after it.
 
         Raises:
             StateError: If it is not such a state, or has other labels or settings; nothing is then

@@ -24,13 +24,13 @@ Hintermueller et al., *The Primal-Dual Active Set Strategy as a Semismooth Newto
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from adaptask.kernels import find_kernels
 
 N_STEPS = 20
 """Interior-point steps of a small task; five ways needed 7 to 17 in training. One more is made per
@@ -268,11 +268,9 @@ def _step(program: Program, hessian: Tensor, center: Tensor, state: State) -> St
 
 
 def _kernels(hessian: Tensor) -> Any:
-    """Return the module of fused kernels, or None if they cannot solve this."""
-    if hessian.device.type != "cuda" or find_spec("triton") is None:
-        return None
-    module: Any = import_module("adaptask.learners.svm_triton_kernels")
-    return module if module.fits(hessian.shape[-1]) else None
+    """Return the module of Triton kernels, or None if they cannot solve this."""
+    module = find_kernels("adaptask.learners.svm_triton_kernels", hessian.device)
+    return module if module is not None and module.fits(hessian.shape[-1]) else None
 
 
 def _n_steps(u: Tensor) -> int:

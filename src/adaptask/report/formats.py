@@ -1,4 +1,4 @@
-"""Tables as Markdown, CSV, LaTeX and in a terminal; any text in them comes out harmless."""
+"""Tables as Markdown, CSV and LaTeX, and in a terminal. Any text in them is escaped."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _LATEX = {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
-    # By their numbers: their names need a font encoding or a package.
+    # By number, since their names need a font encoding or a package.
     '"': r"\char34{}",
     "`": r"\char96{}",
     "±": r"$\pm$",
-    # At the start of a row these would be read as belonging to the end of the one before.
+    # At the start of a row LaTeX would read these as arguments of the line break before.
     "[": "{[}",
     "]": "{]}",
     "*": "{*}",
@@ -44,25 +44,24 @@ def to_markdown(table: Table) -> str:
 
 
 def _escape(table: Table, escape: Callable[[str], str], bold: str) -> list[list[str]]:
-    """Return headings and rows for a format, with the best figures in bold."""
+    """Return headings and rows for a format, with cells in bold where they should be."""
     rows = [[escape(heading) for heading in table.headings]]
     for row in table.rows:
-        texts = [(escape(cell.text), cell.is_best) for cell in row]
-        rows.append([bold.format(text) if text and is_best else text for text, is_best in texts])
+        texts = [(escape(cell.text), cell.is_bold) for cell in row]
+        rows.append([bold.format(text) if text and is_bold else text for text, is_bold in texts])
     return rows
 
 
 def _markdown(text: str) -> str:
     escaped = re.sub(r"([\\|`*_<>~&$])", r"\\\1", plain(text).strip())
-    # Brackets alone, as of an interval, are no link.
+    # Brackets alone, such as those of an interval, are not a link.
     return escaped.replace("[", r"\[") if "](" in escaped else escaped
 
 
 def to_csv(table: Table) -> str:
     """Return headings and rows as comma-separated values.
 
-    Write it with a byte order mark (`utf-8-sig`), which some spreadsheets need to see that it is
-    UTF-8.
+    Write it with a byte order mark (`utf-8-sig`): some spreadsheets need it to recognize UTF-8.
     """
     content = io.StringIO()
     writer = csv.writer(content, lineterminator="\n")
@@ -72,9 +71,9 @@ def to_csv(table: Table) -> str:
 
 
 def _not_a_formula(text: str) -> str:
-    """Put an apostrophe before what a spreadsheet would take for a formula.
+    """Put an apostrophe before text that a spreadsheet would evaluate as a formula.
 
-    Figures with a sign may be one, but have no letters: there is nothing that they could call.
+    Figures with a sign stay as they are: without letters they cannot call anything.
     """
     is_formula = text.lstrip()[:1] in ("=", "+", "-", "@")
     is_figure = re.fullmatch(r"[-+][\d\s.,±\[\]+-]*", text)
@@ -105,13 +104,13 @@ def to_latex(table: Table) -> str:
 
 
 def _latex(text: str) -> str:
-    # A minus before a figure is one; elsewhere it is a hyphen.
+    # Before a figure it is a minus sign, elsewhere a hyphen.
     parts = re.split(r"(?<![^\s\[])-(?=\d)", plain(text).strip())
     return "$-$".join("".join(_LATEX.get(c, c) for c in part) for part in parts)
 
 
 def print_table(table: Table, console: Console) -> None:
-    """Print the table, its title and its notes; of columns and notes only the brief ones."""
+    """Print the table with its title and notes; only brief columns and their notes."""
     from rich import box
     from rich.table import Table as RichTable
     from rich.text import Text
@@ -123,7 +122,7 @@ def print_table(table: Table, console: Console) -> None:
         drawn.add_column(Text(plain(table.headings[i])), justify=justify, overflow="fold")
     for row in table.rows:
         cells = (row[i] for i in shown)
-        drawn.add_row(*(Text(plain(c.text), style="bold" if c.is_best else "") for c in cells))
+        drawn.add_row(*(Text(plain(c.text), style="bold" if c.is_bold else "") for c in cells))
     console.print(Text(plain(table.title), style="bold"))
     console.print(drawn)
     console.print()
@@ -134,7 +133,7 @@ def print_table(table: Table, console: Console) -> None:
 
 
 def plain(text: str) -> str:
-    """Return a text on one line, without characters that steer a terminal or are no Unicode.
+    """Return a text on one line, without control characters and invalid Unicode.
 
     >>> plain("a" + chr(10) + "b" + chr(27) + "[31m")
     'a b [31m'

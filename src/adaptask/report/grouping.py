@@ -1,69 +1,105 @@
-"""The study that a folder has: as its file says, or else as its runs tell.
+"""Find the study of a folder: its `study.json`, or else what the settings of its runs say.
 
-Runs that differ by their seed alone belong together.
+Runs that differ only by their seed are one arm.
 """
 
 from __future__ import annotations
 
+import os
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from adaptask.errors import ArgumentError, StateError
-from adaptask.report.run import Run
+from adaptask.report.run import DESCRIPTIONS, Run
 from adaptask.report.study import FILE, Arm, Study, read_study, run_name
 
 _Settings = tuple[tuple[str, str], ...]
 """What decides a result, apart from the seed: names and values, both as texts."""
 _NOT_DECISIVE = {"seed", "format", "every", "machine"}
-_ORDER = {"data": 0, "model": 1, "task": 2, "sampler": 4}
-"""Of the sections among the labels; all others have 3."""
-_UNIFORM = ("sampler.name", "uniform")
+_ORDER = {"data": 0, "learner": 1, "backbone": 1, "task": 2, "sampler": 4}
+"""Position of a section among the labels; all others have 3."""
+_ALGORITHMS = ("sampler", "learner", "backbone")
+_DEPTH = 3
+"""The runs of a study are at most this many folders below it: `runs/ARM/seed-0`."""
+_MAX_ARMS = 40
+"""Without `study.json`, more different settings than this are unlikely to belong together."""
 
 
 def find_study(folder: Path) -> Study:
-    """Return the study in a folder, or one made from the runs that are in it or that it is.
+    """Return the study in a folder, or one made from the runs in it.
+
+    Without `study.json`, the folder is a run itself, or the runs are the folders of the first level
+    that has any; nothing below that level is read.
 
     Raises:
-        ArgumentError: If there are no runs.
-        StateError: If the file of the study is damaged, or no configuration can be read.
+        ArgumentError: If there are no runs, or they do not belong together.
+        StateError: If `study.json` is damaged, or no run can be read.
     """
     if not folder.is_dir():
         raise ArgumentError(f"there is no folder {folder}.")
     if (folder / FILE).exists():
         return read_study(folder)
-    paths = sorted(path.parent for path in folder.rglob("config.toml"))
-    if not paths:
-        raise ArgumentError(
-            f"{folder} holds no run: there is no config.toml in it or in a folder below."
-        )
-    return _study_of_runs(folder, paths)
+    return _study_of_runs(folder, _find_runs(folder))
+
+
+def _find_runs(folder: Path) -> list[Path]:
+    """Return the folders of runs on the first level that has any."""
+    level = [folder]
+    for _ in range(_DEPTH + 1):
+        runs = [path for path in level if any((path / name).exists() for name in DESCRIPTIONS)]
+        studies = [path for path in level if (path / FILE).exists()]
+        if studies:
+            names = [path.relative_to(folder).as_posix() for path in (*studies, *runs)]
+            more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+            raise ArgumentError(
+                f"{folder} is not one study: it holds {', '.join(names[:5])}{more}. Name one of "
+                "them."
+            )
+        if runs:
+            return runs
+        level = [path for parent in level for path in _subfolders(parent)]
+    raise ArgumentError(
+        f"{folder} holds no run: there is no {' or '.join(DESCRIPTIONS)} in it or in the folders "
+        "below."
+    )
+
+
+def _subfolders(folder: Path) -> list[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(Path(e.path) for e in entries if e.is_dir(follow_symlinks=False))
+    except OSError:  # a folder that cannot be read holds no run
+        return []
 
 
 def _study_of_runs(folder: Path, paths: Sequence[Path]) -> Study:
-    """Group runs that differ by their seed alone; name the groups by what else differs.
+    """Group runs that differ only by their seed, and name the groups by what else differs.
 
-    Arms with the sampler `uniform` are the baselines of those that differ from them by the sampler
-    alone, and come before these. Of runs alike in everything the first counts, and runs that cannot
-    be read are left out; notes say so.
+    Arms whose sampler does not learn are the baselines of those that differ from them only by the
+    sampler, and come first. Of runs with the same settings and seed the first counts. Runs that
+    cannot be read are left out. Notes say so.
     """
     groups, notes = _group(folder, paths)
+    _check_related(folder, groups)
     labels = _labels_of(groups)
     names = _names_of(labels)
-    baselines = {
-        _without_sampler(settings): name
-        for settings, name in zip(groups, names, strict=True)
-        if _UNIFORM in settings
-    }
+    fixed = [not _learns(members) for members in groups.values()]
+    baselines: dict[_Settings, str] = {}
+    for settings, name, is_fixed in zip(groups, names, fixed, strict=True):
+        if is_fixed:
+            baselines.setdefault(_without_sampler(settings), name)
     arms = {}
     for settings, name, label in zip(groups, names, labels, strict=True):
         members = sorted(groups[settings].items())
+        baseline = baselines.get(_without_sampler(settings))
         arms[name] = Arm(
             name=name,
             labels=label,
             runs=tuple(Run(path, seed, run_name(name, seed)) for seed, path in members),
-            baseline=None if _UNIFORM in settings else baselines.get(_without_sampler(settings)),
+            baseline=None if baseline == name else baseline,
         )
 
     def order(arm: Arm) -> tuple[object, ...]:
@@ -81,17 +117,19 @@ def _study_of_runs(folder: Path, paths: Sequence[Path]) -> Study:
 def _group(
     folder: Path, paths: Sequence[Path]
 ) -> tuple[dict[_Settings, dict[int, Path]], list[str]]:
-    """Return the folders of the runs by settings and seed, and what was left out."""
+    """Return the folders of the runs by settings and seed, and notes on what was left out."""
     groups: dict[_Settings, dict[int, Path]] = {}
     notes = []
     for path in paths:
         run, place = Run(path), path.relative_to(folder).as_posix()
         if not run.is_readable:
-            why = run.damage.get("config.toml", "its config.toml is empty.")
+            why = next(iter(run.damage.values()), "its config.toml is empty.")
             notes.append(f"The run in {place} is left out: {why}")
             continue
-        seed = run.settings.get("seed", 0)
         members = groups.setdefault(_decisive(run.settings), {})
+        # A run made in Python may not know its seed; it then counts as one more repetition.
+        default = 0 if (path / "config.toml").exists() else len(members)
+        seed = run.settings.get("seed", default)
         if seed in members:
             first = members[seed].relative_to(folder).as_posix()
             notes.append(
@@ -102,6 +140,35 @@ def _group(
     if not groups:
         raise StateError(notes[0])
     return groups, notes
+
+
+def _check_related(folder: Path, groups: Mapping[_Settings, Mapping[int, Path]]) -> None:
+    """Refuse runs that nobody would compare.
+
+    Raises:
+        ArgumentError: If they have different datasets, or too many different settings.
+    """
+    advice = "Move runs that belong together into a folder of their own, or name a single run."
+    datasets: Counter[str] = Counter()
+    for settings, members in groups.items():
+        datasets[dict(settings).get("data.dataset", "unknown")] += len(members)
+    if len(datasets) > 1:
+        counts = ", ".join(f"{name} ({count})" for name, count in sorted(datasets.items()))
+        raise ArgumentError(
+            f"the runs in {folder} share no study: their datasets are {counts}. {advice}"
+        )
+    if len(groups) > _MAX_ARMS:
+        raise ArgumentError(
+            f"the {sum(datasets.values())} runs in {folder} share no study: they have "
+            f"{len(groups)} different settings, and there is no {FILE} that says what is compared. "
+            f"{advice}"
+        )
+
+
+def _learns(members: Mapping[int, Path]) -> bool:
+    """Return whether the sampler of the runs learns; True if nothing says otherwise."""
+    sampler = Run(next(iter(members.values()))).algorithms.get("sampler")
+    return sampler is None or sampler.learns
 
 
 def _decisive(config: Mapping[str, Any]) -> _Settings:
@@ -127,36 +194,42 @@ def _labels_of(groups: Iterable[_Settings]) -> list[dict[str, str]]:
     known = [dict(settings) for settings in groups]
 
     def order(key: str) -> tuple[int, bool, str]:
-        return _ORDER.get(key.partition(".")[0], 3), key != "sampler.name", key
+        section, _, name = key.partition(".")
+        return _ORDER.get(section, 3), section not in _ALGORITHMS or name != "name", key
 
     def short(key: str) -> str:
         section, _, name = key.rpartition(".")
         return section if name == "name" and section else name
 
     def values(key: str) -> set[str | None]:
-        """Return the values of an option; None where it is absent though its section is there."""
-        section = f"{key.partition('.')[0]}."
+        """Return the values of an option; None for a run that has its section but not the option.
+
+        An algorithm has no options of another one: that its name differs says enough.
+        """
+        section = key.partition(".")[0]
         return {
             settings.get(key)
             for settings in known
             if key in settings
-            or (section != "sampler." and any(name.startswith(section) for name in settings))
+            or (
+                section not in _ALGORITHMS
+                and any(name.startswith(f"{section}.") for name in settings)
+            )
         }
 
     keys = sorted(set().union(*known), key=order)
-    # An option is absent where it plays no part, as all of a learner that was not chosen: that
-    # the choice differs says enough. Where it does not, absence is a value like any other.
     chosen = [key for key in keys if len(values(key)) > 1]
     if len({tuple(map(settings.get, chosen)) for settings in known}) < len(known):
+        # Then a missing option is a value like any other.
         chosen = [key for key in keys if len({settings.get(key) for settings in known}) > 1]
-    chosen = chosen or [key for key in ("model.learner", "sampler.name") if key in keys]
+    chosen = chosen or [key for key in ("learner.name", "sampler.name") if key in keys]
     words = [short(key) for key in chosen]
     shown = {key: short(key) if words.count(short(key)) == 1 else key for key in chosen}
     return [{shown[key]: settings.get(key, "-") for key in chosen} for settings in known]
 
 
 def _names_of(labels: Iterable[Mapping[str, str]]) -> list[str]:
-    """Return a name of each group, made of its labels; of equal names the later have a number."""
+    """Return a name for each group, made of its labels; equal names are numbered."""
     words = [" ".join(v for v in label.values() if v != "-") or "run" for label in labels]
     n_before = [words[:i].count(name) for i, name in enumerate(words)]
     return [f"{name} ({n + 1})" if n else name for name, n in zip(words, n_before, strict=True)]

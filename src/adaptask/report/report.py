@@ -1,10 +1,8 @@
-"""From the folder of a study to its report: page and files, and what is printed in a terminal."""
+"""Make the report of a study from its folder: the page, its files, and the printed table."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,70 +17,52 @@ from adaptask.report.verdicts import headline, verdicts
 
 FORMATS: Mapping[str, Callable[[Table], bytes]] = {
     "md": lambda table: to_markdown(table).encode(),
-    # The mark at its start tells a spreadsheet that it is UTF-8.
+    # With a byte order mark, by which spreadsheets recognize UTF-8.
     "csv": lambda table: to_csv(table).encode("utf-8-sig"),
     "tex": lambda table: to_latex(table).encode(),
 }
-"""How tables are written beside the page, by the ending of the file."""
+"""How tables are written beside the page, by file ending."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a study has come to."""
+    """The results of a study."""
 
     summary: StudySummary
     tables: tuple[Table, ...]
     verdicts: tuple[str, ...]
-    """What follows from them, a sentence for each comparison."""
+    """One sentence per comparison."""
     page: Path
-    """Where it is written."""
+    """The HTML file."""
 
 
 def make_report(folder: Path, study: Study | None = None) -> Report:
-    """Make or remake the report of a study, of runs that lie together, or of a single run.
+    """Make the report of a study, of several runs in one folder, or of a single run.
 
     Args:
         folder: Of the study; the page is written there, with plots and tables beside it.
-        study: What it has; None: what `study.json`, or else the runs in the folder, say.
+        study: The study; None reads `study.json`, or else the settings of the runs in the folder.
 
     Raises:
-        ArgumentError: If there are no runs, or the study has no arms.
-        StateError: If the file of the study is damaged, or no configuration can be read.
+        ArgumentError: If there are no runs, they do not belong together, or the study has no arms.
+        StateError: If `study.json` is damaged, or no run can be read.
         TrainingError: If something cannot be written.
     """
     study = study or find_study(folder)
     if not study.arms:
         raise ArgumentError(f"the study in {folder} has no arms: there is nothing to report.")
-    with _alone_in(folder):
-        summary = summarize(study)
-        tables, said = tuple(tables_of(summary)), tuple(verdicts(summary))
-        top = headline(summary)
-        page = write_report(folder, study, tables, said, headline=top, formats=FORMATS)
-    return Report(summary, tables, said, page)
-
-
-@contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Wait until no other process makes the report of a folder: both would write the same files."""
-    try:
-        import fcntl
-    except ImportError:  # pragma: no cover - Windows
-        yield
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):  # a file system without locks
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
+    summary = summarize(study)
+    tables, sentences = tuple(tables_of(summary)), tuple(verdicts(summary))
+    top = headline(summary)
+    page = write_report(folder, study, tables, sentences, headline=top, formats=FORMATS)
+    return Report(summary, tables, sentences, page)
 
 
 def print_report(report: Report, failures: Mapping[str, str] | None = None) -> None:
-    """Print the main table, what follows from it, and where the page is.
+    """Print the main table, the verdicts, and the path of the page.
 
     Args:
-        report: What came out.
+        report: The report.
         failures: Why runs failed just now, by their names.
     """
     from rich.console import Console
@@ -92,12 +72,12 @@ def print_report(report: Report, failures: Mapping[str, str] | None = None) -> N
     console.print()
     print_table(tables.get("paper") or tables["results"], console)
     console.print()
-    # Where validation chooses, a note of the study says what, and test accuracies have no say.
+    # A sweep chooses by validation, and a note says what; test accuracies decide nothing.
     for verdict in () if report.summary.study.by_validation else report.verdicts:
         console.print(plain(verdict), markup=False)
     if failures:
         console.print()
-        # What befell many runs, such as a dataset that is missing, is said once.
+        # A reason that many runs share, such as a missing dataset, is printed once.
         for reason in dict.fromkeys(failures.values()):
             names = ", ".join(name for name, why in failures.items() if why == reason)
             console.print(plain(f"{names} failed: {reason}"), markup=False, style="red")

@@ -1,6 +1,6 @@
-"""A run: where it is, how it is to be made, and what it has recorded so far.
+"""A run: its folder, its settings, and what it has recorded so far.
 
-The functions `read_...` raise a `StateError` where a file is missing or damaged.
+The functions `read_...` raise a `StateError` if a file is missing or damaged.
 """
 
 from __future__ import annotations
@@ -18,23 +18,51 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptask.errors import StateError
+from adaptask.old_config import upgrade_settings
 from adaptask.parsing import parse_json, parse_toml
 
 FAILURE = "failure.txt"
-"""Why a run failed, in its folder."""
+"""The file in the folder of a run that says why it failed."""
 PRUNED = "pruned.txt"
-"""Why a search has given up a run, in its folder."""
+"""The file in the folder of a run that says why a search stopped it early."""
+DESCRIPTIONS = ("config.toml", "run.json")
+"""Files that describe a run: from the command line, and made in Python by a `Trainer`."""
 
 _T = TypeVar("_T")
 _SETTINGS: dict[str, type] = {
     **dict.fromkeys(("seed", "steps"), int),
-    **dict.fromkeys(("data", "task", "model", "sampler", "evaluation", "machine"), dict),
+    **dict.fromkeys(("data", "task", "sampler", "learner", "backbone"), dict),
+    **dict.fromkeys(("evaluation", "machine"), dict),
 }
 """Types of the settings that are used here."""
 _LARGEST_NUMBER = 1 << 53
-_LARGEST_METRIC = 1e30  # beyond which a plot has no axis
+_LARGEST_METRIC = 1e30  # matplotlib cannot draw an axis beyond it
 _LARGEST = 1 << 30
-"""Bytes that the arrays of a file may have in all; those of 10,000 classes have less than half."""
+"""Total bytes of the arrays in a file; 10,000 classes need less than half of it."""
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """What a run says about the sampler, learner or backbone that it uses."""
+
+    name: str
+    """Its name, or the class name of a plug-in."""
+    description: str = ""
+    """What it does, in one sentence that follows its name; empty if unknown."""
+    learns: bool = True
+    """Whether a sampler changes with feedback."""
+
+
+_BUILT_IN = {
+    "uniform": Algorithm("uniform", "draws all classes with the same probability", learns=False),
+    "c": Algorithm("c", "prefers classes that are hard by themselves"),
+    "cp": Algorithm("cp", "prefers sets of classes that the learner confuses, drawn exactly"),
+    "gcp": Algorithm(
+        "gcp",
+        "prefers classes that the learner confuses with each other, chosen greedily pair by pair",
+    ),
+}
+"""Samplers of runs from versions that wrote no `algorithms.json`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,14 +72,14 @@ class Snapshot:
     step: int
     distribution: NDArray[np.float32] | None
     """Log potentials, `classes x classes` with -inf on the diagonal, or log weights, `classes`;
-    None of a sampler that learns nothing."""
+    None for a sampler that does not learn."""
     class_counts: NDArray[np.int64] | None
-    """In how many tasks each class has been since the start, `classes`."""
+    """Number of tasks since the start that each class was in, `classes`."""
 
 
 @dataclass(frozen=True, eq=False)
-class Portrait:
-    """What was seen and drawn in a run, for a report that has neither the data nor the model."""
+class Preview:
+    """Classes, example images and drawn tasks of a run: the report has neither data nor model."""
 
     class_names: tuple[str, ...]
     images: NDArray[np.uint8]
@@ -60,46 +88,67 @@ class Portrait:
     """Cosines between the mean features of the classes, `classes x classes`."""
     tasks: NDArray[np.int64]
     """Tasks that the sampler drew after the last step, `tasks x way`."""
+    test_class_names: tuple[str, ...] = ()
+    test_confusion: NDArray[np.int64] | None = None
+    """Test queries of a class (row) that were classified as another (column), `classes x classes`;
+    None for runs of versions that did not record it."""
 
 
 @dataclass(frozen=True, eq=False)
 class TestResult:
-    """How well the best weights by validation did on the test classes."""
+    """Accuracy on the test classes, with the weights that were best in validation."""
 
     accuracies: NDArray[np.float64]
-    """Of each episode, 0 to 1; the same episodes in all runs with the same `evaluation`."""
+    """Of each episode, 0 to 1. Runs with the same `evaluation` settings have the same episodes."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run, planned, under way or finished.
+    """One run: planned, running or finished.
 
-    Its files are read when they are first asked for, each once. A file that is damaged counts as
-    absent, and `damage` says why, so that everything else can be shown.
+    Each file is read once, when it is needed first. A damaged file counts as missing, and `damage`
+    says why, so that everything else can be shown.
     """
 
     path: Path
     """Its folder."""
     seed: int = 0
-    """As its study has it."""
+    """Its seed in the study."""
     name: str = ""
-    """Unlike those of all other runs of its study."""
+    """Unique in the study."""
     config: Any = field(default=None, repr=False)
-    """The `RunConfig` of a run that is to be made; None of one that is only read. What the folder
-    says is in `settings`."""
+    """The `RunConfig` of a run that will be made; None for one that is only read. `settings` has
+    what the folder says."""
     open_logger: Callable[[], Any] | None = field(default=None, repr=False)
-    """Makes a logger in the process that makes the run, which may give up the run; picklable."""
+    """Makes a logger, which may stop the run early, in the process of the run; picklable."""
     damage: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
     """What is wrong with files that were read so far, by their names in the folder."""
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """The content of its config.toml, section by section; empty where there is none."""
-        return self._read("config.toml", read_settings) or {}
+        """What describes it, section by section, in the layout of config.toml; empty if nothing.
+
+        A run made in Python has as much of it as its trainer knew.
+        """
+        found = self._read("config.toml", read_settings)
+        return found or self._read("run.json", read_settings) or {}
+
+    @cached_property
+    def algorithms(self) -> dict[str, Algorithm]:
+        """Its `sampler`, `learner` and `backbone`, as far as they are known.
+
+        No class is imported: a folder from elsewhere may name code of its own.
+        """
+        found = self._read("algorithms.json", _read_algorithms) or {}
+        for kind in ("sampler", "learner", "backbone"):
+            name = self.settings.get(kind, {}).get("name")
+            if kind not in found and isinstance(name, str):
+                found[kind] = built_in(kind, name)
+        return found
 
     @property
     def is_readable(self) -> bool:
-        """Whether it has settings; without them nothing is known of it."""
+        """Whether anything describes it."""
         return bool(self.settings)
 
     @property
@@ -109,23 +158,23 @@ class Run:
 
     @property
     def n_steps(self) -> int:
-        """How many steps it is to make."""
+        """The number of steps that it should make."""
         return int(self.settings.get("steps", 0))
 
     @cached_property
     def metrics(self) -> list[dict[str, Any]]:
-        """All records; none before the first."""
+        """All records of metrics."""
         return self._read("metrics.jsonl", read_metrics) or []
 
     @cached_property
     def test(self) -> TestResult | None:
-        """The test result; None of a run that has not ended."""
+        """The test result; None before the run has ended."""
         return self._read("test.json", read_test)
 
     @cached_property
-    def portrait(self) -> Portrait | None:
-        """What it looked like at the end; None of a run that has not ended."""
-        return self._read("portrait.npz", read_portrait)
+    def preview(self) -> Preview | None:
+        """Its classes, images and tasks; None before the run has ended."""
+        return self._read("portrait.npz", read_preview)
 
     @cached_property
     def failure(self) -> str | None:
@@ -134,42 +183,42 @@ class Run:
 
     @cached_property
     def pruned(self) -> str | None:
-        """Why the run was given up as one of the worse in a search, if it was."""
+        """Why a search stopped the run early, if it did."""
         return self._read(PRUNED, _read_text)
 
     @cached_property
     def environment(self) -> list[dict[str, Any]]:
-        """In what it was made, from which step on; empty where that is not known."""
+        """Versions and machine, with the step from which on they hold; empty if unknown."""
         return self._read("environment.json", _read_environment) or []
 
     def snapshot(self, step: int, path: Path) -> Snapshot | None:
-        """Return the snapshot in a file of the run; None where it is damaged."""
+        """Return the snapshot in a file of the run; None if the file is damaged."""
         return self._read(f"snapshots/{path.name}", partial(read_snapshot, step))
 
     @cached_property
     def last_snapshot(self) -> Snapshot | None:
-        """The last that can be read; None where there is none."""
+        """The last snapshot that can be read; None if there is none."""
         files = reversed(snapshot_files(self.path / "snapshots"))
         return next((found for file in files if (found := self.snapshot(*file))), None)
 
     @property
     def steps_done(self) -> int:
-        """How many steps are on record."""
+        """The last step with a record."""
         return int(self.metrics[-1]["step"]) if self.metrics else 0
 
     @property
     def seconds_per_step(self) -> float | None:
-        """Median over the records of the time of a training step; None before the first one."""
+        """Median time of a training step over the records; None before the first one."""
         steps, seconds = self.curve("train", "seconds")
         points = [(0, 0.0), *zip(steps.tolist(), seconds.tolist(), strict=True)]
         paces = [
             (t1 - t0) / (s1 - s0) for (s0, t0), (s1, t1) in pairwise(points) if s1 > s0 and t1 > t0
         ]
-        # The first has what is done once: kernels chosen, memory fetched.
+        # The first record includes what is done once, such as choosing kernels.
         return float(np.median(paces[1:] or paces)) if paces else None
 
     def curve(self, split: str, name: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Return the steps and values of a metric; values that are not numbers are left out."""
+        """Return the steps and values of a metric, without values that are not numbers."""
         points = [
             (r["step"], r[name])
             for r in self.metrics
@@ -184,7 +233,7 @@ class Run:
         path = self.path / name
         try:
             return read(path) if path.exists() else None
-        except (StateError, OSError, ValueError) as error:  # also of a path that there cannot be
+        except (StateError, OSError, ValueError) as error:  # ValueError: of an impossible path
             self.damage[name] = str(error)
             return None
 
@@ -196,7 +245,7 @@ def _reading(path: Path, remedy: str = "Remove it.") -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise StateError(f"there is no file {path}.") from error
-    except Exception as error:  # whatever a file with wrong bytes in it brings about
+    except Exception as error:  # wrong bytes in a file can raise anything
         raise StateError(f"{path} is damaged: {error}. {remedy}") from error
 
 
@@ -212,10 +261,32 @@ def _read_environment(path: Path) -> list[dict[str, Any]]:
         return found
 
 
+def _read_algorithms(path: Path) -> dict[str, Algorithm]:
+    with _reading(path):
+        found = {}
+        for kind, values in parse_json(path.read_text(encoding="utf-8")).items():
+            name, description = str(values["name"]), str(values.get("description", ""))
+            learns = values.get("learns") is not False
+            found[str(kind)] = Algorithm(_short_name(name), description.rstrip("."), learns)
+        return found
+
+
+def built_in(kind: str, name: str) -> Algorithm:
+    """Return what is known about an algorithm that has only a name."""
+    known = _BUILT_IN.get(name) if kind == "sampler" else None
+    return known or Algorithm(_short_name(name))
+
+
+def _short_name(name: str) -> str:
+    """Return a name, or the class name of a plug-in, which is named as `module:Class`."""
+    return name.rpartition(":")[2]
+
+
 def read_settings(path: Path) -> dict[str, Any]:
-    """Return the content of the config.toml of a run, section by section."""
+    """Return the description of a run, section by section, with the names of today."""
     with _reading(path, "Restore it, or remove the run."):
-        settings = parse_toml(path.read_text(encoding="utf-8"))
+        parse = parse_json if path.suffix == ".json" else parse_toml
+        settings = upgrade_settings(parse(path.read_text(encoding="utf-8")))
         for name, kind in _SETTINGS.items():
             if type(value := settings.get(name, kind())) is not kind:
                 raise TypeError(f"{name} must be of type {kind.__name__}; got {value!r}")
@@ -225,7 +296,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Return the records of a metrics file, leaving out a last line that is not complete."""
+    """Return the records of a metrics file, without a last line that is not complete."""
     records = []
     with _reading(path, "Remove the line."):
         for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
@@ -261,26 +332,32 @@ def read_test(path: Path) -> TestResult:
         return TestResult(accuracies)
 
 
-def read_portrait(path: Path) -> Portrait:
-    """Return the portrait in a file."""
+def read_preview(path: Path) -> Preview:
+    """Return the classes, images and tasks in a file."""
     with _reading(path):
         found = _read_arrays(path)
         names = tuple(str(name) for name in found["class_names"])
-        portrait = Portrait(names, found["images"], found["similarity"], found["tasks"])
-        n, images, tasks = len(names), portrait.images, portrait.tasks
-        if len(images) != n or images.ndim != 5 or portrait.similarity.shape != (n, n):
+        images, similarity, tasks = (found[key] for key in ("images", "similarity", "tasks"))
+        n = len(names)
+        if len(images) != n or images.ndim != 5 or similarity.shape != (n, n):
             raise ValueError(f"its parts do not fit {n} class names")
         if images.dtype != np.uint8 or 0 in images.shape[2:]:
             raise ValueError("its images are not of bytes")
-        if portrait.similarity.dtype.kind != "f":
+        if similarity.dtype.kind != "f":
             raise ValueError("its similarities are not real numbers")
         if tasks.ndim != 2 or tasks.dtype.kind != "i" or not ((tasks >= 0) & (tasks < n)).all():
             raise ValueError(f"its tasks are not of {n} classes")
-        return portrait
+        test_names = tuple(str(name) for name in found.get("test_class_names", ()))
+        confusion = found.get("test_confusion")
+        if confusion is not None and (
+            confusion.shape != (len(test_names),) * 2 or confusion.dtype.kind not in "iu"
+        ):
+            raise ValueError(f"its confusion is not of {len(test_names)} test classes")
+        return Preview(names, images, similarity, tasks, test_names, confusion)
 
 
 def read_snapshots(folder: Path) -> list[Snapshot]:
-    """Return the snapshots of a folder in order; none where there is no folder."""
+    """Return the snapshots in a folder, in order; none if there is no folder."""
     return [read_snapshot(step, path) for step, path in snapshot_files(folder)]
 
 
@@ -303,7 +380,7 @@ def snapshot_files(folder: Path) -> list[tuple[int, Path]]:
 
 
 def _read_arrays(path: Path) -> dict[str, Any]:
-    # The file is opened here: NumPy leaves one open that turns out to be no archive.
+    # Opened here, since NumPy does not close a file that turns out not to be an archive.
     with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
         size = sum(member.file_size for member in found.zip.infolist())
         if size > _LARGEST:

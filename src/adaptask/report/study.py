@@ -1,7 +1,7 @@
-"""Runs that belong together: what is compared with what, and what was published of it.
+"""Runs that belong together: what is compared with what, and what was published about it.
 
 A study is a folder with runs in it and a file `study.json` that says what they are. Without that
-file the runs themselves tell: `grouping.py`.
+file, `grouping.py` finds out from the settings of the runs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Published:
-    """What a paper prints, in its units."""
+    """A result that a paper prints."""
 
     accuracy: float
     """In percent."""
@@ -35,24 +35,24 @@ class Published:
 
 @dataclass(frozen=True)
 class Arm:
-    """What is repeated with several seeds."""
+    """One setting of a comparison, repeated with several seeds."""
 
     name: str
-    """Unlike all others in the study."""
+    """Unique in the study."""
     labels: Mapping[str, str]
-    """What it is, such as `{"learner": "protonet", "shots": "1", "sampler": "gcp"}`; all arms of
-    a study have the same keys."""
+    """What tells it from other arms, such as `{"learner": "protonet", "shots": "1", "sampler":
+    "gcp"}`. All arms of a study have the same keys."""
     runs: tuple[Run, ...] = ()
     baseline: str | None = None
     """Name of the arm that it is compared with, seed by seed."""
     published: Published | None = None
-    """What the paper says of it."""
+    """The paper's result for it."""
     config: Any = None
-    """The `RunConfig`, but for the seed, of an arm that is to be trained; None of one that is only
-    read."""
+    """The `RunConfig`, except for the seed, of an arm that will be trained; None for one that is
+    only read."""
 
     def with_runs(self, folder: Path, seeds: Iterable[int]) -> Arm:
-        """Return the arm with a run of each seed, below the folder of the study."""
+        """Return the arm with one run per seed, below the folder of the study."""
         place = folder / "runs" / _folder_name(self.name)
         runs = (
             Run(
@@ -67,12 +67,12 @@ class Arm:
 
 
 def run_name(arm: str, seed: int) -> str:
-    """Return what a run of an arm is called."""
+    """Return the name of a run of an arm."""
     return f"{arm}, seed {seed}"
 
 
 def _folder_name(name: str) -> str:
-    """Return a name that every file system takes.
+    """Return a name that every file system accepts.
 
     >>> _folder_name("maml++ gcp:strategy=easy, 5 shots")
     'maml++-gcp-strategy=easy-5-shots'
@@ -82,10 +82,10 @@ def _folder_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class Citation:
-    """A row that a paper prints and nobody runs here."""
+    """A row of a paper's table that is not run here."""
 
     labels: Mapping[str, str]
-    """What it is, with keys that the arms have too; those of the columns must be among them."""
+    """As those of an arm; only keys that the arms have."""
     published: Published
 
 
@@ -95,21 +95,23 @@ class Study:
 
     Raises:
         ArgumentError: If two arms have the same name or labels, an arm has a seed twice, a
-            baseline or a column does not exist, or labels have other keys.
+            baseline or a column does not exist, or arms have different keys in their labels.
     """
 
     title: str
     arms: tuple[Arm, ...]
     command: str = ""
-    """What repeats it."""
+    """The command that repeats it."""
     columns: tuple[str, ...] = ()
-    """Labels that stand beside each other as columns in the main table, such as shots."""
+    """Labels whose values are columns of the main table, such as shots."""
     notes: tuple[str, ...] = ()
     """What a reader must know: settings that were chosen, scale, deviations."""
     citations: tuple[Citation, ...] = ()
     by_validation: bool = False
-    """Whether the best of the arms is sought, as in a sweep: that is for validation to say, since
-    the highest test accuracy of many is high by chance."""
+    """Whether the study looks for the best arm, as a sweep does. Validation decides that, since the
+    highest test accuracy of many is high by chance."""
+    first_section: str = ""
+    """The section that comes first on the page, such as `map`, if the study reproduces a figure."""
 
     def __post_init__(self) -> None:
         names = [arm.name for arm in self.arms]
@@ -119,7 +121,7 @@ class Study:
                 f"two arms of the study have the same name; name each once: {_listed(names)}."
             )
         if len({tuple(arm.labels.items()) for arm in self.arms}) < len(names):
-            raise ArgumentError("two arms of the study have the same labels; say how they differ.")
+            raise ArgumentError("two arms of the study have the same labels; labels must differ.")
         for arm in self.arms:
             if arm.labels.keys() != keys:
                 raise ArgumentError(
@@ -165,8 +167,9 @@ class Study:
             "notes": self.notes,
             "citations": [asdict(cited) for cited in self.citations],
             "by_validation": self.by_validation,
+            "first_section": self.first_section,
         }
-        # ASCII: names of folders may have bytes that are not UTF-8.
+        # As ASCII, since names of folders may have bytes that are not UTF-8.
         replace_file(folder / FILE, json.dumps(content, indent=1).encode())
 
 
@@ -175,7 +178,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _place(path: Path, folder: Path) -> str:
-    """Return where a run is, below the folder of its study."""
+    """Return the path of a run relative to the folder of its study."""
     place = path.relative_to(folder) if path.is_relative_to(folder) else path
     return _checked_place(place.as_posix())
 
@@ -202,7 +205,7 @@ def read_study(folder: Path) -> Study:
         return _from_json(found, folder)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise StateError(
-            f"{path} is damaged: {error}. Remove it, and the runs themselves tell what they are."
+            f"{path} is damaged: {error}. Remove it: the settings of the runs say what they are."
         ) from error
 
 
@@ -220,6 +223,7 @@ def _from_json(found: dict[str, Any], folder: Path) -> Study:
             for cited in found["citations"]
         ),
         by_validation=_typed(found.get("by_validation", False), bool),
+        first_section=_typed(found.get("first_section", ""), str),
     )
 
 
@@ -253,5 +257,5 @@ def _typed(value: Any, *types: type) -> Any:
     """Return a value if it has one of the types."""
     if type(value) not in types:
         expected = " or ".join(kind.__name__ for kind in types)
-        raise TypeError(f"{value!r} stands where there should be {expected}")
+        raise TypeError(f"expected {expected}, got {value!r}")
     return value

@@ -1,4 +1,4 @@
-"""What came out of a study: every arm, what it is compared with, and what is missing."""
+"""The results of a study: every arm, the comparison with its baseline, and what is missing."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 
+import numpy as np
+from numpy.typing import NDArray
+
 from adaptask.report.run import Run
 from adaptask.report.statistics import (
     LEVEL,
+    MIN_SEEDS,
     MeanInterval,
     PairedDifference,
     holm,
@@ -21,39 +25,39 @@ from adaptask.report.study import Arm, Study
 
 @dataclass(frozen=True)
 class ArmSummary:
-    """What came out of one arm; accuracies in percent, differences in points."""
+    """The results of one arm; accuracies in percent, differences in points."""
 
     arm: Arm
     accuracies: Mapping[int, float]
-    """Test accuracy by seed, of the runs that have finished."""
+    """Test accuracy by seed, for the runs that have finished."""
     mean: MeanInterval | None = None
-    """Over these runs; None where there are none."""
+    """Over these runs; None if there are none."""
     failures: Mapping[int, str] = field(default_factory=dict)
     """Why a run failed or cannot be read, by seed."""
     unfinished: Mapping[int, str] = field(default_factory=dict)
-    """How far a run is that has neither failed nor finished, by seed."""
+    """Progress of each run that has neither failed nor finished, by seed."""
     seconds: Mapping[tuple[int, str], float] = field(default_factory=dict)
     """Time of a training step, by seed and kind of machine."""
     factor: float | None = None
-    """Time of a step over that of the baseline, median over the seeds that were run on machines of
+    """Time of a step divided by that of the baseline, median over the seeds that ran on machines of
     the same kind; None without any."""
     difference: PairedDifference | None = None
-    """To the baseline; None without one, or without a seed that has finished in both."""
+    """To the baseline; None without a baseline, or without a seed that has finished in both."""
     p: float | None = None
     """Of that difference, after Holm's correction for all comparisons of the study."""
     detectable: float | None = None
-    """How large a difference would have been found with 80 % probability."""
+    """The difference that would have been found with 80 % probability."""
     validation: float | None = None
-    """Best validation accuracy of each run so far, the mean of these; None before the first."""
+    """Mean over the runs of their best validation accuracy so far; None before the first."""
 
     @property
     def seconds_per_step(self) -> float | None:
-        """Time of a training step, median over the seeds; None where no run has recorded it."""
+        """Median time of a training step over the seeds; None if no run has recorded it."""
         return median(self.seconds.values()) if self.seconds else None
 
     @property
     def spread(self) -> float | None:
-        """Standard deviation over the seeds; None of fewer than two."""
+        """Standard deviation over the seeds; None for fewer than two."""
         return spread_over_seeds(list(self.accuracies.values()))
 
     @property
@@ -63,30 +67,38 @@ class ArmSummary:
 
     @property
     def n_planned(self) -> int:
-        """How many runs there are to be."""
+        """Number of runs in the plan."""
         return len(self.arm.runs)
 
     @property
     def n_finished(self) -> int:
-        """How many have been tested."""
+        """Number of runs that have been tested."""
         return len(self.accuracies)
 
     @property
     def is_significant(self) -> bool:
-        """Whether the difference to the baseline is more than chance explains."""
-        return self.p is not None and self.p < LEVEL
+        """Whether the difference to the baseline is more than chance explains.
+
+        Never with fewer than `MIN_SEEDS` seeds.
+        """
+        return self.has_enough_seeds and self.p is not None and self.p < LEVEL
+
+    @property
+    def has_enough_seeds(self) -> bool:
+        """Whether enough seeds were compared for a verdict."""
+        return self.difference is not None and len(self.difference.seeds) >= MIN_SEEDS
 
 
 @dataclass(frozen=True)
 class StudySummary:
-    """What came out of a study, arm by arm in its order."""
+    """The results of a study, arm by arm in its order."""
 
     study: Study
     arms: tuple[ArmSummary, ...]
     n_tests: int
-    """How many comparisons were tested, for all of which Holm's correction is made."""
+    """Number of tested comparisons, for which Holm's correction is made."""
     remarks: tuple[str, ...] = ()
-    """What limits the comparisons: other episodes, other precisions."""
+    """What limits the comparisons, such as different test tasks or precisions."""
 
     def arm(self, name: str) -> ArmSummary:
         """Return the summary of an arm by its name."""
@@ -96,18 +108,17 @@ class StudySummary:
 def summarize(study: Study) -> StudySummary:
     """Read the runs of a study and compare its arms with their baselines.
 
-    A run that is missing, unfinished, failed or damaged is counted as such; the others are
-    compared nevertheless.
+    Runs that are missing, unfinished, failed or damaged are counted; the others are compared.
     """
     alone = {arm.name: _summarize_arm(arm) for arm in study.arms}
     differences = {
-        found.arm.name: paired_difference(found.accuracies, alone[found.arm.baseline].accuracies)
+        found.arm.name: _compare(found, alone[found.arm.baseline])
         for found in alone.values()
         if found.arm.baseline is not None
     }
     tested = {name: d.p for name, d in differences.items() if d is not None and d.p is not None}
     corrected = dict(zip(tested, holm(list(tested.values())), strict=True))
-    # The level that Holm's correction leaves the smallest p-value: what passes that is found,
+    # The level that Holm's correction sets for the smallest p-value: what passes it is found,
     # whatever the other comparisons say.
     level = LEVEL / max(1, len(tested))
     arms = []
@@ -127,16 +138,34 @@ def summarize(study: Study) -> StudySummary:
     return StudySummary(study, tuple(arms), len(tested), tuple(remarks))
 
 
+def _compare(found: ArmSummary, baseline: ArmSummary) -> PairedDifference | None:
+    """Return the difference to the baseline, task by task if both were tested on the same ones."""
+    ours, theirs = ({run.seed: run for run in of.tested} for of in (found, baseline))
+    rows = []
+    for seed in sorted(ours.keys() & theirs.keys()):
+        one, other = _task_accuracies(ours[seed]), _task_accuracies(theirs[seed])
+        if len(one) != len(other) or _episodes(ours[seed]) != _episodes(theirs[seed]):
+            return paired_difference(found.accuracies, baseline.accuracies)
+        rows.append(one - other)
+    by_task = np.stack(rows) if rows and len({len(row) for row in rows}) == 1 else None
+    return paired_difference(found.accuracies, baseline.accuracies, by_task)
+
+
+def _task_accuracies(run: Run) -> NDArray[np.float64]:
+    """Return the test accuracies of a run in percent; empty if there are none."""
+    return 100 * run.test.accuracies if run.test else np.empty(0)
+
+
 def _summarize_arm(arm: Arm) -> ArmSummary:
-    """Return what came out of an arm by itself."""
+    """Return the results of an arm by itself."""
     tests, seconds, best = {}, {}, []
     failures: dict[int, str] = {}
     unfinished: dict[int, str] = {}
     for run in arm.runs:
         if run.test is not None and run.is_readable:
-            tests[run.seed] = 100 * run.test.accuracies
+            tests[run.seed] = _task_accuracies(run)
         else:
-            failed, why = _without_result(run)
+            failed, why = _status(run)
             (failures if failed else unfinished)[run.seed] = why
         pace, (_, validation) = run.seconds_per_step, run.curve("val", "accuracy")
         if pace is not None:
@@ -160,19 +189,19 @@ def _ratio(found: ArmSummary, baseline: ArmSummary) -> float | None:
 
 
 def _machine(run: Run) -> str:
-    """Return on what kind of machine a run was made last, as far as it matters for its speed."""
+    """Return the kind of machine that a run used last, as far as it matters for speed."""
     names = ("device", "devices", "threads", "cpu_count", "platform")
     return str([run.environment[-1].get(name) for name in names]) if run.environment else ""
 
 
-def _without_result(run: Run) -> tuple[bool, str]:
-    """Return whether a run that has no result failed, and why or how far it is."""
+def _status(run: Run) -> tuple[bool, str]:
+    """Return whether a run without a result failed, and why, or else its progress."""
     done, planned = run.steps_done, run.n_steps
     if damage := run.damage.get("config.toml") or run.damage.get("test.json"):
         return True, damage
     if run.pruned is not None:
         where = f"after {done} of {planned} steps" if run.is_readable else "before it began"
-        return False, f"given up {where}"
+        return False, f"stopped early {where}"
     if run.failure is not None:
         return True, _first_sentence(run.failure)
     if not run.is_readable:
@@ -183,7 +212,7 @@ def _without_result(run: Run) -> tuple[bool, str]:
 
 
 def _first_sentence(failure: str) -> str:
-    """Return what matters of a failure: of a traceback its last line, else the first line."""
+    """Return the last line of a traceback, or else the first line of a message."""
     lines = [line.strip() for line in failure.splitlines() if line.strip()] or ["no reason given"]
     return lines[-1] if lines[0].startswith("Traceback") else lines[0]
 
@@ -209,13 +238,13 @@ def _episode_remarks(arms: Mapping[str, ArmSummary]) -> list[str]:
         if any(ours[seed] != theirs[seed] for seed in ours.keys() & theirs.keys()):
             remarks.append(
                 f"Some runs of {found.arm.name} and {baseline.arm.name} were tested on different "
-                "episodes, which adds to the noise of their difference."
+                "episodes, which adds noise to their difference."
             )
     return remarks
 
 
 def _episodes(run: Run) -> object:
-    """Return what decides the test episodes; equal for runs that were tested on the same ones."""
+    """Return what decides the test episodes: runs with equal values have the same ones."""
     tested, trained = run.settings.get("evaluation", {}), run.settings.get("task", {})
     return (
         run.settings.get("data", {}).get("dataset"),

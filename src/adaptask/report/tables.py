@@ -1,16 +1,15 @@
-"""The tables of a study: all results, the table as its paper prints it, and every seed."""
+"""The tables of a study: all results, the layout of the paper, and every seed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from statistics import fmean
 
 from adaptask.report.statistics import MeanInterval, PairedDifference
 from adaptask.report.study import Published
 from adaptask.report.summary import ArmSummary, StudySummary
-from adaptask.report.verdicts import named, p_value, short_verdict, shortfalls, signed
+from adaptask.report.verdicts import missing_runs, named, p_value, short_verdict, signed
 
 
 @dataclass(frozen=True)
@@ -18,39 +17,37 @@ class Cell:
     """One entry: plain text, never markup."""
 
     text: str
-    is_best: bool = False
-    """Whether it is set in bold."""
+    is_bold: bool = False
 
 
 @dataclass(frozen=True)
 class Table:
-    """Headings, rows and what must be said of them."""
+    """Headings, rows and notes."""
 
     name: str
-    """Of its files, such as `results`."""
+    """Name of its files, such as `results`."""
     title: str
     headings: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     n_labels: int = 1
-    """How many columns, from the left, say what a row is; the others are figures."""
+    """Number of columns, from the left, that name a row; the others have figures."""
     notes: tuple[str, ...] = ()
     """Sentences below it."""
     heading: str = ""
-    """What it is called on a page that has the title of the study already; empty: its title."""
+    """Heading on the page, which has the title of the study already; empty: its title."""
     brief: tuple[int, ...] = ()
-    """The columns that are shown in a terminal, which has no room for all; empty: all."""
+    """Columns that are printed in a terminal, which has no room for all; empty: all."""
 
 
 def tables_of(summary: StudySummary) -> list[Table]:
-    """Return the tables: `results`, `paper` where the study has columns, and `seeds`.
+    """Return the tables: `results`, `paper` if the study has columns, and `seeds`.
 
     Args:
         summary: Of a study with at least one arm.
     """
-    best = _best_arms(summary)
-    tables = [_results(summary, best)]
+    tables = [_results(summary)]
     if summary.study.columns:
-        tables.append(_paper(summary, best))
+        tables.append(_paper(summary))
     return [*tables, _seeds(summary)]
 
 
@@ -63,53 +60,53 @@ class _Column:
     heading: str
     text: Callable[[ArmSummary], str]
     meaning: str = ""
-    """What a note below the table says of it."""
+    """A note below the table that explains it."""
     is_brief: bool = False
-    """Whether it is shown in a terminal."""
+    """Whether it is printed in a terminal."""
 
 
-def _results(summary: StudySummary, best: set[str]) -> Table:
-    # What is known of no arm has no column.
-    columns = [c for c in _columns(summary, best) if any(map(c.text, summary.arms))]
-    table = _arm_table(summary, columns, best, name="results", title=summary.study.title)
+def _results(summary: StudySummary) -> Table:
+    # Columns that are empty for all arms are left out.
+    columns = [c for c in _columns(summary) if any(map(c.text, summary.arms))]
+    table = _arm_table(summary, columns, name="results", title=summary.study.title)
     meanings = (f"{column.heading}: {column.meaning}" for column in columns if column.meaning)
     brief = (i for i, c in enumerate(columns, start=table.n_labels) if c.is_brief)
     return replace(
         table,
-        heading="Results",
-        notes=(*meanings, *shortfalls(summary), *summary.study.notes),
+        heading="All arms",
+        notes=(*meanings, *missing_runs(summary), *summary.remarks, *summary.study.notes),
         brief=(*range(table.n_labels), *brief),
     )
 
 
 def _arm_table(
-    summary: StudySummary, columns: Sequence[_Column], best: set[str], *, name: str, title: str
+    summary: StudySummary, columns: Sequence[_Column], *, name: str, title: str
 ) -> Table:
     """Return a table with a row per arm: its labels, then the columns."""
     keys = list(summary.arms[0].arm.labels)
-    judged = _VALIDATION if summary.study.by_validation else _ACCURACY
     rows = []
     for found in summary.arms:
         labels = [Cell(found.arm.labels[key]) for key in keys]
-        is_best = found.arm.name in best
-        figures = [Cell(c.text(found), is_best and c.heading == judged) for c in columns]
+        is_bold = _is_better(summary, found)
+        figures = [Cell(c.text(found), is_bold and c.heading == _ACCURACY) for c in columns]
         rows.append((*labels, *figures))
     headings = (*keys, *(column.heading for column in columns))
     return Table(name, title, headings, tuple(rows), n_labels=len(keys))
 
 
-def _columns(summary: StudySummary, best: set[str]) -> list[_Column]:
+def _columns(summary: StudySummary) -> list[_Column]:
     """Return all columns of figures that the table of results can have."""
     by_validation = summary.study.by_validation
-    bold = "; bold: the highest of its group, significant or not" if best else ""
+    is_bold = any(_is_better(summary, found) for found in summary.arms)
+    remark = "; bold: significantly better than its baseline" if is_bold else ""
     if by_validation:
-        bold = "; nothing is chosen by it, and the highest of many is high by chance"
+        remark = "; nothing is chosen by it, and the highest of many is high by chance"
     # A corrected p-value above 0.05 may stand beside an interval without 0.
     holm = f", after Holm's correction for {summary.n_tests} tests, which the interval is not"
     validation = _Column(
         _VALIDATION,
         lambda found: _decimals(found.validation),
-        "best of each run, mean of the seeds; bold: the highest of those that have finished.",
+        "best of each run, mean over the seeds.",
         is_brief=True,
     )
     return [
@@ -118,7 +115,7 @@ def _columns(summary: StudySummary, best: set[str]) -> list[_Column]:
         _Column(
             _ACCURACY,
             lambda found: _mean_text(found.mean),
-            f"mean over the seeds; ±: 95 % interval over test tasks, not seeds{bold}.",
+            f"mean over the seeds; ±: 95 % interval over test tasks, not seeds{remark}.",
             is_brief=True,
         ),
         _Column(
@@ -129,21 +126,21 @@ def _columns(summary: StudySummary, best: set[str]) -> list[_Column]:
         _Column(
             _difference_heading(summary),
             lambda found: _difference_text(found.difference),
-            "points, paired by seed; 95 % interval by Student's t over the seeds.",
+            "points, paired by seed; 95 % interval over seeds and test tasks.",
             is_brief=True,
         ),
         _Column(
             "p",
             lambda found: "" if found.p is None else p_value(found.p),
-            f"paired t-test over the seeds{holm if summary.n_tests > 1 else ''}.",
+            f"paired t-test over seeds and test tasks{holm if summary.n_tests > 1 else ''}.",
         ),
         _Column("verdict", short_verdict, is_brief=True),
         _Column("ms per step", lambda found: _decimals(found.seconds_per_step, 1000)),
         _Column(
             "factor",
             lambda found: _decimals(found.factor),
-            "time of a step over that of the baseline, median over seeds that were run on machines "
-            "of one kind.",
+            "time of a step divided by that of the baseline, median over seeds that ran on the "
+            "same kind of machine.",
         ),
         _Column("paper (%)", lambda found: _printed(found.arm.published)),
         _Column("paper's gain", lambda found: _published_gain(summary, found)),
@@ -151,7 +148,7 @@ def _columns(summary: StudySummary, best: set[str]) -> list[_Column]:
 
 
 def _difference_heading(summary: StudySummary) -> str:
-    """Name the baseline where all arms have the same one but for other labels."""
+    """Return the heading, with the name of the baseline's sampler if there is only one."""
     names = {
         summary.arm(found.arm.baseline).arm.labels.get("sampler", "baseline")
         for found in summary.arms
@@ -178,12 +175,12 @@ def _seeds(summary: StudySummary) -> Table:
     seeds = sorted({run.seed for found in summary.arms for run in found.arm.runs})
     columns = [_Column(f"seed {seed}", partial(text, seed)) for seed in seeds]
     title = f"{summary.study.title}: test accuracy of each run, %"
-    table = _arm_table(summary, columns, set(), name="seeds", title=title)
+    table = _arm_table(summary, columns, name="seeds", title=title)
     return replace(table, heading="Test accuracy of each run, %")
 
 
-def _paper(summary: StudySummary, best: set[str]) -> Table:
-    """Return a table with some labels side by side, as `Study.columns` says.
+def _paper(summary: StudySummary) -> Table:
+    """Return a table with the labels in `Study.columns` as columns.
 
     Rows that are only cited come first.
     """
@@ -191,7 +188,7 @@ def _paper(summary: StudySummary, best: set[str]) -> Table:
     keys = [key for key in study.arms[0].labels if key not in study.columns]
 
     def place(labels: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return in which row and column something stands."""
+        """Return the row and the column of an arm or a citation."""
         row = tuple(labels.get(key, "") for key in keys)
         return row, tuple(labels.get(key, "") for key in study.columns)
 
@@ -203,8 +200,8 @@ def _paper(summary: StudySummary, best: set[str]) -> Table:
     names = [named(dict(zip(study.columns, c, strict=True)), study.columns) for c in columns]
     has_paper = bool(study.citations) or any(arm.published for arm in study.arms)
     legend = (
-        "ours (paper): what was measured here, and what the paper prints; rows without runs have "
-        "the paper's figures alone."
+        "ours (paper): measured here, and printed in the paper; rows without runs have only the "
+        "paper's figures."
     )
     return Table(
         name="paper",
@@ -214,53 +211,42 @@ def _paper(summary: StudySummary, best: set[str]) -> Table:
         rows=tuple(
             (
                 *map(Cell, row),
-                *(_paper_cell(ours.get((row, c)), cited.get((row, c)), best) for c in columns),
+                *(_paper_cell(summary, ours.get((row, c)), cited.get((row, c))) for c in columns),
             )
             for row in rows
         ),
         n_labels=len(keys),
-        notes=(*([legend] if has_paper else []), *shortfalls(summary), *study.notes),
+        notes=(
+            *([legend] if has_paper else []),
+            *missing_runs(summary),
+            *summary.remarks,
+            *study.notes,
+        ),
     )
 
 
-def _paper_cell(found: ArmSummary | None, cited: Published | None, best: set[str]) -> Cell:
+def _paper_cell(summary: StudySummary, found: ArmSummary | None, cited: Published | None) -> Cell:
     if found is None:
         paper = _printed(cited)
         return Cell(f"paper {paper}" if paper else "")
-    # The published interval stands in the long table; here it would make the columns too wide.
+    # Without the published interval, which is in the long table: columns would be too wide.
     brief = _printed(found.arm.published or cited).partition(" ±")[0]
     ours = _mean_text(found.mean) or "-"
-    return Cell(f"{ours} (paper {brief})" if brief else ours, found.arm.name in best)
+    return Cell(f"{ours} (paper {brief})" if brief else ours, _is_better(summary, found))
 
 
-def _best_arms(summary: StudySummary) -> set[str]:
-    """Return the names of the arms with the highest mean, as printed, of each group of several.
+def _is_better(summary: StudySummary, found: ArmSummary) -> bool:
+    """Return whether an arm is significantly better than its baseline, which is printed in bold.
 
-    A group is a baseline and what is compared with it. As long as its arms have not finished the
-    same seeds, none is the best. Where validation is to judge, the best is that of all that have
-    finished.
+    A sweep has nothing in bold: it chooses by validation.
     """
-    if summary.study.by_validation:
-        finished = [found for found in summary.arms if found.n_finished == found.n_planned]
-        return _highest({f.arm.name: f.validation for f in finished if f.validation is not None})
-    groups: dict[str, list[ArmSummary]] = {}
-    for found in summary.arms:
-        if found.accuracies:
-            groups.setdefault(found.arm.baseline or found.arm.name, []).append(found)
-    best = set()
-    for group in groups.values():
-        if len(group) > 1 and len({frozenset(found.accuracies) for found in group}) == 1:
-            best |= _highest({f.arm.name: fmean(f.accuracies.values()) for f in group})
-    return best
-
-
-def _highest(values: Mapping[str, float]) -> set[str]:
-    printed = {name: round(value, 2) for name, value in values.items()}
-    return {name for name, value in printed.items() if value == max(printed.values())}
+    if summary.study.by_validation or found.difference is None:
+        return False
+    return found.is_significant and found.difference.mean > 0
 
 
 def _mean_text(mean: MeanInterval | None) -> str:
-    """Return a mean with its interval; empty where there is none.
+    """Return a mean with its interval; empty if there is none.
 
     >>> _mean_text(MeanInterval(54.871, 0.72))
     '54.87 ± 0.72'
@@ -271,7 +257,7 @@ def _mean_text(mean: MeanInterval | None) -> str:
 
 
 def _difference_text(difference: PairedDifference | None) -> str:
-    """Return a difference with its interval, where it has one; empty where there is none."""
+    """Return a difference with its interval, if it has one; empty if there is none."""
     if difference is None:
         return ""
     low, high = difference.low, difference.high
@@ -284,7 +270,7 @@ def _decimals(value: float | None, factor: float = 1.0) -> str:
 
 
 def _printed(published: Published | None) -> str:
-    """Return an accuracy as a paper prints it: mean and interval to the same number of decimals.
+    """Return an accuracy as in a paper: mean and interval with the same number of decimals.
 
     >>> _printed(Published(55.0, 1.0)), _printed(Published(68.2, 0.66)), _printed(Published(61.9))
     ('55.0 ± 1.0', '68.20 ± 0.66', '61.9')

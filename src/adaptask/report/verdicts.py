@@ -1,25 +1,28 @@
-"""What a study says, in plain sentences: one for each comparison, and what is missing."""
+"""The results of a study in sentences: one per comparison, and what is missing."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from adaptask.report.statistics import MIN_SEEDS
 from adaptask.report.study import Study
 from adaptask.report.summary import ArmSummary, StudySummary
 
 
 def verdicts(summary: StudySummary) -> list[str]:
-    """Return a sentence for each arm that has a baseline: what the difference is and means."""
+    """Return a sentence for each arm that has a baseline: the difference and what it means."""
     return [_verdict(summary, found) for found in summary.arms if found.arm.baseline is not None]
 
 
 def headline(summary: StudySummary) -> str:
-    """Return one sentence over all comparisons; empty where there are fewer than two."""
+    """Return one sentence about all comparisons; empty if there are fewer than two."""
     compared = [found for found in summary.arms if found.arm.baseline is not None]
     if len(compared) < 2:
         return ""
     if not summary.n_tests:
         return f"None of the {len(compared)} differences could be tested."
+    if not any(found.has_enough_seeds for found in compared):
+        return f"Too few seeds for a verdict: {MIN_SEEDS} are needed."
     significant = [found for found in compared if found.is_significant]
     words = [f"{found.arm.name} is {short_verdict(found)}" for found in significant]
     tested = f"the {summary.n_tests} differences that were tested"
@@ -32,8 +35,8 @@ def headline(summary: StudySummary) -> str:
 def short_verdict(found: ArmSummary) -> str:
     """Return the verdict on an arm in a word or two, for a table; empty without a comparison.
 
-    Its words mean: `better` and `worse`, significantly; `not significant`, tested and not found;
-    `one seed`, `no spread`, not to be tested.
+    `better` and `worse` mean significantly so. Differences with `one seed` or `no spread` cannot be
+    tested; with `too few seeds` there is a test, but no verdict.
     """
     if found.difference is None:
         return ""
@@ -41,20 +44,22 @@ def short_verdict(found: ArmSummary) -> str:
         return "one seed"
     if found.p is None:
         return "no spread"
+    if not found.has_enough_seeds:
+        return "too few seeds"
     if not found.is_significant:
         return "not significant"
     return "better" if found.difference.mean > 0 else "worse"
 
 
-def shortfalls(summary: StudySummary) -> list[str]:
-    """Return sentences on runs that failed or have not finished, and on what limits the rest."""
+def missing_runs(summary: StudySummary) -> list[str]:
+    """Return sentences about runs that failed or have not finished."""
     sentences = []
     for found in summary.arms:
         for reason, seeds in _by_reason(found.failures).items():
             sentences.append(f"{found.arm.name}, {_seeds(seeds)} failed: {reason}")
         for reason, seeds in _by_reason(found.unfinished).items():
             sentences.append(f"{found.arm.name}, {_seeds(seeds)} not finished: {reason}.")
-    return [*sentences, *summary.remarks]
+    return sentences
 
 
 def _verdict(summary: StudySummary, found: ArmSummary) -> str:
@@ -92,9 +97,11 @@ def _result(summary: StudySummary, found: ArmSummary, ours: str, theirs: str) ->
     )
     if found.is_significant:
         return f"{figures}: {ours} is {short_verdict(found)} than {theirs}"
+    if not found.has_enough_seeds:
+        return f"{figures}: too few seeds for a verdict, {MIN_SEEDS} are needed"
     alone = (
-        f" (the interval, of this comparison alone, leaves out 0; among {summary.n_tests} that "
-        "happens by chance too)"
+        f" (the interval, of this comparison alone, excludes 0; among {summary.n_tests} "
+        "comparisons that also happens by chance)"
         if low > 0 or high < 0
         else ""
     )
@@ -102,16 +109,14 @@ def _result(summary: StudySummary, found: ArmSummary, ours: str, theirs: str) ->
 
 
 def _unseen(detectable: float) -> str:
-    if detectable >= 100:
-        return "with so few seeds none would have been seen reliably, however large"
     least = f"{detectable:.0f}" if detectable >= 10 else f"{detectable:.1f}"
-    return f"one below about {least} points would not have been seen reliably"
+    return f"one below about {least} points would not have been detected reliably"
 
 
 def _words(
     study: Study, labels: Mapping[str, str], baseline: Mapping[str, str]
 ) -> tuple[str, str, str]:
-    """Return what an arm is, what its baseline is, and what both have in common.
+    """Return an arm, its baseline and what they have in common, in words.
 
     What all arms of the study have in common is left out.
     """
@@ -146,7 +151,7 @@ def signed(points: float) -> str:
 
 
 def p_value(p: float) -> str:
-    """Return a p-value as it is printed.
+    """Return a p-value for printing.
 
     >>> p_value(0.6123), p_value(0.0123), p_value(0.0001)
     ('0.61', '0.012', '< 0.001')
@@ -157,7 +162,7 @@ def p_value(p: float) -> str:
 
 
 def named(labels: Mapping[str, str], keys: Iterable[str]) -> str:
-    """Return labels as words; a number or a truth value needs to be told what it is of.
+    """Return labels as words; the key is added to numbers and truth values.
 
     >>> named({"learner": "maml", "shots": "5", "alpha": "-"}, ["learner", "shots", "alpha"])
     'maml, shots 5'

@@ -67,7 +67,8 @@ class FeedbackModule(RandomModule, ABC):
     """
 
     description: ClassVar[str] = ""
-    """One sentence for `adaptask list` and the report, such as "draws every task alike"."""
+    """One sentence for `adaptask list` and the report, such as "prefers classes that were seen
+    least often"."""
     learns: ClassVar[bool] = True
     """Whether feedback changes what it draws."""
     draws: ClassVar[str] = "tasks"

@@ -1,4 +1,4 @@
-"""Class-based sampling (c-sampling): every class has a weight of its own, Eq. 3."""
+"""Class-based sampling (c-sampling): one weight per class, Eq. 3."""
 
 from __future__ import annotations
 

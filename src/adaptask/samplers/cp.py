@@ -54,7 +54,7 @@ class CPSampler(PairPotentialSampler):
     `auto` enumerates up to 5,000 sets, rejects up to K = 8, and takes Gibbs sweeps beyond; a task
     without an accepted candidate among 1,000 (64 on devices that are not waited for, where the
     number is fixed) is finished by Gibbs sweeps from a candidate drawn in proportion to W.
-    `n_unaccepted` counts these. On the CPU `reject` goes on to 100,000, and then raises.
+    `n_unaccepted` counts these. On the CPU `reject` tries 100,000 candidates, and then raises.
 
     `PairPotentialSampler` describes how the potentials are learned. The order of the classes within
     a row is random.

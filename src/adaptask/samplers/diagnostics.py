@@ -1,7 +1,7 @@
 """What a sampler's task distribution looks like: weights, marginals, distance from uniform.
 
 Exact if all category sets can be enumerated, otherwise an estimate with its standard error.
-None of these disturbs the sampler: draws are made by a copy with a random stream of its own.
+None of these disturbs the sampler: draws are made by a copy with its own random stream.
 """
 
 from __future__ import annotations

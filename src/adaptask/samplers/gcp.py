@@ -116,7 +116,7 @@ class PairPotentialSampler(Sampler):
         if self.confusion == "mean":
             p = p / 2
         p, seen = self._merge_tasks(ids, p, feedback.accepted, xp)
-        # A task is a block of the matrix; each of its pairs stands there twice, with one value.
+        # A task is a block of the matrix; each of its pairs appears there twice, with one value.
         at = ids[:, :, None] * self.n_classes + ids[:, None, :]
         old = potentials[at]
         new = self.rule(old, p, xp)
@@ -193,8 +193,8 @@ class PairPotentialSampler(Sampler):
         self._xp = self._potentials = self._row_weights = self._seen_potentials = None
         self._seen_version = -1
 
-    # Saving marks the derived values stale too: whoever goes on, the saved sampler or a restored
-    # one, recomputes them from the same potentials and so draws the same, to the last bit.
+    # Saving marks the derived values stale too: both the saved sampler and a restored one recompute
+    # them from the same potentials, and so draw the same, to the last bit.
 
     def _save_to_state_dict(self, *args: Any, **kwargs: Any) -> None:
         super()._save_to_state_dict(*args, **kwargs)
@@ -236,7 +236,7 @@ class GCPSampler(PairPotentialSampler):
     they were drawn. `PairPotentialSampler` describes how the potentials are learned.
 
     Deviation: the paper's Proposition 1, that this is the distribution of Eq. 4, does not hold
-    for K >= 3, since each step divides by a constant of its own. For Eq. 4 use `cp`.
+    for K >= 3, since each step divides by another constant. For Eq. 4 use `cp`.
 
     Args:
         n_classes: Number of training classes, n.

@@ -153,7 +153,7 @@ def _checked_pairs(
     all_asked = tl.sum(((counts > 0) & is_way).to(tl.int32), 0) == n_way
     labels_fit = known == n_queries
     is_fine = ids_fit & labels_fit & all_asked & probabilities_fit
-    # Nothing waits for the counters, and where all is fine nothing is added.
+    # Nothing waits for the counters, and nothing is added if the task is fine.
     tl.atomic_add(refusals, 1, mask=is_fine == 0, sem="relaxed")
     tl.atomic_add(refusals + 1, 1, mask=ids_fit == 0, sem="relaxed")
     tl.atomic_add(refusals + 2, 1, mask=labels_fit == 0, sem="relaxed")
@@ -357,7 +357,7 @@ def condense(
         refusals: `5` int64: tasks that were refused, and how often by each check; added to.
         class_ids: `tasks x way` int64.
         probabilities: `tasks x queries x way`.
-        labels: `tasks x queries`, or `queries` where all tasks share them.
+        labels: `tasks x queries`, or `queries` if all tasks share them.
         n_classes: Number of training classes.
         share: 1 for the sum of both directions, 1/2 for their mean.
         tolerance: By how much a row of probabilities may miss one.
@@ -411,7 +411,7 @@ def learn(
         refusals: See `condense`.
         class_ids: `tasks x way` int64.
         probabilities: `tasks x queries x way`.
-        labels: `tasks x queries`, or `queries` where all tasks share them.
+        labels: `tasks x queries`, or `queries` if all tasks share them.
         share: 1 for the sum of both directions, 1/2 for their mean.
         tolerance: By how much a row of probabilities may miss one.
         alpha: Weight of the new observation.
@@ -441,7 +441,7 @@ def learn(
 
 
 def n_warps(n_numbers: int) -> int:
-    """Return how many warps share a block of so many numbers."""
+    """Return how many warps share a block of that size."""
     return max(1, min(16, n_numbers // 256))
 
 

@@ -29,7 +29,7 @@ STRATEGIES: dict[str, Callable[[Array], Array]] = {
 """The utility u(p) of a confusion p, by strategy: what makes a task worth drawing again.
 
 The paper (section 5.3, "Efficacy of different adaptive task sampling strategies") compares these.
-With the paper's sum of both directions (Eq. 6) p lies between 0 and 2, so `easy` and `uncertain`
+With the paper's sum of both directions (Eq. 6) p is between 0 and 2, so `easy` and `uncertain`
 can fall below zero for a pair that is confused more often than not; with `confusion="mean"` they
 cannot.
 """

@@ -7,23 +7,26 @@ In short:
     Trainer(learner, sampler, source).fit(2000)
 """
 
+from adaptask.intervals import Intervals
 from adaptask.training.checkpoints import Checkpoint
-from adaptask.training.displays import choose_display
-from adaptask.training.distributed import joined
+from adaptask.training.displays import Display, Silent, choose_display
+from adaptask.training.distributed import process_group
 from adaptask.training.evaluation import Evaluation, Evaluator
 from adaptask.training.optimizer import StepSchedule, build_optimizer, constant, cosine
-from adaptask.training.trainer import Every, Trainer
+from adaptask.training.trainer import Trainer
 
 __all__ = [
     "Checkpoint",
+    "Display",
     "Evaluation",
     "Evaluator",
-    "Every",
+    "Intervals",
+    "Silent",
     "StepSchedule",
     "Trainer",
     "build_optimizer",
     "choose_display",
     "constant",
     "cosine",
-    "joined",
+    "process_group",
 ]

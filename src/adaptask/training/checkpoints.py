@@ -1,4 +1,4 @@
-"""Checkpoints: written whole or not at all, verified when read, and never executed.
+"""Checkpoints: written completely or not at all, verified when read, and never executed.
 
 A checkpoint is what `torch.save` writes, so that `torch.load` opens it, with a checksum of every
 byte in the comment that a zip archive may end with. `torch.load` alone is not enough: it did not
@@ -13,7 +13,7 @@ import io
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ def save_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
 def save_latest(folder: Path, state: Mapping[str, Any]) -> Path:
     """Write a state to `last.pt`, keep what that was as `previous.pt`, and return its path.
 
-    At every moment one of the two is whole. Raises what `save_checkpoint` does.
+    One of the two is complete at every moment. Raises what `save_checkpoint` does.
     """
     path = folder / LAST
     replace_file(path, _serialize(state), keep_as=folder / PREVIOUS)
@@ -67,11 +67,11 @@ class DamagedError(StateError):
 
 
 def load_latest(folder: Path, on_damage: Callable[[str], None]) -> tuple[dict[str, Any], Path]:
-    """Return the state of `last.pt` or, where that is damaged, of `previous.pt`; and which.
+    """Return the state of `last.pt` or, if that is damaged, of `previous.pt`; and which file.
 
     Args:
         folder: The run's folder.
-        on_damage: Told what is wrong with `last.pt`, and that the previous one is used.
+        on_damage: Called with what is wrong with `last.pt`, if the previous one is used.
 
     Raises:
         StateError: If neither can be used, or the one to use is of a newer version of adaptask.
@@ -91,7 +91,7 @@ def load_latest(folder: Path, on_damage: Callable[[str], None]) -> tuple[dict[st
             raise StateError(
                 f"{damage} The one before does not help: {second} Start the run again."
             ) from damage
-        on_damage(f"{damage} Going on from {previous}.")
+        on_damage(f"{damage} Resuming from {previous}.")
         return state, previous
 
 
@@ -119,8 +119,10 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     try:
         saved = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:  # whatever a file made by somebody else brings about
-        reason = str(error).partition("\n")[0]
-        raise _damaged(path, f"it cannot be loaded without executing it ({reason})") from error
+        # torch's own message is left out: it advises to load the file with weights_only=False.
+        raise _damaged(
+            path, "it holds something other than tensors and plain values, and is not loaded"
+        ) from error
     if not isinstance(saved, dict) or not isinstance(saved.get("format"), int):
         raise _damaged(path, "it has no format number")
     if saved["format"] > FORMAT:
@@ -166,10 +168,10 @@ def _on_host(value: Any) -> Any:
 
 
 def check_savable(name: str, value: object) -> None:
-    """Refuse what `torch.load` would not load without executing what the file says.
+    """Refuse what `torch.load` would not load with `weights_only=True`.
 
     Raises:
-        StateError: If there is such a thing; names where.
+        StateError: If there is such a value; names it.
     """
     kind = type(value)
     if kind in (dict, OrderedDict):
@@ -185,7 +187,7 @@ def check_savable(name: str, value: object) -> None:
         assert isinstance(value, (list, tuple))
         for i, item in enumerate(value):
             check_savable(f"{name}[{i}]", item)
-    # Of exactly these types: NumPy's float64, for one, is a float that is saved as code to run.
+    # Exactly these types: NumPy's float64, for one, is a float that is saved as code to run.
     elif kind not in _PLAIN and kind not in _TENSORS:
         raise StateError(
             f"{name} is a {kind.__module__}.{kind.__qualname__}; a checkpoint holds dicts, lists, "
@@ -200,24 +202,30 @@ class Checkpoint:
     step: int
     accuracy: float
     interval: float
-    learner: dict[str, Any]
+    learner: dict[str, Any] = field(repr=False)
     """Its `state_dict`, on the CPU."""
 
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Checkpoint:
+        """Return the checkpoint whose `vars` were saved.
 
-def checkpoint_of(state: Mapping[str, Any]) -> Checkpoint:
-    """Return the checkpoint whose `vars` were saved.
+        Raises:
+            TypeError: If they are not those of a checkpoint.
+        """
+        checkpoint = cls(**state)
+        if (
+            type(checkpoint.step) is not int
+            or not isinstance(checkpoint.learner, Mapping)
+            or not math.isfinite(checkpoint.accuracy + checkpoint.interval)
+        ):
+            raise TypeError("this is not a checkpoint")
+        return checkpoint
 
-    Raises:
-        TypeError: If they were not.
-    """
-    checkpoint = Checkpoint(**state)
-    if (
-        type(checkpoint.step) is not int
-        or not isinstance(checkpoint.learner, Mapping)
-        or not math.isfinite(checkpoint.accuracy + checkpoint.interval)
-    ):
-        raise TypeError("this is not a checkpoint")
-    return checkpoint
+    def __str__(self) -> str:
+        return (
+            f"step {self.step}, validation accuracy {100 * self.accuracy:.2f} ± "
+            f"{100 * self.interval:.2f} %"
+        )
 
 
 class BestCheckpoints:

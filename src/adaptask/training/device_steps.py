@@ -1,8 +1,8 @@
-"""Work that is advanced piece by piece, so that one thread can feed a GPU with many runs.
+"""Generators that do work on a device step by step, so that one thread can advance many runs.
 
-A piece of work is a generator. It yields None where it can be paused, after each step and between
-batches of an evaluation, and on a GPU an event before it reads something: whoever advances it waits
-for the event, or advances other work meanwhile.
+Such a generator yields None where it can be paused: after each step and between batches of an
+evaluation. On a GPU it also yields an event before it reads a value. The caller waits for the
+event, or advances another generator meanwhile.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import torch
 T = TypeVar("T")
 
 Wait = torch.cuda.Event | None
-"""What the device must have reached before the work is advanced again; None if it need not."""
+"""An event that the device must reach before the generator is advanced; None if there is none."""
 DeviceSteps = Generator[Wait, None, T]
 
 
 def finish(steps: DeviceSteps[T]) -> T:
-    """Advance work to its end, and return its result."""
+    """Run a generator to its end, and return its result."""
     with closing(steps):  # also if waiting is interrupted
         while True:
             try:
@@ -33,8 +33,8 @@ def finish(steps: DeviceSteps[T]) -> T:
                 wait.synchronize()
 
 
-def reached(device: torch.device) -> torch.cuda.Event:
-    """Return an event that occurs when all work launched on the current stream is done."""
+def record_event(device: torch.device) -> torch.cuda.Event:
+    """Return an event that is reached when all work launched on the current stream is done."""
     # A thread that waits for a blocking event sleeps; else it would keep a core busy.
     event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
     event.record(torch.cuda.current_stream(device))

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from adaptask.arguments import check_choice, check_integer, check_members, check_seed, shown
+from adaptask.arguments import check_choice, check_integer, check_members, check_seed
 from adaptask.data import EpisodeSource
 from adaptask.errors import ArgumentError, TrainingError
-from adaptask.interfaces import EpisodeLearner, Episodes
-from adaptask.training.device_steps import DeviceSteps, finish, reached
-from adaptask.training.group import ALONE, Group
-
-Precision = Literal["float32", "bfloat16"]
-PRECISIONS = ("float32", "bfloat16")
+from adaptask.interfaces import EpisodeLearner
+from adaptask.training.device_steps import DeviceSteps, finish, record_event
+from adaptask.training.distributed import SINGLE_PROCESS, ProcessGroup
+from adaptask.training.step import PRECISIONS, Precision, check_logits
 
 # Pixels of the images of a batch, all channels as one. A Conv-4 or ResNet-12 holds about three
 # maps of 64 floats per pixel at once: 3 GB on an accelerator, which larger batches keep busy. On a
@@ -30,12 +27,16 @@ _PIXELS_ON_CPU = 1 << 17
 _PIXELS_ELSEWHERE = 1 << 22
 
 
-@dataclass(frozen=True, eq=False)
+OnProgress = Callable[[int, int], None]
+"""Is called with the number of episodes done and their total."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Evaluation:
     """How well a learner did on a number of episodes."""
 
     accuracies: Tensor
-    """Share of the queries that were right, `episodes` float64 on the CPU."""
+    """Share of correct queries of each episode, `episodes` float64 on the CPU."""
     loss: float
     """Mean cross-entropy of the queries."""
 
@@ -55,8 +56,14 @@ class Evaluation:
         return 1.96 * float(self.accuracies.std()) / math.sqrt(self.n_episodes)
 
     def summary(self) -> dict[str, float]:
-        """Return the figures that are recorded."""
+        """Return the numbers that are recorded."""
         return {"accuracy": self.accuracy, "interval": self.interval, "loss": self.loss}
+
+    def __repr__(self) -> str:
+        return (
+            f"Evaluation(accuracy={self.accuracy:.4f}, interval={self.interval:.4f}, "
+            f"loss={self.loss:.4f}, n_episodes={self.n_episodes})"
+        )
 
     def __str__(self) -> str:
         return f"{100 * self.accuracy:.2f} ± {100 * self.interval:.2f} %"
@@ -76,11 +83,11 @@ class Evaluator:
         n_shot: Support images per class.
         n_query: Query images per class.
         seed: Decides the episodes.
-        tasks_per_batch: How many episodes the learner is given at once; None chooses. It makes no
-            difference to a learner that treats every task by itself and draws nothing.
+        tasks_per_batch: Number of episodes per forward pass; None chooses. It makes no difference
+            to a learner that treats every task by itself and draws nothing.
         precision: `float32`, or `bfloat16` for mixed precision.
-        group: The processes that evaluate together: they take turns in the batches. Each gets the
-            whole result, the one that a single process would come to if the learner draws nothing.
+        group: The processes that evaluate together, each a share of the batches. Each gets the
+            whole result, that of a single process if the learner draws nothing.
 
     Raises:
         ArgumentError: If an argument cannot be used.
@@ -98,13 +105,9 @@ class Evaluator:
         seed: int = 0,
         tasks_per_batch: int | None = None,
         precision: Precision = "float32",
-        group: Group = ALONE,
+        group: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
         check_members("source", source, "plan", "cut", "device", "image_set")
-        if not isinstance(group, Group):
-            raise ArgumentError(
-                f"group must be a Group, such as joined() gives; got {shown(group)}."
-            )
         self.source = source
         self.group = group
         self.seed = check_seed("seed", seed)
@@ -121,17 +124,25 @@ class Evaluator:
             tasks_per_batch = _default_batch(source, len(self.plan), n_images)
         self.tasks_per_batch = check_integer("tasks_per_batch", tasks_per_batch, low=1)
 
-    def __call__(self, learner: EpisodeLearner) -> Evaluation:
+    def __call__(self, learner: EpisodeLearner, progress: OnProgress | None = None) -> Evaluation:
         """Evaluate a learner.
+
+        Args:
+            learner: Maps episodes to query logits.
+            progress: Called with the number of episodes done and their total, after each batch.
 
         Raises:
             ArgumentError: If the learner is on another device, or its logits have the wrong shape.
             TrainingError: If its logits are not finite.
         """
-        return finish(self.steps(learner))
+        return finish(self.steps(learner, progress))
 
-    def steps(self, learner: EpisodeLearner) -> DeviceSteps[Evaluation]:
+    def steps(
+        self, learner: EpisodeLearner, progress: OnProgress | None = None
+    ) -> DeviceSteps[Evaluation]:
         """Evaluate a learner batch by batch; on a GPU, other work can be done between them.
+
+        Arguments are those of `__call__`.
 
         Raises:
             ArgumentError, TrainingError: As `__call__` does.
@@ -139,27 +150,31 @@ class Evaluator:
         device = self.source.device
         _check_device(learner, device)
         n_episodes, n_queries = len(self.plan), self.plan.n_queries
-        # How many queries of every episode were right, and its loss; 0 for those of other
-        # processes.
+        # Correct queries of every episode, and its loss; 0 for those of other processes.
         scores = torch.zeros(2, n_episodes, dtype=torch.float64, device=device)
         starts = range(0, n_episodes, self.tasks_per_batch)
         draws = getattr(learner, "draws_in_evaluation", True)
+        report = progress or _ignore_progress
+        report(0, n_episodes)
         with _evaluating(learner), _seeded(self.seed, device) if draws else nullcontext():
             for start in starts[self.group.rank :: self.group.size]:
                 stop = min(start + self.tasks_per_batch, n_episodes)
                 self._evaluate(learner, start, stop, scores[:, start:stop])
+                if stop < n_episodes:
+                    report(stop, n_episodes)
                 # Others must not draw from the generators that were seeded here.
                 if not draws:
-                    yield reached(device) if device.type == "cuda" else None
+                    yield record_event(device) if device.type == "cuda" else None
             scores = self.group.sum(scores.cpu())
+        report(n_episodes, n_episodes)
         self._check_losses(scores[1])
         return Evaluation(accuracies=scores[0] / n_queries, loss=float(scores[1].mean()))
 
     @torch.no_grad()
     def _evaluate(self, learner: EpisodeLearner, start: int, stop: int, scores: Tensor) -> None:
-        """Write down the scores of some episodes."""
+        """Fill in the scores of some episodes."""
         episodes = self.source.cut(self.plan, start, stop)
-        # Also where the caller is within an autocast of its own.
+        # Also if the caller is inside an autocast.
         half = self.precision == "bfloat16"
         with torch.autocast(self.source.device.type, dtype=torch.bfloat16, enabled=half):
             query_logits = learner(episodes)
@@ -177,17 +192,10 @@ class Evaluator:
         if bad:
             classes = ", ".join(map(str, self.plan.class_ids[bad[0]].tolist()))
             raise TrainingError(
-                f"the learner's query logits must be numbers; they are NaN or infinite in "
+                f"the learner's query logits must be finite; they are NaN or infinite in "
                 f"{len(bad)} of {len(losses)} evaluation episodes, first in episode {bad[0]} with "
                 f"the classes {classes}. Load an earlier checkpoint, or lower the learning rate."
             )
-
-
-def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
-    """Return the context in which a forward pass runs."""
-    if precision == "float32":
-        return nullcontext()
-    return torch.autocast(device.type, dtype=torch.bfloat16)
 
 
 def _default_batch(source: EpisodeSource, n_episodes: int, n_images: int) -> int:
@@ -205,9 +213,13 @@ def _default_batch(source: EpisodeSource, n_episodes: int, n_images: int) -> int
     return next((n for n in range(most, most // 2, -1) if n_episodes % n == 0), most)
 
 
+def _ignore_progress(n_done: int, n_episodes: int) -> None:
+    return
+
+
 @contextmanager
 def _evaluating(learner: EpisodeLearner) -> Iterator[None]:
-    """Put a module into `eval()`, and every part of it back into the mode it had."""
+    """Put a module into `eval()` mode, and restore the mode of every part of it afterwards."""
     modules = list(learner.modules()) if isinstance(learner, nn.Module) else []
     flags = [module.training for module in modules]
     try:
@@ -239,18 +251,3 @@ def _check_device(learner: EpisodeLearner, device: torch.device) -> None:
                 f"the learner must be on {device}, where the episodes are cut; it is on "
                 f"{first.device}. Move it with learner.to({str(device)!r})."
             )
-
-
-def check_logits(query_logits: Any, episodes: Episodes) -> None:
-    """Check that a learner gave query logits of the right shape.
-
-    Raises:
-        ArgumentError: If it did not.
-    """
-    shape = (*episodes.query_labels.shape, episodes.class_ids.shape[1])
-    if not isinstance(query_logits, Tensor) or tuple(query_logits.shape) != shape:
-        is_tensor = isinstance(query_logits, Tensor)
-        got = f"shape {tuple(query_logits.shape)}" if is_tensor else type(query_logits).__name__
-        raise ArgumentError(
-            f"a learner must return query logits, `tasks x queries x way`, here {shape}; got {got}."
-        )

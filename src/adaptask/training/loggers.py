@@ -1,14 +1,17 @@
-"""Other programs that show metrics, where they are installed: TensorBoard, Weights & Biases."""
+"""Where the metrics of a run go: a file of JSON lines, TensorBoard, Weights & Biases."""
 
 from __future__ import annotations
 
 import importlib
+import json
+import math
+import os
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from adaptask.atomic_file import replace_file
+from adaptask.atomic_file import not_written, replace_file
 from adaptask.errors import ArgumentError
 
 _MODULES = {"tensorboard": "torch.utils.tensorboard", "wandb": "wandb"}
@@ -22,15 +25,67 @@ class Logger(Protocol):
         ...
 
     def close(self) -> None:
-        """Write what is left to write."""
+        """Write what is left, and close what is open."""
         ...
+
+
+class MetricsLog:
+    """A file of JSON lines, `{"step": 100, "split": "train", "loss": 1.2, ...}`, one per record.
+
+    Every line is written completely before `log` returns, so that a killed process loses none. An
+    incomplete line, as after a power failure, is removed when the file is opened again. Methods
+    raise a `TrainingError` if the file cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._cut(self.size)
+
+    @property
+    def size(self) -> int:
+        """Number of bytes written so far, as `truncate` takes it."""
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def log(self, step: int, split: str, metrics: Mapping[str, float]) -> None:
+        """Append a record, or leave the file as it was; values that are not finite become null."""
+        record: dict[str, Any] = {"step": step, "split": split}
+        for name, value in metrics.items():
+            is_integer = isinstance(value, int)
+            record[name] = value if is_integer else float(value) if math.isfinite(value) else None
+        line = json.dumps(record, allow_nan=False).encode() + b"\n"
+        try:
+            with self.path.open("ab", buffering=0) as file:
+                size = os.fstat(file.fileno()).st_size
+                try:
+                    while line:  # a disk that is nearly full writes a part of it
+                        line = line[file.write(line) :]
+                except OSError:
+                    file.truncate(size)
+                    raise
+        except OSError as error:
+            raise not_written(self.path, error) from error
+
+    def truncate(self, size: int) -> int:
+        """Remove what was written after the file had that size; return how many bytes it lacks."""
+        self._cut(min(size, self.size))
+        return size - self.size
+
+    def _cut(self, size: int) -> None:
+        """Cut the file to whole lines of at most so many bytes."""
+        if not self.path.exists():
+            return
+        try:
+            with self.path.open("rb+") as file:
+                file.truncate(file.read(size).rfind(b"\n") + 1)
+        except OSError as error:
+            raise not_written(self.path, error) from error
 
 
 class TensorBoardLogger:
     """Writes event files for TensorBoard, into the folder `tensorboard` of a run's folder.
 
-    A resumed run gives `purge_step`, the first step that it logs again: what was logged from there
-    on is hidden.
+    A resumed run passes `purge_step`, the first step that it logs again. TensorBoard hides what
+    was logged from there on.
     """
 
     def __init__(self, folder: Path, purge_step: int | None = None) -> None:
@@ -48,10 +103,10 @@ class TensorBoardLogger:
 
 
 class WandbLogger:
-    """Sends metrics to Weights & Biases, one run there for one run here.
+    """Sends metrics to Weights & Biases.
 
-    The run's id is kept in its folder as `wandb-id.txt`, so that a resumed run goes on there too.
-    Steps that it repeats, those between its checkpoint and its end, are there already and are not
+    The id there is kept in the folder of the run as `wandb-id.txt`, so that a resumed run is
+    resumed there too. Steps that it repeats, those between its checkpoint and its end, are not
     sent twice.
     """
 

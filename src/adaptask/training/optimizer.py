@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor, optim
 
-from adaptask.arguments import check_choice, check_integer, check_number, shown
+from adaptask.arguments import check_choice, check_integer, check_number
 from adaptask.errors import ArgumentError, StateError
 
 Schedule = Callable[[int, int], float]
-"""From the step, counted from 0, and the number of steps to a factor on the learning rate."""
+"""Maps the step, counted from 0, and the number of steps to a factor on the learning rate."""
 
 _OPTIMIZERS = ("adam", "sgd")
 
@@ -52,12 +52,7 @@ def build_optimizer(
     momentum = check_number("momentum", momentum, low=0, high=1)
     if momentum == 1:
         raise ArgumentError("momentum must be below 1, or steps never stop growing; got 1.")
-    try:
-        parameters = list(parameters)
-    except Exception:  # whatever the value's own code raises
-        parameters = [None]  # type: ignore[list-item]
-    if not all(isinstance(parameter, Tensor) for parameter in parameters):
-        raise ArgumentError("parameters must be tensors, such as learner.parameters() gives.")
+    parameters = list(parameters)
     if not parameters:
         raise ArgumentError("there is nothing to learn: the learner has no parameters.")
     if name == "adam":
@@ -73,9 +68,9 @@ def build_optimizer(
 
 
 def load_optimizer(optimizer: optim.Optimizer, state: dict[str, Any]) -> None:
-    """Load the state of an optimizer, and bring moments into the memory layout of their weights.
+    """Load the state of an optimizer, and give moments the memory layout of their weights.
 
-    Fused kernels read both in the order of memory, and a run may go on channels-last.
+    Fused kernels read both in the order of memory, and a run may be resumed with channels-last.
 
     Raises:
         StateError: If it has other settings, or moments of other shapes, which fused kernels would
@@ -100,19 +95,19 @@ def load_optimizer(optimizer: optim.Optimizer, state: dict[str, Any]) -> None:
 
 
 def constant(step: int, n_steps: int) -> float:
-    """Leave the learning rate as it is."""
+    """Keep the learning rate as it is."""
     del step, n_steps
     return 1.0
 
 
 def cosine(step: int, n_steps: int) -> float:
-    """Fall from 1 at the first step towards 0 after the last along half a cosine."""
+    """Decay from 1 at the first step to 0 after the last, along half a cosine."""
     return 0.5 * (1 + math.cos(math.pi * min(step / n_steps, 1)))
 
 
 @dataclass(frozen=True)
 class StepSchedule:
-    """Take `factors[i]` from step `milestones[i]` on, and 1 before the first.
+    """Multiply by `factors[i]` from step `milestones[i]` on, and by 1 before the first.
 
     Raises:
         ArgumentError: If the two differ in length, or the milestones do not rise.
@@ -122,9 +117,6 @@ class StepSchedule:
     factors: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        for name, values in vars(self).items():
-            if not isinstance(values, tuple):
-                raise ArgumentError(f"{name} must be a tuple of numbers; got {shown(values)}.")
         if len(self.milestones) != len(self.factors) or not self.milestones:
             raise ArgumentError(
                 "the step schedule needs milestones and one factor for each; got "
@@ -141,3 +133,37 @@ class StepSchedule:
         """Return the factor of the last milestone that was reached."""
         del n_steps
         return (1.0, *self.factors)[bisect_right(self.milestones, step)]
+
+
+def make_capturable(optimizer: optim.Optimizer) -> None:
+    """Keep the learning rates on the device, so that a graph sees them change."""
+    for group in optimizer.param_groups:
+        if "capturable" in group:
+            group["capturable"] = True
+        if not isinstance(group["lr"], Tensor):
+            device = group["params"][0].device
+            group["lr"] = torch.tensor(float(group["lr"]), device=device)
+
+
+def set_learning_rate(optimizer: optim.Optimizer, factor: float) -> None:
+    """Set the learning rates to a factor times the initial ones."""
+    for group in optimizer.param_groups:
+        if "initial_lr" not in group:
+            group["initial_lr"] = float(group["lr"])
+        lr = group["initial_lr"] * factor
+        if isinstance(group["lr"], Tensor):
+            if group.get("host_lr") != lr:  # no kernel if nothing changes
+                group["lr"].fill_(lr)
+        else:
+            group["lr"] = lr
+        group["host_lr"] = lr
+
+
+def optimizer_state(optimizer: optim.Optimizer) -> dict[str, Any]:
+    """Return the state of an optimizer, the same with a CUDA graph and without."""
+    state = optimizer.state_dict()
+    for group in state["param_groups"]:
+        group["lr"] = group.pop("host_lr", None) or float(group["lr"])
+        if "capturable" in group:
+            group["capturable"] = False
+    return state

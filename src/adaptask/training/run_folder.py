@@ -1,38 +1,55 @@
-"""The folder in which a run lives: what is written there, when, and in which order.
+"""The folder of a run: what is written there, when, and in which order.
 
-config.toml         everything that decides the run
-environment.json    versions, device, revision
+config.toml         the configuration of the run; without one, run.json has what a `Trainer` knows
+algorithms.json     the classes of sampler, learner and backbone, for readers that import none
+environment.json    versions, device, revision of the code
 metrics.jsonl       one line per record
-snapshots/          the sampler's potentials, and how often each class was drawn, now and then
-last.pt             the checkpoint to go on from; previous.pt is the one before
+snapshots/          the sampler's potentials, and how often each class was drawn
+last.pt             the checkpoint to resume from; previous.pt is the one before
 best.pt             the best weights by validation
+test.json           the test result; a run that has it is finished
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+import inspect
+import io
+import json
+import math
+import os
+import platform
+import re
+import subprocess
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
+from adaptask import __version__
 from adaptask.atomic_file import not_written, replace_file
 from adaptask.errors import ArgumentError, StateError, TrainingError
+from adaptask.parsing import parse_json
+from adaptask.registry import SAMPLERS, Registry
+from adaptask.samplers import Sampler, kl_from_uniform
 from adaptask.training.checkpoints import (
     BEST,
     LAST,
     PREVIOUS,
     Checkpoint,
-    checkpoint_of,
     load_checkpoint,
     load_latest,
     save_checkpoint,
     save_latest,
 )
-from adaptask.training.records import MetricsLog, Snapshots, record_environment
+from adaptask.training.evaluation import Evaluation
+from adaptask.training.loggers import MetricsLog
 
 try:
     import fcntl
@@ -40,8 +57,20 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 LOCK = "lock"
-# What a folder may hold of a run that has not begun: its lock, why it failed or was given up.
+RUN = "run.json"
+ALGORITHMS = "algorithms.json"
+TEST = "test.json"
+# Files of a run that has not begun: its lock, why it failed or was stopped early.
 _BEFORE_A_RUN = (LOCK, "failure.txt", "pruned.txt")
+
+DISTRIBUTION_BUFFERS = ("log_potentials", "log_weights")
+"""Tensors of a sampler from which its distribution follows; the first that it has is saved."""
+
+_GIT_SECONDS = 5.0
+_PLAIN_TYPES = (bool, int, float, str)
+# Tasks from which the KL divergence of a sampler is estimated if it cannot be summed: fewer for
+# many ways, since the probability of a set is a sum over the orders in which it can be drawn.
+_MANY_WAYS, _DRAWS, _FEW_DRAWS = 9, 1000, 100
 
 
 @dataclass(frozen=True)
@@ -51,9 +80,9 @@ class SavedRun:
     trainer: dict[str, Any]
     """The trainer's `state_dict`."""
     metrics_size: int
-    """Length of the records by then, in bytes."""
+    """Size of `metrics.jsonl` at that time, in bytes."""
     config_text: str | None
-    """What decided the run."""
+    """The configuration of the run."""
 
 
 class RunFolder:
@@ -61,28 +90,28 @@ class RunFolder:
 
     Args:
         path: The folder.
-        config_text: What decides the run; it is part of every checkpoint.
+        config_text: The configuration of the run; it is part of every checkpoint.
     """
 
     n_processes: int = 1
-    """How many make the run together, for `environment.json`."""
+    """Number of processes that make the run, for `environment.json`."""
 
     def __init__(self, path: Path | str, config_text: str | None = None) -> None:
         self.path = Path(path)
         self.config_text = config_text
         self.snapshots = Snapshots(self.path / "snapshots")
         self.is_open = False
-        """Whether a run has begun here, or goes on."""
+        """Whether a run has been started or resumed with this object."""
         self._lock = FolderLock(self.path / LOCK)
 
     @cached_property
     def metrics(self) -> MetricsLog:
-        """The records; the file is opened when it is first asked for."""
+        """The records; the file is opened at the first use."""
         return MetricsLog(self.path / "metrics.jsonl")
 
     @property
     def config(self) -> Path:
-        """The file that decides the run."""
+        """The configuration file."""
         return self.path / "config.toml"
 
     @property
@@ -91,15 +120,15 @@ class RunFolder:
         return self.config.exists() or self.last_checkpoint() is not None
 
     def last_checkpoint(self) -> Path | None:
-        """Return the checkpoint to go on from, if there is one."""
+        """Return the checkpoint to resume from, if there is one."""
         found = (self.path / name for name in (LAST, PREVIOUS))
         return next((path for path in found if path.exists()), None)
 
     def locked(self) -> AbstractContextManager[None]:
-        """Keep other processes from training in this folder, which is made if need be.
+        """Keep other processes from training in this folder, which is created if necessary.
 
         Raises:
-            TrainingError: If another one trains there, or the folder cannot be made.
+            TrainingError: If another process trains there, or the folder cannot be created.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -108,7 +137,7 @@ class RunFolder:
         return self._lock.held()
 
     def check_is_free(self) -> None:
-        """Check that a run can begin here; what one left that had not begun may stay.
+        """Check that a run can begin here; files of a run that never began are ignored.
 
         Raises:
             ArgumentError: If the path exists and is not an empty folder, or cannot be a folder.
@@ -123,12 +152,12 @@ class RunFolder:
             resume = f"adaptask train --resume {self.path}"
             how = resume if self.config.exists() else "trainer.resume()"
             raise ArgumentError(
-                f"{self.path} holds a run already. Go on with it: {how}. Or choose another folder."
+                f"{self.path} already holds a run. Resume it: {how}. Or choose another folder."
             )
         raise ArgumentError(f"{self.path} exists and is not an empty folder; choose another one.")
 
     def create(self, device: torch.device) -> None:
-        """Begin a run in a folder that is free; hold the lock.
+        """Begin a run in a folder that is free; the caller holds the lock.
 
         Raises:
             ArgumentError: If it is taken.
@@ -155,6 +184,36 @@ class RunFolder:
         )
         self.is_open = True
 
+    def describe(self, settings: Mapping[str, Any], algorithms: Mapping[str, Any]) -> None:
+        """Write what a trainer knows about a run that has no configuration.
+
+        Args:
+            settings: For `run.json`, in the layout of config.toml.
+            algorithms: For `algorithms.json`, see `describe_algorithm`.
+
+        Raises:
+            TrainingError: If it cannot be written.
+        """
+        for name, content in ((RUN, settings), (ALGORITHMS, algorithms)):
+            replace_file(self.path / name, json.dumps(content, indent=1).encode() + b"\n")
+
+    def save_test(self, evaluation: Evaluation, steps: Sequence[int]) -> None:
+        """Write the test result; the run is finished then.
+
+        Args:
+            evaluation: The result.
+            steps: After which steps the weights were saved that were tested.
+
+        Raises:
+            TrainingError: If it cannot be written.
+        """
+        record = {
+            **evaluation.summary(),
+            "steps": list(steps),
+            "accuracies": evaluation.accuracies.tolist(),
+        }
+        replace_file(self.path / TEST, json.dumps(record).encode())
+
     def save(self, state: Mapping[str, Any]) -> None:
         """Write a checkpoint, keeping the one before.
 
@@ -165,10 +224,10 @@ class RunFolder:
         save_latest(self.path, saved)
 
     def load(self, report: Callable[[str], None]) -> SavedRun | None:
-        """Return the last checkpoint that is whole, or None; `report` is told of damage.
+        """Return the last complete checkpoint, or None; `report` is called if one is damaged.
 
         Raises:
-            StateError: If there are checkpoints, but none is whole.
+            StateError: If there are checkpoints, but none is complete.
         """
         if self.last_checkpoint() is None:
             return None
@@ -184,7 +243,7 @@ class RunFolder:
         return SavedRun(trainer, max(0, size), text)
 
     def save_best(self, checkpoints: Iterable[Checkpoint]) -> None:
-        """Write the best weights; remove the file where there are none.
+        """Write the best weights; remove the file if there are none.
 
         Raises:
             TrainingError: If they cannot be written; those before are kept.
@@ -205,7 +264,7 @@ class RunFolder:
         if not path.exists():
             return []
         try:
-            return [checkpoint_of(state) for state in load_checkpoint(path)["checkpoints"]]
+            return [Checkpoint.from_state(state) for state in load_checkpoint(path)["checkpoints"]]
         except (KeyError, TypeError) as error:
             raise StateError(f"{path} does not hold the best weights of a run.") from error
 
@@ -213,7 +272,8 @@ class RunFolder:
 class FolderLock:
     """A lock on a file, held by the operating system: a dead process leaves none behind.
 
-    The file is made if need be, and stays. On Windows, which has no such locks, it does nothing.
+    The file is created if necessary, and stays. On Windows, which has no such locks, it does
+    nothing.
     """
 
     def __init__(self, path: Path) -> None:
@@ -225,7 +285,7 @@ class FolderLock:
         """Hold the lock while the body runs; it may be held again inside.
 
         Raises:
-            TrainingError: If another process holds it, or the file cannot be made.
+            TrainingError: If another process holds it, or the file cannot be created.
         """
         if fcntl is None or self._is_held:
             yield
@@ -239,10 +299,160 @@ class FolderLock:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise TrainingError(
-                    f"another process is training in {self.path.parent}; let it end, or stop it."
+                    f"another process is training in {self.path.parent}; wait for it, or stop it."
                 ) from None
             self._is_held = True
             try:
                 yield
             finally:
                 self._is_held = False
+
+
+class Snapshots:
+    """A folder of small arrays that show how a sampler changes, one file per snapshot."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def save(self, step: int, sampler: object, class_counts: Tensor | None = None) -> None:
+        """Save what the sampler has learned as `step-0000500.npz`; waits for the device.
+
+        Args:
+            step: After how many steps.
+            sampler: A sampler that learns has one of `DISTRIBUTION_BUFFERS`.
+            class_counts: How often each class was drawn, `classes`.
+
+        Raises:
+            TrainingError: If it cannot be written.
+        """
+        found = (getattr(sampler, name, None) for name in DISTRIBUTION_BUFFERS)
+        buffer = next((value for value in found if isinstance(value, Tensor)), None)
+        parts = {}
+        if buffer is not None:
+            parts["distribution"] = buffer.detach().float().numpy(force=True)
+        if class_counts is not None:
+            parts["class_counts"] = class_counts.numpy(force=True)
+        if not parts:
+            return
+        path = self.folder / f"step-{step:07d}.npz"
+        content = io.BytesIO()
+        np.savez_compressed(content, allow_pickle=False, **parts)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise not_written(path, error) from error
+        replace_file(path, content.getbuffer())
+
+    def discard_after(self, step: int) -> None:
+        """Remove the snapshots of later steps, which a resumed run writes again."""
+        for path in self.folder.glob("step-*.npz"):
+            match = re.fullmatch(r"step-(\d+)\.npz", path.name)
+            if match and int(match[1]) > step:
+                path.unlink()
+
+
+def describe_algorithm(registry: Registry, algorithm: object) -> dict[str, Any]:
+    """Return what a report needs to know about a sampler, learner or backbone."""
+    kind = type(algorithm)
+    try:
+        name = registry.name_of(kind)
+    except ArgumentError:  # such as a class defined in a function
+        name = kind.__qualname__
+    first_line = (inspect.getdoc(kind) or "").partition("\n")[0]
+    found: dict[str, Any] = {
+        "name": name,
+        "class": f"{kind.__module__}:{kind.__qualname__}",
+        "description": str(getattr(kind, "description", "") or first_line).rstrip("."),
+    }
+    if registry is SAMPLERS:
+        found["learns"] = bool(getattr(algorithm, "learns", True))
+    return found
+
+
+def constructor_options(algorithm: object) -> dict[str, Any]:
+    """Return the plain values among the arguments of an object's constructor, as far as known.
+
+    An argument is known if the object, or the update rule of a sampler, has an attribute of the
+    same name.
+
+    >>> from fractions import Fraction
+    >>> constructor_options(Fraction(1, 2))
+    {'numerator': 1, 'denominator': 2}
+    """
+    names = inspect.signature(type(algorithm)).parameters
+    rule = getattr(algorithm, "rule", None)
+    values = {name: getattr(algorithm, name, getattr(rule, name, None)) for name in names}
+    return {name: value for name, value in values.items() if type(value) in _PLAIN_TYPES}
+
+
+def distance_from_uniform(sampler: Sampler) -> dict[str, float]:
+    """Return the KL divergence of a sampler's tasks from uniform, and their entropy, in nats."""
+    n_draws = _DRAWS if sampler.n_way < _MANY_WAYS else _FEW_DRAWS
+    kl = float(kl_from_uniform(sampler, n_draws=n_draws).value)
+    return {"kl": kl, "entropy": math.log(math.comb(sampler.n_classes, sampler.n_way)) - kl}
+
+
+def environment() -> dict[str, Any]:
+    """Return versions, devices and the revision of the code; never fails.
+
+    `git` is the revision of the project that the working directory belongs to, if any, and
+    whether tracked files differ from it; `adaptask_git` is the same for this package, if it runs
+    from a checkout. Nothing names the machine or its user.
+    """
+    return {
+        "adaptask": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpu_count": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+        "cuda": torch.version.cuda,
+        "cudnn": _or_none(torch.backends.cudnn.version),
+        "devices": _or_none(_device_names) or [],
+        "git": _or_none(lambda: _git_revision(Path.cwd())),
+        "adaptask_git": _or_none(lambda: _git_revision(Path(__file__).parent)),
+    }
+
+
+def _or_none(ask: Callable[[], Any]) -> Any:
+    # Drivers and programs fail in many ways, none of which should end a run.
+    with warnings.catch_warnings(), suppress(Exception):
+        warnings.simplefilter("ignore")
+        return ask()
+    return None
+
+
+def _device_names() -> list[str]:
+    return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+
+
+def _git_revision(folder: Path) -> dict[str, Any]:
+    def git(*arguments: str) -> str:
+        return subprocess.run(
+            ["git", "--no-optional-locks", "-C", str(folder), *arguments],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=_GIT_SECONDS,
+        ).stdout.strip()
+
+    changes = git("status", "--porcelain", "--untracked-files=no")
+    return {"revision": git("rev-parse", "HEAD"), "dirty": bool(changes)}
+
+
+def record_environment(
+    path: Path, *, step: int = 0, device: str | None = None, n_processes: int = 1
+) -> None:
+    """Append the environment from a step on to a JSON list, unless it equals the last one."""
+    known: list[dict[str, Any]] = []
+    with suppress(OSError, ValueError, TypeError):
+        content = parse_json(path.read_text(encoding="utf-8"))
+        known = [entry for entry in content if isinstance(entry, dict)]
+    here = environment() | {"device": device}
+    if n_processes > 1:
+        here["n_processes"] = n_processes
+    if known and known[-1] == {"step": known[-1].get("step")} | here:
+        return
+    known.append({"step": step} | here)
+    replace_file(path, json.dumps(known, indent=1).encode() + b"\n")

@@ -1,24 +1,26 @@
-"""One training step: draw, cut, learn, and tell the sampler; compiled if that is asked for."""
+"""One training step: draw tasks, learn from them, and update the sampler."""
 
 from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from math import inf
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn, optim
 from torch.nn.functional import cross_entropy
 
-from adaptask.arguments import check_choice, check_flag, check_integer, check_number
-from adaptask.errors import ArgumentError
+from adaptask.arguments import check_choice, check_integer, check_number
+from adaptask.errors import ArgumentError, StateError, TrainingError
 from adaptask.interfaces import EpisodeLearner, Episodes, Outcome, TaskSampler
 from adaptask.kernels import find_kernels
-from adaptask.training.evaluation import PRECISIONS, autocast, check_logits
-from adaptask.training.group import ALONE, Group, TaskSource
-from adaptask.training.metrics import DivergenceWatch, RunningMetrics
+from adaptask.training.distributed import SINGLE_PROCESS, ProcessGroup, TaskSource
+
+Precision = Literal["float32", "bfloat16"]
+PRECISIONS = ("float32", "bfloat16")
 
 Outcomes = Callable[[EpisodeLearner, Episodes], Outcome]
 
@@ -26,11 +28,189 @@ Outcomes = Callable[[EpisodeLearner, Episodes], Outcome]
 _MOST_VARIANTS = 64
 
 
+class TrainingStep:
+    """Trains a learner on the tasks that a sampler chooses; nothing in it waits for a GPU.
+
+    Arguments are those of `Trainer`. With `accumulate`, the gradient is that of the mean over all
+    tasks, and the sampler is updated once. `report` is called if the step cannot be compiled.
+
+    Raises:
+        ArgumentError: If an argument cannot be used.
+    """
+
+    def __init__(
+        self,
+        learner: nn.Module,
+        sampler: TaskSampler,
+        source: TaskSource,
+        optimizer: optim.Optimizer,
+        *,
+        n_shot: int,
+        n_query: int,
+        n_tasks: int,
+        accumulate: int = 1,
+        clip_norm: float | None = None,
+        precision: str = "float32",
+        compiled: bool = False,
+        report: Callable[[str], None] = warnings.warn,
+        group: ProcessGroup = SINGLE_PROCESS,
+    ) -> None:
+        self.learner, self.sampler, self.source = learner, sampler, source
+        self.optimizer, self.group = optimizer, group
+        self.n_shot = check_integer("n_shot", n_shot, low=1)
+        self.n_query = check_integer("n_query", n_query, low=1)
+        self.n_tasks = check_integer("n_tasks", n_tasks, low=1)
+        self.accumulate = check_integer("accumulate", accumulate, low=1)
+        if self.n_tasks % (self.accumulate * group.size):
+            by_processes = f" times the {group.size} processes" if group.size > 1 else ""
+            raise ArgumentError(
+                f"n_tasks must be a multiple of accumulate, {accumulate}{by_processes}, so that "
+                f"all parts of a step are equal; got {n_tasks}."
+            )
+        self.clip_norm = clip_norm
+        if clip_norm is not None and check_number("clip_norm", clip_norm, low=0, high=inf) == 0:
+            raise ArgumentError("clip_norm must be above 0, or nothing is learned; got 0.")
+        self.precision = check_choice("precision", precision, PRECISIONS)
+        self._outcome = Compiled(training_outcome, report) if compiled else training_outcome
+        device = source.device
+        self.metrics = RunningMetrics(device)
+        class_names = getattr(getattr(source, "image_set", None), "class_names", None)
+        self.loss_check = LossCheck(device, class_names, is_single_process=group.size == 1)
+        self._kernels = find_kernels("adaptask.training.triton_kernels", device)
+        self._step_number = torch.zeros((), dtype=torch.int64, device=device)
+        self._next_step: int | None = None
+        n_classes: int | None = getattr(sampler, "n_classes", None)
+        self.class_counts: Tensor | None = None
+        """How often each class was drawn, `classes`; None if the sampler has no `n_classes`."""
+        if n_classes is not None:
+            self.class_counts = torch.zeros(n_classes, dtype=torch.int64, device=device)
+
+    def __call__(self, step: int) -> None:
+        """Train on new tasks, as step number `step`, counted from 0.
+
+        Raises:
+            TrainingError: On the CPU, if the loss is not finite. Weights, buffers such as the
+                statistics of batch normalization, metrics and what the sampler has learned are
+                then as they were before the step. Random streams have moved on, so that another
+                step draws other tasks.
+        """
+        self.set_number(step)
+        with self._restored_on_error() if self.source.device.type == "cpu" else nullcontext():
+            self.run()
+
+    def set_number(self, step: int) -> None:
+        """Set the number of the next step; on the device it is then counted up by `run`."""
+        if self._next_step != step:
+            self._step_number.fill_(step)
+        self._next_step = step + 1
+
+    def run(self) -> None:
+        """Train on new tasks; the same operations each time, so that a graph can hold them."""
+        class_ids = self.sampler.sample(self.n_tasks)
+        self.optimizer.zero_grad()
+        parts = [self._learn(ids) for ids in class_ids.chunk(self.accumulate)]
+        probabilities, labels = (torch.cat(part) for part in zip(*parts, strict=True))
+        if self.group.is_connected:
+            probabilities, labels = self._gather_feedback(probabilities, labels)
+            self.group.average_gradients(self.learner.parameters())
+        if self.clip_norm is not None:
+            nn.utils.clip_grad_norm_(self.learner.parameters(), self.clip_norm)
+        self.optimizer.step()
+        self.sampler.update(class_ids, probabilities, labels)
+        if self.class_counts is not None:
+            drawn = class_ids.flatten()
+            self.class_counts.index_add_(0, drawn, torch.ones_like(drawn))
+        self._step_number += 1
+
+    def _learn(self, class_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Add the gradient of some tasks; return their query probabilities and labels."""
+        episodes = self.group.draw(self.source, class_ids, n_shot=self.n_shot, n_query=self.n_query)
+        with autocast(self.source.device, self.precision):
+            outcome = self._outcome(self.learner, episodes)
+        self._measure(outcome, episodes)
+        (outcome.loss / self.accumulate).backward()  # type: ignore[no-untyped-call]
+        return outcome.query_logits.float().softmax(-1), episodes.query_labels
+
+    def _measure(self, outcome: Outcome, episodes: Episodes) -> None:
+        """Add the outcome to the metrics, and check whether the loss is finite."""
+        if self._kernels is None:
+            self.loss_check.add(self._step_number, outcome, episodes.class_ids)
+            self.metrics.add(outcome, episodes.query_labels)
+            return
+        self.loss_check.allocate(episodes.class_ids.shape[1])
+        self._kernels.measure(
+            outcome.loss,
+            outcome.query_logits,
+            episodes.query_labels,
+            episodes.class_ids,
+            self._step_number,
+            sums=self.metrics.sums,
+            bad_step=self.loss_check.step,
+            bad_class_ids=self.loss_check.class_ids,
+        )
+
+    def _gather_feedback(self, probabilities: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the outcome of the tasks of all processes; a loss that is not finite stops all."""
+        found = [self.loss_check.step, self.loss_check.class_ids]
+        probabilities, labels, (steps, class_ids) = self.group.gather_feedback(
+            self.sampler, probabilities, labels, found, n_parts=self.accumulate
+        )
+        self.loss_check.merge(steps.long(), class_ids.long())
+        return probabilities, labels
+
+    @contextmanager
+    def _restored_on_error(self) -> Iterator[None]:
+        """Undo what a forward pass has changed if the loss of the step is not finite."""
+        changed = [*self.learner.buffers(), self.metrics.sums]
+        before = [tensor.clone() for tensor in changed]
+        try:
+            yield
+        except TrainingError:
+            for tensor, value in zip(changed, before, strict=True):
+                tensor.copy_(value)
+            raise
+
+
+def training_outcome(learner: EpisodeLearner, episodes: Episodes) -> Outcome:
+    """Return loss and logits of the learner; cross-entropy if it has no `training_step`."""
+    if hasattr(learner, "training_step"):
+        outcome: Outcome = learner.training_step(episodes)
+        check_logits(outcome.query_logits, episodes)
+        return outcome
+    query_logits = learner(episodes)
+    check_logits(query_logits, episodes)
+    loss = cross_entropy(query_logits.flatten(0, 1).float(), episodes.query_labels.flatten())
+    return Outcome(loss=loss, query_logits=query_logits.detach())
+
+
+def check_logits(query_logits: Any, episodes: Episodes) -> None:
+    """Check that a learner returned query logits of the right shape.
+
+    Raises:
+        ArgumentError: If it did not.
+    """
+    shape = (*episodes.query_labels.shape, episodes.class_ids.shape[1])
+    if not isinstance(query_logits, Tensor) or tuple(query_logits.shape) != shape:
+        is_tensor = isinstance(query_logits, Tensor)
+        got = f"shape {tuple(query_logits.shape)}" if is_tensor else type(query_logits).__name__
+        raise ArgumentError(
+            f"a learner must return query logits, `tasks x queries x way`, here {shape}; got {got}."
+        )
+
+
+def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
+    """Return the context in which a forward pass runs."""
+    if precision == "float32":
+        return nullcontext()
+    return torch.autocast(device.type, dtype=torch.bfloat16)
+
+
 class Compiled:
     """A function of learner and episodes, compiled when it is first called.
 
     Learners of the same kind share what was compiled: their weights are arguments. If it cannot be
-    compiled, for lack of a compiler perhaps, `report` is told why, and it is called as it is.
+    compiled, for lack of a compiler perhaps, `report` is called with the reason, and the plain
+    function is used.
     """
 
     def __init__(self, outcomes: Outcomes, report: Callable[[str], None]) -> None:
@@ -67,135 +247,121 @@ def _compiled(outcomes: Outcomes) -> Outcomes:
     return torch.compile(outcomes, dynamic=False)
 
 
-class TrainingStep:
-    """Trains a learner on the tasks that a sampler chooses; nothing in it waits for a GPU.
+class RunningMetrics:
+    """Means of loss and accuracy since they were last read, summed on the device."""
 
-    Arguments are those of `Trainer`. With `accumulate`, the gradient is that of the mean over all
-    tasks, and the sampler is updated once. `report` is told if the step cannot be compiled.
+    def __init__(self, device: torch.device) -> None:
+        self.sums = torch.zeros(3, dtype=torch.float64, device=device)
+        """Of loss, accuracy and parts of steps."""
 
-    Raises:
-        ArgumentError: If an argument cannot be used.
+    @torch.no_grad()
+    def add(self, outcome: Outcome, query_labels: Tensor) -> None:
+        """Count one part of a step; nothing waits for the device."""
+        right = (outcome.query_logits.argmax(-1) == query_labels).to(torch.float64).mean()
+        loss = outcome.loss.detach().to(torch.float64)
+        self.sums += torch.stack((loss, right, torch.ones_like(right)))
+
+    def pop_means(self) -> dict[str, float]:
+        """Return the means and start again; empty if nothing was added."""
+        loss, right, count = self.sums.tolist()
+        self.sums.zero_()
+        return {"loss": loss / count, "accuracy": right / count} if count else {}
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the sums."""
+        return {"sums": self.sums.clone()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Continue from sums that were saved.
+
+        Raises:
+            StateError: If they are damaged.
+        """
+        sums = state.get("sums")
+        if not isinstance(sums, Tensor) or sums.shape != self.sums.shape:
+            raise StateError("the sums of the metrics are damaged. Load another checkpoint.")
+        self.sums.copy_(sums)
+
+
+class LossCheck:
+    """Finds the first step whose loss is not finite, without making a GPU wait.
+
+    On the CPU `add` raises at once, before anything was learned from the step. On other devices
+    the step and its classes are kept there, and `raise_if_found` raises. With several processes
+    `add` does not raise, but `merge` does, on the CPU, and in all of them.
     """
 
     def __init__(
         self,
-        learner: nn.Module,
-        sampler: TaskSampler,
-        source: TaskSource,
-        optimizer: optim.Optimizer,
+        device: torch.device,
+        class_names: Sequence[str] | None = None,
         *,
-        n_shot: int,
-        n_query: int,
-        n_tasks: int,
-        accumulate: int = 1,
-        clip_norm: float | None = None,
-        precision: str = "float32",
-        compiled: bool = False,
-        report: Callable[[str], None] = warnings.warn,
-        group: Group = ALONE,
+        is_single_process: bool = True,
     ) -> None:
-        self.group = group
-        self.learner, self.sampler, self.source = learner, sampler, source
-        check_flag("compiled", compiled)
-        self._outcome = Compiled(training_outcome, report) if compiled else training_outcome
-        self.optimizer = optimizer
-        self.n_shot = check_integer("n_shot", n_shot, low=1)
-        self.n_query = check_integer("n_query", n_query, low=1)
-        self.n_tasks = check_integer("n_tasks", n_tasks, low=1)
-        self.accumulate = check_integer("accumulate", accumulate, low=1)
-        if self.n_tasks % (self.accumulate * group.size):
-            by_processes = f" times the {group.size} processes" if group.size > 1 else ""
-            raise ArgumentError(
-                f"n_tasks must be a multiple of accumulate, {accumulate}{by_processes}, so that "
-                f"all parts of a step are equal; got {n_tasks}."
-            )
-        self.clip_norm = clip_norm
-        if clip_norm is not None and check_number("clip_norm", clip_norm, low=0, high=inf) == 0:
-            raise ArgumentError("clip_norm must be above 0, or nothing is learned; got 0.")
-        self.precision = check_choice("precision", precision, PRECISIONS)
-        self.metrics = RunningMetrics(source.device)
-        class_names = getattr(getattr(source, "image_set", None), "class_names", None)
-        self.divergence = DivergenceWatch(
-            source.device, sampler.n_way, class_names, is_alone=group.size == 1
-        )
-        self._kernels = find_kernels("adaptask.training.fused", source.device)
-        self._number = torch.zeros((), dtype=torch.int64, device=source.device)
-        self._next: int | None = None
-        n_classes: int | None = getattr(sampler, "n_classes", None)
-        self.class_counts: Tensor | None = None
-        """How often each class was drawn, `classes`; None if the sampler has no `n_classes`."""
-        if n_classes is not None:
-            self.class_counts = torch.zeros(n_classes, dtype=torch.int64, device=source.device)
+        self._raises_in_merge = device.type == "cpu"
+        self._raises_in_add = self._raises_in_merge and is_single_process
+        self._class_names = class_names
+        self.step = torch.full((), -1, dtype=torch.int64, device=device)
+        """The first step whose loss was not finite; -1 if there is none."""
+        self.class_ids = torch.zeros(0, dtype=torch.int64, device=device)
+        """The classes of its first task whose logits are not finite."""
 
-    def __call__(self, step: int) -> None:
-        """Train on new tasks, as step number `step`, counted from 0.
+    def allocate(self, n_way: int) -> None:
+        """Make room for the classes of a task, which is known from the first step on."""
+        if len(self.class_ids) != n_way:
+            self.class_ids = self.class_ids.new_zeros(n_way)
+
+    @torch.no_grad()
+    def add(self, step: Tensor, outcome: Outcome, class_ids: Tensor) -> None:
+        """Check one part of a step, whose number, counted from 0, is a scalar on the device.
 
         Raises:
-            TrainingError: On the CPU, if the loss is not finite; the weights and the sampler are
-                then as they were.
+            TrainingError: On the CPU, if the loss is not finite.
         """
-        self.set_number(step)
-        self.run()
-
-    def set_number(self, step: int) -> None:
-        """Set the number of the next step; on the device it is then counted up by `run`."""
-        if self._next != step:
-            self._number.fill_(step)
-        self._next = step + 1
-
-    def run(self) -> None:
-        """Train on new tasks; the same operations each time, so that a graph can hold them."""
-        class_ids = self.sampler.sample(self.n_tasks)
-        self.optimizer.zero_grad()
-        parts = [self._learn(ids) for ids in class_ids.chunk(self.accumulate)]
-        probabilities, labels = (torch.cat(part) for part in zip(*parts, strict=True))
-        feedback = self.group.exchange(
-            self.sampler, probabilities, labels, self.divergence, n_parts=self.accumulate
-        )
-        self.group.average_gradients(self.learner.parameters())
-        if self.clip_norm is not None:
-            nn.utils.clip_grad_norm_(self.learner.parameters(), self.clip_norm)
-        self.optimizer.step()
-        self.sampler.update(class_ids, *feedback)
-        if self.class_counts is not None:
-            drawn = class_ids.flatten()
-            self.class_counts.index_add_(0, drawn, torch.ones_like(drawn))
-        self._number += 1
-
-    def _note(self, outcome: Outcome, episodes: Episodes) -> None:
-        """Add the outcome to the metrics, and check whether the loss is finite."""
-        if self._kernels is None:
-            self.divergence.watch(self._number, outcome, episodes.class_ids)
-            self.metrics.add(outcome, episodes.query_labels)
+        self.allocate(class_ids.shape[1])
+        is_finite = outcome.loss.isfinite()
+        if self._raises_in_add and bool(is_finite):
             return
-        self._kernels.note_part(
-            outcome.loss,
-            outcome.query_logits,
-            episodes.query_labels,
-            episodes.class_ids,
-            self._number,
-            sums=self.metrics.sums,
-            bad_step=self.divergence.step,
-            bad_class_ids=self.divergence.class_ids,
+        finite_tasks = outcome.query_logits.isfinite().flatten(1).all(-1)
+        # By index_select: plain indexing would read the position on the host.
+        first_bad = finite_tasks.to(torch.uint8).argmin(keepdim=True)
+        bad_classes = class_ids.index_select(0, first_bad).squeeze(0)
+        is_first = ~is_finite & (self.step < 0)
+        self.step.copy_(torch.where(is_first, step, self.step))
+        self.class_ids.copy_(torch.where(is_first, bad_classes, self.class_ids))
+        if self._raises_in_add:
+            self.raise_if_found()
+
+    def merge(self, steps: Tensor, class_ids: Tensor) -> None:
+        """Combine what all processes found: `steps` is `processes`, ids are `processes x way`.
+
+        Raises:
+            TrainingError: On the CPU, if any process has found a loss that is not finite.
+        """
+        first = (steps >= 0).to(torch.uint8).argmax(keepdim=True)  # 0 if no process found one
+        self.step.copy_(steps.index_select(0, first).squeeze(0))
+        self.class_ids.copy_(class_ids.index_select(0, first).squeeze(0))
+        if self._raises_in_merge:
+            self.raise_if_found()
+
+    def reset(self) -> None:
+        """Forget what was found."""
+        self.step.fill_(-1)
+
+    def raise_if_found(self) -> None:
+        """Raise an error if a loss was not finite, and start again.
+
+        Raises:
+            TrainingError: If a loss was not finite; names the step and the classes.
+        """
+        step = int(self.step)
+        if step < 0:
+            return
+        self.reset()
+        ids = self.class_ids.tolist()
+        names = ids if self._class_names is None else [self._class_names[i] for i in ids]
+        raise TrainingError(
+            f"the loss of step {step + 1} is not finite; its task has the classes "
+            f"{', '.join(map(str, names))}. Start again with a lower learning rate, a clipped "
+            "gradient or, instead of bfloat16, float32."
         )
-
-    def _learn(self, class_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Add the gradient of some tasks; return their query probabilities and labels."""
-        episodes = self.group.draw(self.source, class_ids, n_shot=self.n_shot, n_query=self.n_query)
-        with autocast(self.source.device, self.precision):
-            outcome = self._outcome(self.learner, episodes)
-        self._note(outcome, episodes)
-        (outcome.loss / self.accumulate).backward()  # type: ignore[no-untyped-call]
-        return outcome.query_logits.float().softmax(-1), episodes.query_labels
-
-
-def training_outcome(learner: EpisodeLearner, episodes: Episodes) -> Outcome:
-    """Return loss and logits of the learner; cross-entropy if it has no `training_step`."""
-    if hasattr(learner, "training_step"):
-        outcome: Outcome = learner.training_step(episodes)
-        check_logits(outcome.query_logits, episodes)
-        return outcome
-    query_logits = learner(episodes)
-    check_logits(query_logits, episodes)
-    loss = cross_entropy(query_logits.flatten(0, 1).float(), episodes.query_labels.flatten())
-    return Outcome(loss=loss, query_logits=query_logits.detach())

@@ -7,62 +7,44 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn, optim
 
-from adaptask.arguments import check_integer, check_members, shown
+from adaptask.arguments import check_integer, check_members
 from adaptask.errors import ArgumentError, StateError, TrainingError
 from adaptask.interfaces import TaskSampler
+from adaptask.intervals import Intervals
+from adaptask.learners import Ensemble
+from adaptask.registry import BACKBONES, LEARNERS, SAMPLERS
 from adaptask.samplers import Sampler
-from adaptask.training.checkpoints import (
-    BestCheckpoints,
-    Checkpoint,
-    check_savable,
-    checkpoint_of,
-)
-from adaptask.training.device_steps import DeviceSteps, finish, reached
-from adaptask.training.displays import Display, Silent, Unseen
+from adaptask.training.checkpoints import BestCheckpoints, Checkpoint, check_savable
+from adaptask.training.cuda_graph import GraphEngine
+from adaptask.training.device_steps import DeviceSteps, finish, record_event
+from adaptask.training.displays import Display, default_display
+from adaptask.training.distributed import SINGLE_PROCESS, ProcessGroup, TaskSource
 from adaptask.training.evaluation import Evaluation, Evaluator
-from adaptask.training.graph import GraphEngine, plain_state, set_learning_rate
-from adaptask.training.group import ALONE, Group, TaskSource
-from adaptask.training.interruption import StopSignals, obey
 from adaptask.training.loggers import Logger
 from adaptask.training.optimizer import (
     Schedule,
     build_optimizer,
     constant,
     load_optimizer,
+    optimizer_state,
+    set_learning_rate,
 )
-from adaptask.training.random_state import random_state, set_random_state_of
-from adaptask.training.records import spread
-from adaptask.training.run_folder import RunFolder
-from adaptask.training.shared_norm import share_statistics
+from adaptask.training.process import StopSignals, exit_for_signal, random_state, set_random_state
+from adaptask.training.run_folder import (
+    RunFolder,
+    constructor_options,
+    describe_algorithm,
+    distance_from_uniform,
+)
 from adaptask.training.step import TrainingStep
-
-
-@dataclass(frozen=True)
-class Every:
-    """Steps between things that happen now and then; 0 is never.
-
-    All of it also happens after the last step.
-    """
-
-    log: int = 50
-    validate: int = 500
-    checkpoint: int = 500
-    snapshot: int = 500
-
-    def __post_init__(self) -> None:
-        for name, steps in vars(self).items():
-            object.__setattr__(self, name, check_integer(f"every.{name}", steps, low=0))
-
-    def due_after(self, step: int, *, last: bool) -> set[str]:
-        """Return what it is time for after so many steps."""
-        return {name for name, n in vars(self).items() if last or (n > 0 and step % n == 0)}
+from adaptask.training.sync_batchnorm import convert_sync_batchnorm
 
 
 class Trainer:
@@ -70,27 +52,30 @@ class Trainer:
 
     Args:
         learner: Maps episodes to query logits; any module with the `forward` of `EpisodeLearner`.
-        sampler: Chooses the classes of the tasks.
-        source: Chooses their images.
+        sampler: Chooses the classes of the tasks: any object with `sample` and `update`. One
+            without `state_dict` and `load_state_dict` starts again when a run is resumed.
+        source: Chooses their images: any object with `device` and `draw`.
         n_shot: Support images per class.
         n_query: Query images per class.
         n_tasks: Tasks per step, of all processes together.
-        optimizer: Of the learner's parameters; Adam with learning rate 1e-3 where none is given.
+        optimizer: Of the learner's parameters; Adam with learning rate 1e-3 by default.
         schedule: Factor on the optimizer's learning rates as a function of step and steps.
         accumulate: In how many parts the tasks of a step go through the learner.
         clip_norm: Largest norm of the gradient; None does not clip.
         precision: `float32` or `bfloat16`.
         compiled: Whether `torch.compile` is applied to forward pass and loss.
-        engine: `eager`; `graph`, a whole step as one device graph; or `auto`, a graph where one
-            can be captured.
-        validation: Measures the learner now and then; the best weights are kept.
-        keep_best: How many of the best.
+        engine: `eager`; `graph`, a whole step as one CUDA graph; or `auto`, a graph if one can be
+            captured.
+        validation: Evaluates the learner at intervals; the best weights are kept.
+        keep_best: Number of best weights to keep.
         every: Steps between records, validations, checkpoints and snapshots.
-        folder: Where the run is kept; without one nothing is written.
-        display: Shows progress; silent where none is given.
-        loggers: Told every record as well.
-        group: The processes that make the run together, see `adaptask.training.joined`. The first
-            one has the folder, the display and the loggers, and the others go on from its state.
+        folder: The folder of the run; without one nothing is written.
+        display: Shows progress. By default there is a progress bar in a terminal or a notebook,
+            and nothing elsewhere; `Silent()` shows nothing anywhere.
+        loggers: Receive every record as well.
+        group: The processes that make the run together, see `adaptask.training.process_group`.
+            The main process has the folder, the display and the loggers, and the others continue
+            from its state.
 
     Raises:
         ArgumentError: If an argument cannot be used.
@@ -114,26 +99,33 @@ class Trainer:
         engine: str = "auto",
         validation: Evaluator | Callable[[nn.Module], Evaluation] | None = None,
         keep_best: int = 1,
-        every: Every = Every(),  # noqa: B008, it is frozen
+        every: Intervals = Intervals(),  # noqa: B008, it is frozen
         folder: RunFolder | Path | str | None = None,
         display: Display | None = None,
         loggers: Sequence[Logger] = (),
-        group: Group = ALONE,
+        group: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
-        _check_parts(locals())
-        self.learner, self.sampler, self.source = learner, sampler, source
+        check_members("sampler", sampler, "sample", "update")
+        check_members("source", source, "device", "draw")
+        if group.size > 1 and not _has_state(sampler):
+            raise ArgumentError(
+                "a run on several processes needs a sampler with state_dict and load_state_dict, "
+                f"so that all processes draw the same tasks; {type(sampler).__name__} lacks them."
+            )
+        self.learner, self.source = learner, source
+        self.sampler: Any = sampler  # what it has beyond the protocol is used if it is there
         self.optimizer = optimizer or build_optimizer("adam", learner.parameters())
         self.schedule, self.validation, self.every = schedule, validation, every
         self.group = group
         folder = RunFolder(folder) if isinstance(folder, Path | str) else folder
-        self.folder = folder if group.is_first else None
-        self.display = (display or Silent()) if group.is_first else Unseen()
-        self.loggers = list(loggers) if group.is_first else []
-        share_statistics(learner, group)
+        self.folder = folder if group.is_main else None
+        self.display = (display or default_display()) if group.is_main else Display()
+        self.loggers = list(loggers) if group.is_main else []
+        convert_sync_batchnorm(learner, group)
         self.best = BestCheckpoints(keep_best)
         """The best weights so far by validation."""
         self.step = 0
-        """How many steps have been made."""
+        """Number of steps made so far."""
         self._seconds, self._clock = 0.0, time.perf_counter()
         self._train_step = TrainingStep(
             learner,
@@ -167,26 +159,28 @@ class Trainer:
         return self.best.first
 
     def steps(self, n_steps: int, stop: StopSignals | None = None) -> DeviceSteps[None]:
-        """Train step by step, in the hands of whoever advances the generator.
+        """Train step by step; the caller advances the generator.
 
         It yields None after each step and between batches of a validation. On a GPU it also yields
-        events, see `device_steps`: one thread can advance several trainers in turn, each on a
-        stream of its own.
+        events, see `device_steps`: one thread can advance several trainers in turn, each on its
+        own stream.
 
         Args:
-            n_steps: How many steps are to be made in all.
+            n_steps: Total number of steps.
             stop: Once it has received a signal, training stops after the step, with a checkpoint.
-                Without one the trainer listens to signals itself, which one can do at a time.
+                Without it the trainer handles signals itself, which one trainer can do at a time.
 
         Raises:
             ArgumentError, TrainingError, KeyboardInterrupt: As `fit` does.
         """
         n_steps = check_integer("n_steps", n_steps, low=1)
         with ExitStack() as held:
-            with self.group.together():
+            with self.group.sync_errors():
                 if self.folder is not None:
                     self._open(self.folder, held)
-            self._follow_first()
+                    if self.folder.config_text is None:
+                        self.folder.describe(*self._description(n_steps))
+            self._copy_main_state()
             stop = held.enter_context(StopSignals()) if stop is None else stop
             self.display.begin(self.step, n_steps)
             try:
@@ -199,59 +193,117 @@ class Trainer:
                     yield None
             finally:
                 self.display.end(self.step)
-                if self.group is not ALONE:
-                    self.release()  # a graph with messages must go before what carries them
+                if self.group is not SINGLE_PROCESS:
+                    self.release()  # before the connection that its messages use
         if stop.received is not None:  # after the processes agreed on the last step
-            obey(stop.received)
+            exit_for_signal(stop.received)
+
+    def test(self, evaluator: Evaluator) -> Evaluation:
+        """Test the best weights by validation; the last ones if there was no validation.
+
+        The learner keeps its weights. With a folder the result is written to `test.json`, which
+        marks the run as finished.
+
+        Args:
+            evaluator: Evaluates on the test classes.
+
+        Raises:
+            TrainingError: If the logits are not finite, or the result cannot be written.
+        """
+        learner = copy.deepcopy(self.learner)
+        states = [checkpoint.learner for checkpoint in self.best.checkpoints]
+        if len(states) > 1:
+            learner = Ensemble(learner=learner, states=states)
+        elif states:
+            learner.load_state_dict(states[0])
+        result = evaluator(learner, partial(self.display.evaluate, "test"))
+        with self.group.sync_errors():
+            if self.folder is not None:
+                steps = [checkpoint.step for checkpoint in self.best.checkpoints] or [self.step]
+                self.folder.save_test(result, steps)
+        return result
 
     def _stop(self, received: signal.Signals) -> NoReturn:
-        """Save, and do what a signal asks for."""
+        """Save a checkpoint, and exit as the signal asks."""
         self._count_seconds()
         self.save()
         self.display.message(f"Stopped after step {self.step}.")
-        obey(received)
+        exit_for_signal(received)
 
     def _open(self, folder: RunFolder, held: ExitStack) -> None:
-        """Begin a run in its folder, or go on in it, and hold its lock."""
+        """Begin a run in its folder, or continue in it, and hold its lock."""
         if not folder.is_open:
             folder.check_is_free()
         # Now rather than at the first checkpoint.
         check_savable("the trainer's state", self.state_dict())
         if not hasattr(self.source, "state_dict"):
             self.display.warn(
-                "The source has no state_dict(): a resumed run will go on with other images."
+                "The source has no state_dict(): a resumed run will continue with other images."
+            )
+        if not _has_state(self.sampler):
+            self.display.warn(
+                "The sampler has no state_dict() and load_state_dict(): in a resumed run it will "
+                "start again, without what it has learned."
             )
         held.enter_context(folder.locked())
         if not folder.is_open:
             folder.n_processes = self.group.size
             folder.create(self.source.device)
 
+    def _description(self, n_steps: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return what is known about the run, in the layout of config.toml, and its classes."""
+        step, optimizer = self._train_step, self.optimizer
+        parts = {"sampler": (SAMPLERS, self.sampler), "learner": (LEARNERS, self.learner)}
+        if hasattr(self.learner, "backbone"):
+            parts["backbone"] = (BACKBONES, self.learner.backbone)
+        algorithms = {kind: describe_algorithm(*part) for kind, part in parts.items()}
+        settings: dict[str, Any] = {"steps": n_steps}
+        generator = getattr(self.sampler, "generator", None)
+        if isinstance(generator, torch.Generator):
+            settings["seed"] = generator.initial_seed()
+        dataset = getattr(getattr(self.source, "image_set", None), "dataset", None)
+        if dataset is not None:
+            settings["data"] = {"dataset": str(dataset)}
+        task = {"n_shot": step.n_shot, "n_query": step.n_query, "n_tasks": step.n_tasks}
+        if hasattr(self.sampler, "n_way"):
+            task["n_way"] = self.sampler.n_way
+        settings["task"] = task
+        for kind, (_, part) in parts.items():
+            options = constructor_options(part)
+            for supplied in ("n_classes", "n_way", "seed"):
+                options.pop(supplied, None)
+            settings[kind] = {"name": algorithms[kind]["name"], **options}
+        lr = optimizer.param_groups[0].get("initial_lr", optimizer.param_groups[0]["lr"])
+        settings["optimizer"] = {"name": type(optimizer).__name__.lower(), "lr": float(lr)}
+        settings["machine"] = {"precision": step.precision}
+        return settings, algorithms
+
     def save(self) -> None:
         """Write a checkpoint into the run's folder, if there is one.
 
         Raises:
-            TrainingError: If it cannot be written, or the weights are no numbers; the one before
-                is kept.
+            TrainingError: If it cannot be written, or weights are not finite; the one before is
+                kept.
         """
-        self._settle(saving=True)
+        self._sync_processes(saving=True)
         if self.folder is not None:
             self._check_weights()
             self.folder.save(self.state_dict())
 
     def resume(self) -> None:
-        """Go on from the last checkpoint in the folder; from the start where there is none yet.
+        """Continue from the last checkpoint in the folder; from the start if there is none yet.
 
         Raises:
-            StateError: If no checkpoint is whole, or it belongs to another run; the trainer is
+            StateError: If no checkpoint is complete, or it belongs to another run; the trainer is
                 then as it was.
             TrainingError: If another process is training there.
         """
-        with self.group.together():
+        with self.group.sync_errors():
             if self.folder is not None:
                 self._resume(self.folder)
-            elif self.group.is_first:
+            elif self.group.is_main:
                 raise ArgumentError("resume needs the folder of a run: Trainer(..., folder=...).")
-        self._follow_first()
+        self._copy_main_state()
 
     def _resume(self, folder: RunFolder) -> None:
         if not folder.path.exists():
@@ -266,26 +318,26 @@ class Trainer:
             if missing > 0:
                 self.display.warn(
                     f"{missing} bytes of records from before step {self.step} are missing in "
-                    f"{folder.metrics.path}; the run itself has lost nothing."
+                    f"{folder.metrics.path}; the run itself is complete."
                 )
             # Of a run that was killed after a validation, the file may be ahead of the run.
             folder.save_best(self.best.checkpoints)
 
-    def _follow_first(self) -> None:
-        """Take over the state of the first process, which alone reads and writes files."""
+    def _copy_main_state(self) -> None:
+        """Load the state of the main process, which alone reads and writes files."""
         if self.group.size > 1:
-            state = self.group.from_first(self.state_dict())
-            with self.group.together():
+            state = self.group.broadcast(self.state_dict())
+            with self.group.sync_errors():
                 self._load(state)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything needed to go on exactly."""
+        """Return everything needed to continue exactly."""
         return {
             "step": self.step,
             "seconds": self._seconds,
             "learner": self.learner.state_dict(),
-            "optimizer": plain_state(self.optimizer),
-            "sampler": self.sampler.state_dict(),
+            "optimizer": optimizer_state(self.optimizer),
+            "sampler": self.sampler.state_dict() if _has_state(self.sampler) else {},
             "source": self.source.state_dict() if hasattr(self.source, "state_dict") else {},
             "metrics": self._train_step.metrics.state_dict(),
             "class_counts": self._train_step.class_counts,
@@ -295,7 +347,7 @@ class Trainer:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from where `state` was taken.
+        """Continue from a state that `state_dict` returned.
 
         Raises:
             StateError: If it does not fit; everything is then as it was.
@@ -315,25 +367,26 @@ class Trainer:
         self.learner.load_state_dict(state["learner"])
         load_optimizer(self.optimizer, state["optimizer"])
         self._engine.reset()
-        self.sampler.load_state_dict(state["sampler"])
+        if _has_state(self.sampler):
+            self.sampler.load_state_dict(state["sampler"])
         if hasattr(self.source, "load_state_dict"):
             self.source.load_state_dict(state["source"])
         self._train_step.metrics.load_state_dict(state["metrics"])
         if self._train_step.class_counts is not None:
             self._train_step.class_counts.copy_(state["class_counts"])
-        self._train_step.divergence.reset()
-        self.best.checkpoints = tuple(map(checkpoint_of, state["best"]))
+        self._train_step.loss_check.reset()
+        self.best.checkpoints = tuple(map(Checkpoint.from_state, state["best"]))
         self.step, self._seconds = int(state["step"]), float(state["seconds"])
         self._random_of_others = list(state.get("random_of_others", ()))  # old ones have none
-        set_random_state_of(self.group.rank, state["random"], self._random_of_others)
+        set_random_state(state["random"], self._random_of_others, rank=self.group.rank)
 
     def release(self) -> None:
         """Free what a captured step holds on the device; another `fit` captures it again."""
         self._engine.reset()
 
     def _advance(self, n_steps: int) -> DeviceSteps[None]:
-        """Make a step and what is due after it."""
-        wait = self._engine.lead()
+        """Run a step, then what is due after it."""
+        wait = self._engine.throttle()
         if wait is not None:
             yield wait
         set_learning_rate(self.optimizer, self.schedule(self.step, n_steps))
@@ -342,13 +395,16 @@ class Trainer:
             begin_step(self.step, n_steps)
         if not self.learner.training:
             self.learner.train()
-        self._watched(lambda: self._engine(self.step))
+        self._name_checkpoint(lambda: self._engine(self.step))
         self.step += 1
-        due = self.every.due_after(self.step, last=self.step == n_steps)
+        intervals = self.every.resolve(n_steps).items()
+        due = {n for n, k in intervals if self.step == n_steps or (k and self.step % k == 0)}
         shown: dict[str, float] = {}
         if due:
             if self.source.device.type == "cuda":
-                yield reached(self.source.device)  # the work of the steps counts as theirs
+                yield record_event(
+                    self.source.device
+                )  # so that waiting counts as time of the steps
             self._count_seconds()
             shown = yield from self._do(due)
             self._clock = time.perf_counter()
@@ -361,12 +417,12 @@ class Trainer:
         self._clock = now
 
     def _do(self, due: set[str]) -> DeviceSteps[dict[str, float]]:
-        """Do what is due; return what is to be shown of it."""
-        self._settle(saving="checkpoint" in due)
+        """Do what is due; return the metrics to show."""
+        self._sync_processes(saving="checkpoint" in due)
         if due & {"validate", "checkpoint"}:
             self._check_weights()
         else:
-            self._watched(self._train_step.divergence.check)
+            self._name_checkpoint(self._train_step.loss_check.raise_if_found)
         shown: dict[str, float] = {}
         if "log" in due:
             shown |= self._log()
@@ -378,51 +434,53 @@ class Trainer:
             self.folder.save(self.state_dict())  # the weights were checked above
         return shown
 
-    def _settle(self, *, saving: bool) -> None:
-        """Bring together what the processes count by themselves."""
+    def _sync_processes(self, *, saving: bool) -> None:
+        """Combine what each process counts, and check that the processes agree."""
         if self.group.size == 1:
             return
         statistics = [buffer for buffer in self.learner.buffers() if buffer.is_floating_point()]
         self.group.average([self._train_step.metrics.sums, *statistics])
         if saving:
-            self.group.check_same("the weights", self.learner.parameters())
+            self.group.check_equal("the weights", self.learner.parameters())
             state = self.sampler.state_dict().values()
-            self.group.check_same("the potentials", [v for v in state if isinstance(v, Tensor)])
+            self.group.check_equal("the potentials", [v for v in state if isinstance(v, Tensor)])
             _, *self._random_of_others = self.group.gather(random_state())
 
-    def _watched(self, act: Callable[[], None]) -> None:
-        """Do something that may find a loss that is not finite, and say what is left then."""
+    def _name_checkpoint(self, act: Callable[[], None]) -> None:
+        """Call what may find a loss that is not finite; the error then names the checkpoint."""
         try:
             act()
         except TrainingError as error:
             raise self._with_checkpoint(str(error)) from error
 
     def _with_checkpoint(self, message: str) -> TrainingError:
-        if not self.group.is_first:
-            return TrainingError(message)  # the first process knows
+        if not self.group.is_main:
+            return TrainingError(message)  # the main process says where it is
         kept = None if self.folder is None else self.folder.last_checkpoint()
         where = "There is no checkpoint yet." if kept is None else f"The last checkpoint is {kept}."
         return TrainingError(f"{message} {where}")
 
     def _log(self) -> dict[str, float]:
         """Record the means since the last record."""
-        metrics = self._train_step.metrics.take()
+        metrics = self._train_step.metrics.pop_means()
         metrics["lr"] = self.optimizer.param_groups[0]["host_lr"]
         self._record("train", {**metrics, "seconds": self._seconds})
         return metrics
 
     def _snapshot(self, folder: RunFolder) -> None:
-        """Keep what the sampler has learned, and how far that is from uniform."""
+        """Save what the sampler has learned, and how far its tasks are from uniform."""
         folder.snapshots.save(self.step, self.sampler, self._train_step.class_counts)
         if isinstance(self.sampler, Sampler):
-            self._record("sampler", spread(self.sampler))
+            self._record("sampler", distance_from_uniform(self.sampler))
 
     def _validate(
         self, validation: Evaluator | Callable[[nn.Module], Evaluation]
     ) -> DeviceSteps[float]:
-        """Measure the learner, keep it if it is among the best, and return its accuracy."""
+        """Evaluate the learner, keep it if it is among the best, and return its accuracy."""
         if isinstance(validation, Evaluator):
-            result = yield from validation.steps(self.learner)
+            result = yield from validation.steps(
+                self.learner, partial(self.display.evaluate, "val")
+            )
         else:  # any callable will do
             result = validation(self.learner)
         self._record("val", result.summary())
@@ -438,7 +496,7 @@ class Trainer:
 
     def _check_weights(self) -> None:
         """Raise if weights are not finite."""
-        self._watched(self._train_step.divergence.check)
+        self._name_checkpoint(self._train_step.loss_check.raise_if_found)
         state = [value for value in self.learner.state_dict().values() if isinstance(value, Tensor)]
         finite = [value.isfinite().all() for value in state if value.is_floating_point()]
         if finite and not bool(torch.stack(finite).all()):
@@ -448,34 +506,6 @@ class Trainer:
             )
 
 
-def _check_parts(parts: Mapping[str, object]) -> None:
-    """Check what is given to a trainer by name, of which nothing was used yet.
-
-    Raises:
-        ArgumentError: If a part is not what it is taken for.
-    """
-    _check_kind("learner", parts["learner"], nn.Module)
-    check_members(
-        "sampler",
-        parts["sampler"],
-        *("n_way", "sample", "update", "state_dict", "load_state_dict"),
-    )
-    check_members("source", parts["source"], "device", "draw")
-    _check_kind("optimizer", parts["optimizer"], optim.Optimizer, type(None))
-    _check_kind("every", parts["every"], Every)
-    _check_kind("folder", parts["folder"], RunFolder, Path, str, type(None))
-    for name in ("schedule", "validation"):
-        if parts[name] is not None and not callable(parts[name]):
-            raise ArgumentError(f"{name} must be callable; got {shown(parts[name])}.")
-    if parts["display"] is not None:
-        check_members("display", parts["display"], "begin", "advance", "message", "warn", "end")
-    _check_kind("group", parts["group"], Group)
-    _check_kind("loggers", parts["loggers"], list, tuple)
-    for logger in parts["loggers"]:  # type: ignore[attr-defined]
-        check_members("logger", logger, "log", "close")
-
-
-def _check_kind(name: str, part: object, *kinds: type) -> None:
-    if not isinstance(part, kinds):
-        names = " or ".join("None" if kind is type(None) else kind.__name__ for kind in kinds)
-        raise ArgumentError(f"{name} must be {names}; got {shown(part)}.")
+def _has_state(sampler: object) -> bool:
+    """Return whether a sampler can be saved and restored."""
+    return hasattr(sampler, "state_dict") and hasattr(sampler, "load_state_dict")

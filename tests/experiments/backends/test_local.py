@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch.utils._pytree import tree_leaves
 
-from adaptask.errors import AdaptaskError, ArgumentError
+from adaptask.errors import AdaptaskError, ArgumentError, TrainingError
 from adaptask.experiments import backends
 from adaptask.experiments import run as run_module
-from adaptask.experiments.backends import choose_backend
-from adaptask.experiments.backends.base import RunPruned
+from adaptask.experiments import study as study_module
+from adaptask.experiments.backends import RunPruned, choose_backend
 from adaptask.experiments.backends.interleaved import Interleaved
 from adaptask.experiments.backends.processes import ProcessPool
 from adaptask.experiments.config import (
@@ -29,10 +29,11 @@ from adaptask.experiments.config import (
 from adaptask.experiments.config_file import load_config
 from adaptask.experiments.options import configure
 from adaptask.report.run import FAILURE, PRUNED, Run
+from adaptask.report.study import Arm, Study
 from adaptask.training.checkpoints import load_checkpoint
 from adaptask.training.device_steps import finish
 from adaptask.training.displays import Silent
-from adaptask.training.interruption import StopSignals
+from adaptask.training.process import StopSignals
 
 
 @pytest.fixture
@@ -186,7 +187,7 @@ def test_a_process_that_dies_is_replaced_once(three_jobs, monkeypatch, take_note
     assert len(killed) == n_deaths
     (said,) = notes.warnings
     assert said == (
-        "first: the process was killed by signal 9, out of memory perhaps. It goes on from its "
+        "first: the process was killed by signal 9, out of memory perhaps. It is resumed from its "
         "last checkpoint."
     )
     assert Run(last.path).is_finished
@@ -218,6 +219,7 @@ def test_a_display_that_fails_is_no_success(three_jobs, kind, n_at_once, take_no
 
 
 SCRIPT = """
+    import signal
     import sys
     from pathlib import Path
     from dataclasses import replace
@@ -227,6 +229,10 @@ from adaptask.experiments.options import configure
     from adaptask.experiments.backends.processes import ProcessPool
     from adaptask.experiments.study_display import StudyDisplay
     from adaptask.report.run import Run
+
+    for number in (signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)  # nohup, under which tests may run, ignores SIGHUP
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # so does a shell in the background
 
     # No guard: processes must not run it again.
     folder = Path(sys.argv[1])
@@ -266,15 +272,18 @@ def test_its_runs_end_with_it(tiny_config, tmp_path, how, number, take_notes):
     )
     checkpoints = [tmp_path / f"run-{i}" / "previous.pt" for i in range(2)]
     deadline = time.monotonic() + 120
-    while not all(path.exists() for path in checkpoints):
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    if number in (signal.SIGINT, signal.SIGHUP):
-        os.killpg(process.pid, number)  # as a terminal does
-    else:
-        process.send_signal(number)
-    said = process.communicate(timeout=60)[1]
+    try:
+        while not all(path.exists() for path in checkpoints):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        if number in (signal.SIGINT, signal.SIGHUP):
+            os.killpg(process.pid, number)  # as a terminal does
+        else:
+            process.send_signal(number)
+        said = process.communicate(timeout=60)[1]
+    finally:
+        process.kill()  # its runs end with it
     if number in (signal.SIGTERM, signal.SIGHUP):
         assert process.returncode == 128 + number, said
     elif how == "interleaved":
@@ -379,3 +388,39 @@ def test_a_gpu_has_so_many_streams():
 def test_none_at_a_time_is_refused():
     with pytest.raises(ArgumentError, match="workers must be at least 1; got 0"):
         choose_backend(0, [SMALL], "cpu")
+
+
+def test_a_server_of_processes_that_is_gone_is_an_error_with_words(three_jobs, monkeypatch, notes):
+    def fail(context, process):
+        raise BrokenPipeError("the server is gone")
+
+    monkeypatch.setattr("adaptask.experiments.backends.processes._launch", fail)
+    with pytest.raises(TrainingError, match="no process could be started for first"):
+        ProcessPool(2).run(three_jobs, notes)
+
+
+def test_the_process_that_starts_others_stays_off_the_gpu(tiny_config, tmp_path, monkeypatch):
+    """A CUDA context takes half a gigabyte, and stays."""
+
+    def refuse(*args):
+        raise AssertionError("a CUDA context would be opened")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "_lazy_init", refuse)
+    chosen = []
+
+    class NoRuns:
+        def run(self, runs, on_event):
+            return {}
+
+    def choose(workers, configs, device):
+        chosen.append(device)
+        return NoRuns()
+
+    monkeypatch.setattr(study_module, "choose_backend", choose)
+    config = replace(tiny_config, machine=MachineConfig())
+    arm = Arm("only", {"sampler": "gcp"}, config=config)
+    study = Study("One", (arm.with_runs(tmp_path / "study", [0]),))
+    study_module.run_study(study, tmp_path / "study")
+    assert chosen == ["cuda"]

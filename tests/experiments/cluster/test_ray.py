@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from adaptask.errors import ArgumentError, TrainingError
+from adaptask.experiments.backends import Event, RunPruned
 from adaptask.experiments.backends import ray as ray_backend
-from adaptask.experiments.backends.base import Event, RunPruned
 from adaptask.experiments.backends.ray import ClusterOptions, RayBackend
 from adaptask.experiments.compare_command import compare
 from adaptask.experiments.config import MachineConfig, RunConfig
@@ -138,7 +138,9 @@ def test_a_study_is_the_same_through_ray_though_workers_are_killed(
         assert killed.exists()
         told = capsys.readouterr()
         assert "raylet" not in told.out + told.err
-        (step,) = re.findall(f"{victim}: its worker died; it goes on from step (.*) on", told.err)
+        (step,) = re.findall(
+            f"{victim}: its worker died; it is resumed from step (.*) on", told.err
+        )
         assert 0 < int(step) < 80
         assert int(step) % 5 == 0
         assert "missing in" not in told.err
@@ -285,9 +287,9 @@ def test_a_run_gets_its_share_of_a_gpu(tiny_config, tmp_path):
 
 def test_a_run_for_which_no_machine_has_room_is_told_of():
     events = []
-    ray_backend._warn_without_room(2, 1, events.append)
+    ray_backend._warn_without_resources(2, 1, events.append)
     assert events == []
-    ray_backend._warn_without_room(64, 0, events.append)
+    ray_backend._warn_without_resources(64, 0, events.append)
     (event,) = events
     assert "No machine has 64 CPUs and 0 GPUs" in event.text
 

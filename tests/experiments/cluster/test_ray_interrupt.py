@@ -78,7 +78,7 @@ def test_after_ctrl_c_runs_have_saved_and_all_processes_end(tiny_config, tmp_pat
     step = load_checkpoint(run / "last.pt")["trainer"]["step"]
     assert step >= Run(run).steps_done > 0
     assert out == ""
-    assert err.startswith("To go on, give the same command again; what is done is kept.\n")
+    assert err.startswith("To continue, run the same command again; finished work is kept.\n")
     assert err.rstrip().endswith("KeyboardInterrupt")
     assert "ray::" not in err
     shutil.rmtree(ray_folder)

@@ -42,9 +42,9 @@ def test_what_is_no_address_is_refused(tmp_path, address, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"ray_address": "auto"}, "--ray-address plays no part without --cluster ray"),
-        ({"storage": "s3://x"}, "--storage plays no part"),
-        ({"gpus_per_run": 0.5}, "--gpus-per-run plays no part"),
+        ({"ray_address": "auto"}, "--ray-address has no effect without --cluster ray"),
+        ({"storage": "s3://x"}, "--storage has no effect"),
+        ({"gpus_per_run": 0.5}, "--gpus-per-run has no effect"),
         ({"cluster": "ray", "gpus_per_run": 2}, "between 0 and 1.*got 2"),
         ({"cluster": "ray", "retries": -1}, "retries must be at least 0"),
         ({"cluster": "ray", "storage": "folder"}, "storage must be a URL"),

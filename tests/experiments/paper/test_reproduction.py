@@ -139,7 +139,7 @@ def test_a_dry_run_prints_rows_runs_and_the_time_they_would_take(
     assert re.search(r"protonet +uniform, gcp +1 +600 +1 +6", printed)
     assert "8 trials, 3 seeds each: 24 runs." in printed
     total = sum(run_seconds(trial.config, Cost(1.0, 0.1)) * 3 for trial in planned.trials)
-    told = f"About {timing.duration(total / 3)} here, 3 at once"
+    told = f"About {timing.format_duration(total / 3)} here, 3 at once"
     assert told in " ".join(printed.split())
     assert "has not been prepared" not in printed  # glyphs are made on first use
     for note in planned.notes:
@@ -212,11 +212,11 @@ def test_what_takes_long_is_measured_once(monkeypatch):
 def test_reproducing_hands_the_plan_to_the_study(monkeypatch, tmp_path):
     handed = {}
 
-    def run_and_conclude(study, folder, **options):
+    def run_and_report(study, folder, **options):
         handed.update(options, study=study, folder=folder)
         return 1
 
-    monkeypatch.setattr("adaptask.experiments.study.run_and_conclude", run_and_conclude)
+    monkeypatch.setattr("adaptask.experiments.study.run_and_report", run_and_report)
     planned = plan("table-cifar", rows=["protonet"], seeds=2, device="cpu")
     cluster = ClusterOptions(cluster="ray")
     assert reproduce(planned, tmp_path, workers=3, cluster=cluster) == 1

@@ -17,11 +17,13 @@ often = settings.get_profile("bad values")
 
 
 def needed(name):
-    return {"n_instances": 7} if name == "instance" else {"n_classes": 6, "n_way": 3}
+    if SAMPLERS[name].draws == "examples":
+        return {"n_instances": 7}
+    return {"n_classes": 6, "n_way": 3}
 
 
 def good_feedback(name):
-    if name == "instance":
+    if SAMPLERS[name].draws == "examples":
         return [torch.arange(7), torch.full((7, 2), 0.5), torch.zeros(7, dtype=torch.int64)]
     ids = torch.tensor([[0, 1, 2], [3, 4, 5]])
     return [ids, torch.full((2, 3, 3), 1 / 3), torch.arange(3).expand(2, 3)]

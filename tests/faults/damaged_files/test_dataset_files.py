@@ -16,14 +16,11 @@ import torch
 from PIL import Image
 
 from adaptask.data.archives import open_source
-from adaptask.data.cache import is_cache_of, read_cache, read_statistics
-from adaptask.data.check import check_cache
-from adaptask.data.convert import ImageForm, Piece, decode, problems_found
+from adaptask.data.benchmarks import Benchmark
+from adaptask.data.cache import check_cache, is_cache_of, read_cache, read_statistics
+from adaptask.data.convert import ImageFormat, Piece, decode, problems_found
 from adaptask.data.episodes import EpisodeSource
-from adaptask.data.folder_layouts import RAVI_CSV
-from adaptask.data.pickle_layouts import CIFAR_100, IMAGE_DATA, TIERED_NPZ, TIERED_PNG
-from adaptask.data.prepare import prepare_benchmark, prepare_own
-from adaptask.data.registry import Benchmark
+from adaptask.data.prepare import prepare_benchmark, prepare_folder
 from adaptask.data.safe_pickle import load_pickle
 
 SPLITS = ("train", "val", "test")
@@ -62,7 +59,7 @@ def cache_loaders(left, damage, loading):
     def draw(path):
         for split in SPLITS:
             statistics = read_statistics(path.parent)
-            source = EpisodeSource(read_cache(path.parent, split), normalisation=statistics)
+            source = EpisodeSource(read_cache(path.parent, split), normalization=statistics)
             source.draw(torch.tensor([[0, 1]]), n_shot=1, n_query=1)
 
     def ask(path):
@@ -88,11 +85,11 @@ def encoded(image, kind="png", **options):
     return out.getvalue()
 
 
-def benchmark(layout, classes, size):
+def benchmark(name, classes, size):
     """A benchmark of one or two small classes a split."""
     n_images = 2 * sum(map(len, classes.values()))
-    form = ImageForm(channels=3, height=size, width=size)
-    return Benchmark("made-up", "", "nowhere", form, classes, (2, 2), n_images, (layout,))
+    form = ImageFormat(channels=3, height=size, width=size)
+    return Benchmark(name, "", "nowhere", form, classes, (2, 2), n_images)
 
 
 def source_loaders(damage, loading):
@@ -100,8 +97,8 @@ def source_loaders(damage, loading):
     classes = {"train": ("a", "b"), "val": ("c",), "test": ("d",)}
     names = [name for part in classes.values() for name in part]
 
-    def loader(layout, files, chosen, forge, size=4):
-        made_up = benchmark(layout, classes, size)
+    def loader(name, files, chosen, forge, size=4):
+        made_up = benchmark(name, classes, size)
         read = lambda path: prepare_benchmark(made_up, path.parent, workers=1)  # noqa: E731
         return loading.Loader(chosen, files[chosen], read, forge, files)
 
@@ -128,13 +125,13 @@ def source_loaders(damage, loading):
         ravi |= {f"{name}{i}.png": encoded(pixels(i)[0]) for name in own for i in range(2)}
     forged, arrays = forge_pickle(damage), damage.arrays
     return {
-        "cifar-100": loader(CIFAR_100, cifar, "train", forged, 32),
-        "cifar-100 meta": loader(CIFAR_100, cifar, "meta", forged, 32),
-        "mini-imagenet": loader(IMAGE_DATA, mini, "mini-imagenet-cache-val.pkl", forged),
-        "tiered labels": loader(TIERED_PNG, png, "train_labels.pkl", forged),
-        "tiered png": loader(TIERED_PNG, png, "val_images_png.pkl", forged),
-        "tiered npz": loader(TIERED_NPZ, npz, "val_images.npz", arrays),
-        "ravi.csv": loader(RAVI_CSV, ravi, "train.csv", None),
+        "cifar-100": loader("cifar-fs", cifar, "train", forged, 32),
+        "cifar-100 meta": loader("cifar-fs", cifar, "meta", forged, 32),
+        "mini-imagenet": loader("mini-imagenet", mini, "mini-imagenet-cache-val.pkl", forged),
+        "tiered labels": loader("tiered-imagenet", png, "train_labels.pkl", forged),
+        "tiered png": loader("tiered-imagenet", png, "val_images_png.pkl", forged),
+        "tiered npz": loader("tiered-imagenet", npz, "val_images.npz", arrays),
+        "ravi.csv": loader("mini-imagenet", ravi, "train.csv", None),
         "pickle": loading.Loader(
             "x.pkl", mini["mini-imagenet-cache-train.pkl"], load_pickle, forged
         ),
@@ -157,14 +154,14 @@ def image_loaders(damage, loading, folder):
         archive.addfile(tarfile.TarInfo("a/b"))
 
     def prepare(source):
-        prepare_own(source, image_size=8, workers=1)
+        prepare_folder(source, image_size=8, workers=1)
 
     def extract(path):
         with open_source(path, scratch=folder / "scratch"):
             pass
 
     def look_at(path):
-        _, problems = decode([Piece([path], "a", "here", 0, 0)], ImageForm(3, 8, 8, turn=True))
+        _, problems = decode([Piece([path], "a", "here", 0, 0)], ImageFormat(3, 8, 8, turn=True))
         if problems:
             raise problems_found(problems)
 

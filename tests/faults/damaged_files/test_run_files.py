@@ -23,7 +23,7 @@ from adaptask.report.grouping import find_study
 from adaptask.report.run import (
     Run,
     read_metrics,
-    read_portrait,
+    read_preview,
     read_settings,
     read_snapshots,
     read_test,
@@ -31,8 +31,8 @@ from adaptask.report.run import (
 from adaptask.report.study import read_study
 from adaptask.report.summary import summarize
 from adaptask.training.checkpoints import load_checkpoint, save_checkpoint
-from adaptask.training.records import MetricsLog, record_environment
-from adaptask.training.run_folder import RunFolder
+from adaptask.training.loggers import MetricsLog
+from adaptask.training.run_folder import RunFolder, record_environment
 
 
 def seal(content):
@@ -75,7 +75,7 @@ def forge_toml(damage):
 def run_loaders(left, damage, loading, folder, monkeypatch):
     each = loading.each
     # Programs that it starts itself are no fault of the file.
-    monkeypatch.setattr("adaptask.training.records._git_revision", lambda folder: None)
+    monkeypatch.setattr("adaptask.training.run_folder._git_revision", lambda folder: None)
     run, config = loading.files_of(left.run), load_config(left.run / "config.toml")
     trainer = build_trainer(config, torch.device("cpu"), folder=None, display=None)
 
@@ -90,7 +90,7 @@ def run_loaders(left, damage, loading, folder, monkeypatch):
     def show(path):
         record = Run(path.parent)
         if record.is_readable:
-            _ = record.metrics, record.test, record.portrait, record.last_snapshot
+            _ = record.metrics, record.test, record.preview, record.last_snapshot
             _ = record.environment, record.seconds_per_step, record.steps_done
             summarize(find_study(path.parent))
 
@@ -101,7 +101,7 @@ def run_loaders(left, damage, loading, folder, monkeypatch):
         read_test(folder / "test.json")
         read_snapshots(folder / "snapshots")
         if (folder / "portrait.npz").exists():
-            read_portrait(folder / "portrait.npz")
+            read_preview(folder / "portrait.npz")
 
     def follow(path):
         watch(path.parent, once=True, console=Console(file=io.StringIO()))

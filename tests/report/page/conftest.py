@@ -82,6 +82,9 @@ def write_one(folder, *, sampler, seed, shots="1", names=None, until=200, accura
         images=random.integers(0, 256, (N_CLASSES, 4, 12, 12, 3), dtype=np.uint8),
         similarity=(features @ features.T).astype(np.float32),
         tasks=np.stack([random.permutation(N_CLASSES)[:5] for _ in range(6)]),
+        test_class_names=np.array(names or [f"test-{i}" for i in range(N_CLASSES)]),
+        test_confusion=random.poisson(3, (N_CLASSES, N_CLASSES))
+        + 30 * np.eye(N_CLASSES, dtype=int),
     )
 
 
@@ -97,7 +100,9 @@ def full_study(folder, names=None, title="Uniform against gcp"):
     """Two settings, two samplers, two seeds; a run that stopped, one that failed, one to come."""
     arms = [
         write_arm(
-            folder, f"{sampler}-{shots}", {"shots": shots, "sampler": sampler}, (0, 1), names=names
+            *(folder, f"{sampler}-{shots}", {"shots": shots, "sampler": sampler}, (0, 1)),
+            names=names,
+            baseline=f"uniform-{shots}" if sampler == "gcp" else None,
         )
         for shots in "15"
         for sampler in ("uniform", "gcp")
@@ -117,7 +122,7 @@ TABLE = Table(
     name="results",
     title="Test accuracy <%>",
     headings=("sampler", "1-shot"),
-    rows=((Cell("uniform"), Cell("60.0")), (Cell("gcp & co"), Cell("61.0 <b>", is_best=True))),
+    rows=((Cell("uniform"), Cell("60.0")), (Cell("gcp & co"), Cell("61.0 <b>", is_bold=True))),
     notes=("A note & more.",),
 )
 

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from adaptask.report.page.arm_plots import setting_lines, settings_section
-from adaptask.report.page.data import BACKGROUND, choose_styles, read_panels
-from adaptask.report.page.showcase import read_data
+from adaptask.report.page.arm_plots import setting_lines, settings_plots
+from adaptask.report.page.data import read_data
+from adaptask.report.page.series import BACKGROUND, choose_styles, read_panels
 from adaptask.report.run import Run
 from adaptask.report.study import Arm, Study
 
@@ -20,7 +20,11 @@ def study_of(folder, arms, n_seeds=1, accuracies=None):
         for run in runs:
             place = run.path
             place.mkdir(parents=True)
-            (place / "config.toml").write_text(f'seed = {run.seed}\n[sampler]\nname = "gcp"\n')
+            options = [f'{k} = "{labels[k]}"\n' for k in ("alpha", "tau") if k in labels]
+            name = labels.get("sampler", "gcp")
+            (place / "config.toml").write_text(
+                f'seed = {run.seed}\n[sampler]\nname = "{name}"\n{"".join(options)}'
+            )
             value = 0.5 if accuracies is None else accuracies[number][run.seed]
             test = {"accuracies": [value, value], "loss": 1.0, "steps": [1]}
             (place / "test.json").write_text(json.dumps(test))
@@ -40,7 +44,7 @@ def test_a_plot_holds_all_samplers_of_a_setting(tmp_path):
     assert [panel.title for panel in panels] == titles
     assert all([s.name for s in panel.series] == ["uniform", "gcp"] for panel in panels)
     gcp = panels[0].series[1]
-    assert panels[0].uniform_for(gcp) is panels[0].series[0]
+    assert panels[0].baseline_for(gcp) is panels[0].series[0]
 
 
 def test_what_is_the_same_everywhere_is_no_title(tmp_path):
@@ -51,7 +55,7 @@ def test_what_is_the_same_everywhere_is_no_title(tmp_path):
 def test_a_sampler_that_no_label_names_is_read_from_its_run(tmp_path):
     panels = read_panels(study_of(tmp_path, [{"alpha": "1"}, {"alpha": "2"}]))
     assert [s.name for s in panels[0].series] == ["gcp, alpha 1", "gcp, alpha 2"]
-    assert {s.sampler for s in panels[0].series} == {"gcp"}
+    assert {s.sampler.name for s in panels[0].series} == {"gcp"}
 
 
 def test_series_have_colors_of_their_own_that_stay(tmp_path):
@@ -107,7 +111,7 @@ def test_the_interval_is_that_of_student_over_seeds(tmp_path):
 def test_settings_are_drawn_with_uniform_for_them(tmp_path):
     labels = [{"sampler": "gcp", "alpha": a, "tau": t} for a, t in GRID]
     labels.append({"sampler": "uniform", "alpha": "-", "tau": "-"})
-    plots = settings_section(read_data(tmp_path, study_of(tmp_path, labels, 2))).plots
+    plots = settings_plots(read_data(tmp_path, study_of(tmp_path, labels, 2)))
     assert [plot.name for plot in plots] == ["settings-alpha", "settings-tau"]
     assert [name for name, _ in plots[0].legend] == ["gcp, tau 0.5", "uniform"]
     assert (tmp_path / "plots" / "settings-alpha.svg").exists()
@@ -115,4 +119,4 @@ def test_settings_are_drawn_with_uniform_for_them(tmp_path):
 
 def test_no_setting_no_plot(tmp_path):
     study = study_of(tmp_path, [{"sampler": "gcp"}, {"sampler": "uniform"}])
-    assert settings_section(read_data(tmp_path, study)) is None
+    assert settings_plots(read_data(tmp_path, study)) == []

@@ -3,9 +3,9 @@
 import re
 from xml.etree import ElementTree
 
-from adaptask.report.page.arm_plots import TRAINING, draw_curves
-from adaptask.report.page.data import Style, aggregate
-from adaptask.report.page.figures import grid, inline_svg, look, write_figure
+from adaptask.report.page.arm_plots import VALIDATION, draw_curves
+from adaptask.report.page.figures import grid, inline_svg, plot_style, write_figure
+from adaptask.report.page.series import Style, aggregate
 
 HOSTILE = '<img src=x onerror=alert(1)> id="a" $\\frac{1}$ & 猫'
 
@@ -15,13 +15,13 @@ def drawing(axes):
 
     steps = np.arange(1, 6) * 100
     curve = aggregate([(steps, steps / 1000), (steps, steps / 500)])
-    draw_curves(axes, [(Style("#d55e00", (4, 2)), curve)], TRAINING[0])
+    draw_curves(axes, [(Style("#d55e00", (4, 2)), curve)], VALIDATION)
     axes.plot([100, 200], [1, 2], "o")  # a mark is a reference inside the file
 
 
 def test_the_same_figure_gives_the_same_bytes(tmp_path):
     for name in ("a", "b"):
-        with look():
+        with plot_style():
             write_figure(tmp_path / name, "plot", grid([(HOSTILE, drawing)]))
     for kind in ("png", "svg"):
         first, second = (tmp_path / name / f"plot.{kind}" for name in ("a", "b"))
@@ -29,7 +29,7 @@ def test_the_same_figure_gives_the_same_bytes(tmp_path):
 
 
 def test_text_stays_text_in_files_and_page(tmp_path):
-    with look():
+    with plot_style():
         write_figure(tmp_path, "plot", grid([(HOSTILE, drawing)]))
         inline = inline_svg(grid([(HOSTILE, drawing)]), "plot", HOSTILE)
     for svg in ((tmp_path / "plot.svg").read_text(), inline):
@@ -41,7 +41,7 @@ def test_text_stays_text_in_files_and_page(tmp_path):
 
 
 def test_ids_in_a_page_are_unlike_and_lead_somewhere():
-    with look():
+    with plot_style():
         both = [inline_svg(grid([(HOSTILE, drawing)]), name, "") for name in ("one", "two")]
     roots = [list(ElementTree.fromstring(svg).iter()) for svg in both]
     ids = [[element.get("id") for element in root if element.get("id")] for root in roots]
@@ -56,7 +56,7 @@ def test_ids_in_a_page_are_unlike_and_lead_somewhere():
 
 
 def test_ink_takes_the_color_of_the_page():
-    with look():
+    with plot_style():
         svg = inline_svg(grid([(HOSTILE, drawing)]), "plot", "")
     assert "currentColor" in svg
     assert "#20242b" not in svg

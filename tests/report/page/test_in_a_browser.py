@@ -82,6 +82,7 @@ def test_a_cell_reads_what_the_snapshot_holds(opened, page):
     snapshots = read_snapshots(page.parent / "runs/gcp-1/seed-0/snapshots")
     data = json.loads(opened.locator("#heatmap-data").text_content())
     run, names = data["runs"][0], data["catalogs"][0]["names"]
+    opened.locator('#heatmap input[value="all"]').check()
     canvas = part(opened, "canvas")
     canvas.scroll_into_view_if_needed()
     canvas.focus()
@@ -130,7 +131,7 @@ def test_tapping_a_cell_reads_it(browser, page):
 
 @browser_only
 def test_the_buttons_go_through_the_tasks(opened, page):
-    tasks = Run(page.parent / "runs/gcp-1/seed-0").portrait.tasks
+    tasks = Run(page.parent / "runs/gcp-1/seed-0").preview.tasks
     names = json.loads(opened.locator("#heatmap-data").text_content())["catalogs"][0]["names"]
     before = pixels(opened)
     part(opened, "next").click()
@@ -169,6 +170,51 @@ def test_nothing_scrolls_sideways_on_a_phone(opened, scheme):
     opened.set_viewport_size({"width": 360, "height": 740})
     opened.wait_for_timeout(100)
     assert opened.evaluate("document.documentElement.scrollWidth") == 360
+
+
+@browser_only
+def test_the_heatmap_opens_on_the_classes_of_the_marked_tasks(opened):
+    assert opened.locator('#heatmap input[value="task"]').is_checked()
+    assert "in view" not in part(opened, "task-classes").inner_text()
+
+
+@browser_only
+def test_the_heatmap_is_dark_in_dark_mode_and_light_on_paper(opened):
+    def corner():
+        """The color of a cell that no mark covers, the last one of the diagonal."""
+        read = """canvas => {
+            const copy = new OffscreenCanvas(1, 1).getContext("2d");
+            copy.drawImage(canvas, 8 - canvas.width, 8 - canvas.height);
+            return [...copy.getImageData(0, 0, 1, 1).data.slice(0, 3)];
+        }"""
+        return sum(part(opened, "canvas").evaluate(read))
+
+    opened.emulate_media(color_scheme="light")
+    light = corner()
+    opened.emulate_media(color_scheme="dark")
+    opened.wait_for_timeout(100)
+    assert corner() < light / 2
+    shown = opened.locator("#heatmap .scale i:visible")
+    assert [shown.count(), shown.get_attribute("class")] == [1, "dark"]
+    opened.emulate_media(color_scheme="dark", media="print")
+    opened.wait_for_timeout(100)
+    assert corner() == light
+
+
+@browser_only
+def test_a_wide_table_says_that_it_scrolls(opened):
+    assert opened.locator("#table-results .scroll.wide").count() == 0
+    opened.set_viewport_size({"width": 160, "height": 740})
+    opened.wait_for_timeout(100)
+    assert opened.locator("#table-results .scroll.wide").count() == 1
+
+
+@browser_only
+def test_the_contents_mark_the_section_that_is_read(opened):
+    current = opened.locator("nav a[aria-current]")
+    assert current.inner_text() == "Verdicts"
+    opened.locator("#pairs").evaluate("heading => heading.scrollIntoView({behavior: 'instant'})")
+    wait_for(current, "Pairs")
 
 
 @browser_only

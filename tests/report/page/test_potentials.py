@@ -5,13 +5,13 @@ import base64
 import numpy as np
 import pytest
 
-from adaptask.report.page.showcase import (
+from adaptask.report.page.data import (
     cluster_order,
     confusion_rank,
     log_potentials,
     pair_snapshots,
 )
-from adaptask.report.page.showcase_plots import extreme_pairs, quantize
+from adaptask.report.page.potential_plots import extreme_pairs, quantize
 from adaptask.report.run import Run, Snapshot
 
 

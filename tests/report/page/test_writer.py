@@ -10,10 +10,14 @@ import numpy as np
 import pytest
 
 from adaptask.errors import TrainingError
+from adaptask.report.page import writer
+from adaptask.report.page.figures import make_plot
 from adaptask.report.page.writer import script_json, write_report
 from adaptask.report.run import Run
 from adaptask.report.study import Arm, Study
 from adaptask.report.tables import Table
+
+PARTS = ("curves", "potentials", "pairs", "tasks", "distribution", "classes")
 
 
 class Elements(HTMLParser):
@@ -95,25 +99,71 @@ def test_no_id_is_there_twice_and_every_link_leads_somewhere(elements):
 
 
 def test_all_parts_are_there_and_every_plot_has_words(elements, page, table):
-    for part in ("curves", "potentials", "pairs", "map", "tasks", "distribution", "provenance"):
+    for part in ("verdicts", "tables", *PARTS, "provenance"):
         assert any(attributes.get("id") == part for _, attributes in elements.found), part
     tags = [tag for tag, _ in elements.found]
     assert tags.count("figure") == tags.count("figcaption")
     plots = ("validation", "training-loss", "difficulty", "kl", "class-counts")
-    for name in (*plots, "class-map", "evolution"):
+    for name in (*plots, "evolution", "differences", "test-accuracy", "test-confusion"):
         for kind in ("png", "svg"):
             assert (page.parent / "plots" / f"{name}.{kind}").stat().st_size > 500
     assert (page.parent / "tables" / "results.txt").read_text() == table.title
     assert not list(page.parent.rglob("*.tmp"))
 
 
+def test_a_reproduced_figure_comes_first_and_only_then_there_is_a_map(tmp_path, arm):
+    arms = tuple(arm(tmp_path, s, {"sampler": s}, (0,)) for s in ("uniform", "gcp"))
+
+    def sections(study):
+        text = write_report(tmp_path, study, [], []).read_text(encoding="utf-8")
+        return [a["aria-labelledby"] for tag, a in Elements(text).found if tag == "section"]
+
+    plain = sections(Study("Plain", arms))
+    assert plain[0] == "verdicts"
+    assert "map" not in plain
+    assert sections(Study("Figure 4", arms, first_section="map"))[:2] == ["map", "verdicts"]
+    assert (tmp_path / "plots/class-map.png").exists()
+    assert sections(Study("Figure 5", arms, first_section="potentials"))[0] == "potentials"
+
+
+def test_adding_a_plot_takes_one_function_and_one_entry(tmp_path, arm, monkeypatch):
+    def mine(data):
+        draw = [("panel", lambda axes: axes.plot([1, 2]))]
+        return make_plot(data.plots, draw, name="mine", title="Mine", caption="A line.")
+
+    section = writer.Section("own", "Own", "My own plot", plots=(mine,))
+    monkeypatch.setattr(writer, "SECTIONS", (*writer.SECTIONS, section))
+    study = Study("Own", (arm(tmp_path, "u", {"sampler": "uniform"}, (0,)),))
+    found = Elements(write_report(tmp_path, study, [], []).read_text(encoding="utf-8"))
+    assert {"own", "plot-mine"} <= {attributes.get("id") for _, attributes in found.found}
+    assert "#own" in {attributes.get("href") for _, attributes in found.found}
+    assert (tmp_path / "plots/mine.svg").exists()
+
+
+def test_a_plug_in_is_described_by_its_folder_and_never_imported(tmp_path, arm):
+    arms = tuple(arm(tmp_path, s, {"sampler": s}, (0,)) for s in ("uniform", "mine"))
+    for path in (tmp_path / "runs/mine").iterdir():
+        text = (path / "config.toml").read_text().replace('"mine"', '"no.such_module:Mine"')
+        (path / "config.toml").write_text(text)
+        sampler = {
+            "name": "no.such_module:Mine",
+            "description": "draws <i> all.",
+            "learns": 1,
+        }
+        (path / "algorithms.json").write_text(json.dumps({"sampler": sampler}))
+    found = Elements(write_report(tmp_path, Study("Own", arms), [], []).read_text("utf-8"))
+    assert "Task samplers: uniform and Mine." in found.text
+    assert "Mine draws <i> all" in found.text
+    assert "uniform draws all classes with the same probability" in found.text
+
+
 def test_what_has_no_result_is_listed(elements):
     assert "4 arms" not in elements.text
     assert "8 are finished" in elements.text
     assert "3 of 11 runs have no result" in elements.text
-    assert "seed 0: unfinished: 100 of 200 steps" in elements.text
-    assert "seed 1: failed after step 100: the loss is" in elements.text
-    assert "seed 0: not begun" in elements.text
+    assert "c-1, seed 0 not finished: 100 of 200 steps." in elements.text
+    assert "c-1, seed 1 failed: the loss is <b>no number</b>" in elements.text
+    assert "c-5, seed 0 not finished: not begun." in elements.text
 
 
 def test_a_lone_uniform_run_says_what_there_is_not(tmp_path, arm):
@@ -123,8 +173,6 @@ def test_a_lone_uniform_run_says_what_there_is_not(tmp_path, arm):
     assert "No pairs to show" in found.text
     assert "No two arms could be compared" in found.text
     assert not any(attributes.get("id") == "heatmap" for _, attributes in found.found)
-    # Tasks on a map say something only beside those of another sampler.
-    assert not any(attributes.get("id") == "map" for _, attributes in found.found)
     assert not (tmp_path / "plots" / "evolution.png").exists()
 
 
@@ -135,7 +183,7 @@ def test_a_study_that_has_not_begun_has_a_page(tmp_path):
     assert "No curves" in found.text
 
 
-def test_a_run_under_way_is_shown_without_its_portrait_and_twice_the_same(tmp_path, arm):
+def test_a_running_run_is_shown_without_images_and_twice_the_same(tmp_path, arm):
     study = Study("Now", (arm(tmp_path, "g", {"sampler": "gcp"}, (0,), until=100),))
     first = write_report(tmp_path, study, [], []).read_text(encoding="utf-8")
     found = Elements(first)
@@ -189,11 +237,11 @@ def test_what_is_damaged_is_named_and_the_rest_is_shown(tmp_path, arm):
     assert {"heatmap", "plot-validation", "plot-evolution", "plot-class-counts"} <= ids
 
 
-def test_a_portrait_with_tasks_of_other_classes_is_damaged(tmp_path, write_run):
+def test_a_preview_with_tasks_of_other_classes_is_damaged(tmp_path, write_run):
     write_run(tmp_path / "run", sampler="gcp", seed=0)
     break_tasks(tmp_path / "run")
     record = Run(tmp_path / "run")
-    assert record.portrait is None
+    assert record.preview is None
     assert "its tasks are not of 20 classes" in record.damage["portrait.npz"]
 
 
@@ -206,7 +254,7 @@ def test_snapshots_that_cannot_be_read_leave_those_before_them(tmp_path, arm):
 
 
 def test_of_many_classes_those_of_tasks_and_high_potentials_are_shown(tmp_path, arm, monkeypatch):
-    monkeypatch.setattr("adaptask.report.page.showcase.MAX_CLASSES", 12)
+    monkeypatch.setattr("adaptask.report.page.data.MAX_CLASSES", 12)
     arms = tuple(arm(tmp_path, s, {"sampler": s}, (0,)) for s in ("uniform", "gcp"))
     text = write_report(tmp_path, Study("Many", arms), [], []).read_text(encoding="utf-8")
     data = json.loads(text.split('id="heatmap-data">')[1].split("</script>")[0])
@@ -216,7 +264,7 @@ def test_of_many_classes_those_of_tasks_and_high_potentials_are_shown(tmp_path, 
     assert len(base64.b64decode(run["data"])) == 4 * 12 * 11 // 2
     record = Run(tmp_path / "runs/gcp/seed-0")
     shown = [int(name.removeprefix("class-")) for name in names]
-    first = record.portrait.tasks[0].tolist()
+    first = record.preview.tasks[0].tolist()
     assert [shown[c] for c in run["tasks"][1]["tasks"][0]] == first
     last = record.last_snapshot.distribution
     assert set(np.unravel_index(last.argmax(), last.shape)) <= set(shown)
@@ -224,6 +272,36 @@ def test_of_many_classes_those_of_tasks_and_high_potentials_are_shown(tmp_path, 
     byte = base64.b64decode(run["data"])[3 * 66]
     value = run["low"] + run["step"] * byte
     assert value == pytest.approx(last[shown[0], shown[1]], abs=run["step"])
+
+
+def test_the_page_of_many_classes_stays_small(tmp_path, arm, monkeypatch):
+    n_classes = 800
+    arms = tuple(arm(tmp_path, s, {"sampler": s}, (0,)) for s in ("uniform", "gcp"))
+    random = np.random.default_rng(0)
+    for path in tmp_path.rglob("portrait.npz"):
+        np.savez(
+            path,
+            class_names=np.array([f"class-{i}" for i in range(n_classes)]),
+            images=random.integers(0, 256, (n_classes, 1, 28, 28, 1), dtype=np.uint8),
+            similarity=np.eye(n_classes, dtype=np.float32),
+            tasks=np.stack([random.permutation(n_classes)[:20] for _ in range(24)]),
+        )
+    for step in range(1, 41):
+        half = np.triu(random.exponential(0.1, (n_classes, n_classes)), 1)
+        path = tmp_path / f"runs/gcp/seed-0/snapshots/step-{step:07d}.npz"
+        np.savez(path, distribution=(half + half.T).astype(np.float32))
+    for path in (tmp_path / "runs/gcp/seed-0/snapshots").glob("step-*0.npz"):
+        if int(path.stem[5:]) > 40:
+            path.unlink()
+    ordered = []
+    monkeypatch.setattr(
+        "adaptask.report.page.data.cluster_order",
+        lambda matrix: ordered.append(len(matrix)) or np.arange(len(matrix)),
+    )
+    page = write_report(tmp_path, Study("Many", arms), [], [])
+    # 25 snapshots of 250 classes have 0.78 million pairs, which base64 makes 1.04 MB.
+    assert page.stat().st_size < 2.5e6
+    assert ordered == [250]
 
 
 def test_what_an_earlier_report_left_is_removed_and_the_users_files_stay(tmp_path, arm, table):
@@ -237,7 +315,7 @@ def test_what_an_earlier_report_left_is_removed_and_the_users_files_stay(tmp_pat
     write_report(tmp_path, Study("One", arms[:1]), [table], [], formats=formats)
     left = {path.name for path in (tmp_path / "plots").iterdir()}
     assert {"mine.png", "validation.png", "validation.svg"} <= left
-    assert not left & {"evolution.png", "evolution.svg", "class-map.png", "class-map.svg"}
+    assert not left & {"evolution.png", "evolution.svg", "differences.png", "differences.svg"}
     assert [path.name for path in (tmp_path / "tables").iterdir()] == ["results.md"]
 
 
@@ -275,13 +353,13 @@ def test_high_potentials_are_called_hard_only_where_they_are(tmp_path, arm):
         seek(tmp_path / "runs" / name, name)
     found = Elements(write_report(tmp_path, Study("Both", tuple(arms)), [], []).read_text("utf-8"))
     words = " ".join(found.text.split())
-    assert "The hardest and the easiest pairs" in words
+    assert "the hardest and the easiest for the model" in words
     assert "after the last snapshot (gcp, hard, seed 0)" in words
     assert "with the strategy easy, when it tells them apart" in words
-    assert "what the model tells apart is sought instead" in words
+    assert "what the model tells apart is preferred instead" in words
     alone = Elements(write_report(tmp_path, Study("Easy", arms[:1]), [], []).read_text("utf-8"))
     words = " ".join(alone.text.split())
     assert "Hardest" not in words
     assert "hardest" not in words
     assert "most confused" not in words
-    assert "The pairs with the highest and the lowest potentials" in words
+    assert "Pairs with the highest and the lowest potentials" in words

@@ -18,10 +18,10 @@ from adaptask.data import open_episodes
 from adaptask.errors import AdaptaskError, DataError
 from adaptask.learners import LEARNERS, build_learner
 from adaptask.samplers import build_sampler
-from adaptask.training import Trainer, joined
-from adaptask.training.group import ALONE, STEPS_BETWEEN_LOOKS
-from adaptask.training.shared_norm import share_statistics
+from adaptask.training import Trainer, process_group
+from adaptask.training.distributed import SINGLE_PROCESS, STEPS_BETWEEN_STOP_CHECKS
 from adaptask.training.step import TrainingStep
+from adaptask.training.sync_batchnorm import convert_sync_batchnorm
 
 N_WAY = 3
 OPTIONS = {
@@ -66,7 +66,7 @@ def parts(name, group, norm="batch"):
     if "n_way" in inspect.signature(LEARNERS[name]).parameters:
         options["n_way"] = N_WAY
     learner = build_learner(name, backbone=backbone, **options).double()
-    share_statistics(learner, group)
+    convert_sync_batchnorm(learner, group)
     sampler = build_sampler("gcp", n_classes=source.n_classes, n_way=N_WAY, seed=3)
     return learner, sampler, Wide(source)
 
@@ -108,8 +108,8 @@ def compare_gradients(group, folder):
             for accumulate in {1, tasks_each}:
                 n_tasks = tasks_each * group.size
                 together = gradients(name, n_tasks, accumulate, group)
-                if group.is_first:
-                    alone = gradients(name, n_tasks, accumulate, ALONE)
+                if group.is_main:
+                    alone = gradients(name, n_tasks, accumulate, SINGLE_PROCESS)
                     key = f"{name}-{tasks_each}-{accumulate}"
                     torch.save({"together": together, "alone": alone}, folder / f"{key}.pt")
 
@@ -173,8 +173,8 @@ class Interrupted(nn.Module):
 
 def interrupted(group, folder, n_steps=5):
     """Train with looks as rare as on a GPU; keep how it ended after Ctrl-C in the last step."""
-    STEPS_BETWEEN_LOOKS["cpu"] = STEPS_BETWEEN_LOOKS["cuda"]
-    group.settle_on(torch.device("cpu"))
+    STEPS_BETWEEN_STOP_CHECKS["cpu"] = STEPS_BETWEEN_STOP_CHECKS["cuda"]
+    group.set_device(torch.device("cpu"))
     learner, sampler, source = parts("protonet", group)
     learner = Interrupted(learner, group, n_steps)
     trainer = Trainer(learner, sampler, source, n_tasks=2, group=group)
@@ -199,7 +199,7 @@ CASES = {
 def main():
     folder = Path(sys.argv[1])
     try:
-        with joined() as group:
+        with process_group() as group:
             for case in sys.argv[2:]:
                 CASES[case](group, folder)
     except AdaptaskError as error:

@@ -1,4 +1,4 @@
-"""Runs in this process, taken in turn by one thread; on a GPU each on a stream of its own.
+"""Runs in this process, advanced in turn by one thread; on a GPU each has its own stream.
 
 Steps of a small network leave most of a GPU idle. A captured step is a single launch, so one thread
 can launch those of many runs, each a few steps ahead of the device, and the device works on all of
@@ -7,17 +7,17 @@ them at once. Nothing here waits for one run while another could be advanced.
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 
 import torch
 
-from adaptask.experiments.backends.base import (
+from adaptask.experiments.backends import (
     Event,
-    EventDisplay,
+    OnEvent,
     RunPruned,
-    Tell,
     record_failure,
     record_pruning,
 )
@@ -27,19 +27,20 @@ from adaptask.experiments.run import run_steps
 from adaptask.learners import EmbeddingLearner
 from adaptask.report.run import Run
 from adaptask.training.device_steps import DeviceSteps, Wait
-from adaptask.training.interruption import StopSignals, obey
-from adaptask.training.machine import choose_device
+from adaptask.training.displays import Display, evaluation_text
+from adaptask.training.process import StopSignals, choose_device, exit_for_signal
 
 # Images of a step that leave most of a GPU idle.
 _IMAGES_THAT_FILL = 700
 _SPEEDUP = 2.2
+_SECONDS_BETWEEN_EVENTS = 0.2
 
 
 class Interleaved:
-    """Makes runs in this process, several in turn if their steps are small, else one by one.
+    """Makes runs in this process, several in turn if their steps are small, otherwise one by one.
 
     Args:
-        n_at_once: How many runs share a GPU.
+        n_at_once: Number of runs that share a GPU.
     """
 
     threads: int | None = None
@@ -50,27 +51,27 @@ class Interleaved:
 
     @property
     def speedup(self) -> float:
-        """About how much sooner all runs are done than one after the other."""
+        """Estimate of how much faster all runs are than one after the other."""
         return min(self.n_at_once, _SPEEDUP)
 
-    def run(self, runs: Sequence[Run], tell: Tell) -> dict[str, str]:
+    def run(self, runs: Sequence[Run], on_event: OnEvent) -> dict[str, str]:
         """Make all runs, see `Backend.run`."""
-        shared = [run for run in runs if self.n_at_once > 1 and is_small(run.config)]
+        shared = [run for run in runs if self.n_at_once > 1 and can_share_gpu(run.config)]
         alone = [run for run in runs if run not in shared]
         failures: dict[str, str] = {}
         with StopSignals() as stop:
-            _take_in_turn(shared, self.n_at_once, tell, stop, failures)
-            _take_in_turn(alone, 1, tell, stop, failures)
+            _run_in_turn(shared, self.n_at_once, on_event, stop, failures)
+            _run_in_turn(alone, 1, on_event, stop, failures)
         if stop.received is not None:
-            obey(stop.received)
+            exit_for_signal(stop.received)
         return failures
 
 
-def is_small(config: RunConfig) -> bool:
-    """Return whether runs can share a GPU: their steps do not fill it, and do not disturb others.
+def can_share_gpu(config: RunConfig) -> bool:
+    """Return whether a run can share a GPU with others: its steps neither fill nor disturb it.
 
-    A step that is not captured keeps Python busy, and what draws from torch's own generators would
-    get other numbers than alone.
+    A step that is not captured keeps Python busy, and a learner that draws from torch's global
+    generators would get other numbers than alone.
     """
     task, learner = config.task, class_of(config.learner)
     n_images = task.n_tasks * task.n_way * (task.n_shot + task.n_query)
@@ -84,19 +85,23 @@ def is_small(config: RunConfig) -> bool:
     )
 
 
-def _take_in_turn(
-    runs: Sequence[Run], n_at_once: int, tell: Tell, stop: StopSignals, failures: dict[str, str]
+def _run_in_turn(
+    runs: Sequence[Run],
+    n_at_once: int,
+    on_event: OnEvent,
+    stop: StopSignals,
+    failures: dict[str, str],
 ) -> None:
-    """Make runs, so many at a time; after a signal those in progress stop, and none begins."""
+    """Make runs, `n_at_once` at a time; after a signal they stop, and no other begins."""
     waiting = deque(runs)
-    # A run takes over the stream of one that has ended: graphs that were captured for one stream
-    # share memory, and must not run at the same time.
+    # A run gets the stream of one that has ended: graphs that were captured for one stream share
+    # memory, and must not run at the same time.
     streams = deque(_streams(runs[0], n_at_once)) if runs else deque()
     active: list[_ActiveRun] = []
     try:
         while True:
             while waiting and streams and stop.received is None:
-                active.append(_ActiveRun(waiting.popleft(), streams.popleft(), tell, stop))
+                active.append(_ActiveRun(waiting.popleft(), streams.popleft(), on_event, stop))
             if not active:
                 return
             ready = [one for one in active if one.is_ready]
@@ -110,7 +115,7 @@ def _take_in_turn(
                 if one.failure is not None:
                     failures[one.run.name] = one.failure
     finally:
-        for one in active:  # none, unless telling an event failed
+        for one in active:  # none, unless on_event has failed
             one.close()
 
 
@@ -125,25 +130,25 @@ class _ActiveRun:
     """A run in progress."""
 
     def __init__(
-        self, run: Run, stream: torch.cuda.Stream | None, tell: Tell, stop: StopSignals
+        self, run: Run, stream: torch.cuda.Stream | None, on_event: OnEvent, stop: StopSignals
     ) -> None:
         self.run, self.stream = run, stream
         self.failure: str | None = None
-        self._tell = tell
+        self._on_event = on_event
         self._wait: Wait = None
         self._steps = self._begin(stop)
-        tell(Event("begin", run.name))
+        on_event(Event("begin", run.name))
 
     def _begin(self, stop: StopSignals) -> DeviceSteps[None]:
         loggers = [] if self.run.open_logger is None else [self.run.open_logger()]
-        display = EventDisplay(self.run, self._tell)
+        display = EventDisplay(self.run, self._on_event)
         yield from run_steps(
             self.run.config, self.run.path, display=display, loggers=loggers, stop=stop
         )
 
     @property
     def is_ready(self) -> bool:
-        """Whether the device has reached what the run waits for."""
+        """Whether the run need not wait for the device."""
         return self._wait is None or bool(self._wait.query())  # type: ignore[no-untyped-call]
 
     def wait_for_device(self) -> None:
@@ -152,11 +157,11 @@ class _ActiveRun:
             self._wait.synchronize()
 
     def close(self) -> None:
-        """Let go of the run's folder; it can be resumed from its last checkpoint."""
+        """Release the folder of the run; it can be resumed from its last checkpoint."""
         self._steps.close()
 
     def advance(self) -> bool:
-        """Go on with the run; return whether there is more of it."""
+        """Advance the run; return whether there is more to do."""
         try:
             with nullcontext() if self.stream is None else torch.cuda.stream(self.stream):
                 self._wait = next(self._steps)
@@ -164,11 +169,57 @@ class _ActiveRun:
         except StopIteration:
             pass
         except (KeyboardInterrupt, SystemExit):
-            return False  # stopped by a signal, after it saved
+            return False  # stopped by a signal, with a checkpoint
         except RunPruned as pruned:
             record_pruning(self.run, pruned)
-            self._tell(Event("warn", self.run.name, text=str(pruned)))
-        except Exception as error:  # of one run, whatever it is; the others are not worse for it
+            self._on_event(Event("warn", self.run.name, text=str(pruned)))
+        except Exception as error:  # whatever it is; the other runs continue
             self.failure = record_failure(self.run, error)
-        self._tell(Event("end", self.run.name, text=self.failure))
+        self._on_event(Event("end", self.run.name, text=self.failure))
         return False
+
+
+class EventDisplay(Display):
+    """The display of one run among many: passes its progress on as events.
+
+    Args:
+        run: The run.
+        on_event: Is called with the events, a few times a second.
+    """
+
+    def __init__(self, run: Run, on_event: OnEvent) -> None:
+        self._run, self._on_event = run, on_event
+        self._step = 0
+        self._metrics: dict[str, float] = {}
+        self._next_time = 0.0
+
+    def begin(self, step: int, n_steps: int) -> None:
+        """Report where the run starts."""
+        self._step = step
+        self._on_event(Event("advance", self._run.name, step))
+
+    def advance(self, step: int, metrics: Mapping[str, float] | None = None) -> None:
+        """Report the step, if it is time."""
+        self._step = step
+        self._metrics.update(metrics or {})
+        if time.perf_counter() >= self._next_time:
+            self._report(step)
+
+    def evaluate(self, split: str, n_done: int, n_episodes: int) -> None:
+        """Report how far the evaluation is, if it is time."""
+        if n_done < n_episodes and time.perf_counter() >= self._next_time:
+            self._report(self._step, evaluation_text(split, n_done, n_episodes))
+
+    def warn(self, text: str) -> None:
+        """Report a warning."""
+        self._on_event(Event("warn", self._run.name, text=text))
+
+    def end(self, step: int) -> None:
+        """Report where training ended."""
+        self._report(step)
+
+    def _report(self, step: int, text: str | None = None) -> None:
+        self._step = step
+        self._on_event(Event("advance", self._run.name, step, self._metrics, text))
+        self._metrics = {}
+        self._next_time = time.perf_counter() + _SECONDS_BETWEEN_EVENTS

@@ -1,4 +1,4 @@
-"""Runs in processes of their own, several at a time, on the cores of one machine."""
+"""Each run in its own process, several at a time, on the cores of one machine."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from multiprocessing.process import BaseProcess
 
 from adaptask.errors import TrainingError
 from adaptask.experiments import backends
-from adaptask.experiments.backends.base import Event, Tell, record_failure
+from adaptask.experiments.backends import Event, OnEvent, record_failure
 from adaptask.report.run import Run
-from adaptask.training.interruption import OF_TERMINAL, StopSignals, obey
+from adaptask.training.process import TERMINAL_SIGNALS, StopSignals, exit_for_signal
 
-_SECONDS_BETWEEN_LOOKS = 0.2
+_POLL_SECONDS = 0.2
 _SECONDS_TO_SAVE = 60.0
 
 
 class ProcessPool:
-    """Makes each run in a process of its own, which ends with this one, however that ends.
+    """Makes each run in its own process, which ends with this one, however that ends.
 
-    A run whose process died, out of memory perhaps, goes on once in another.
+    A run whose process died, out of memory perhaps, is resumed once in another process.
 
     Args:
-        n_at_once: How many processes.
+        n_at_once: Number of processes.
         threads: CPU threads of each run that does not set them.
     """
 
@@ -45,24 +45,24 @@ class ProcessPool:
 
     @property
     def speedup(self) -> float:
-        """About how much sooner all runs are done than one after the other."""
+        """Estimate of how much faster all runs are than one after the other."""
         return min(self.n_at_once, backends.n_cores())
 
-    def run(self, runs: Sequence[Run], tell: Tell) -> dict[str, str]:
+    def run(self, runs: Sequence[Run], on_event: OnEvent) -> dict[str, str]:
         """Make all runs, see `Backend.run`."""
         self._waiting.extend(self._with_threads(run) for run in runs)
         try:
             with StopSignals() as stop:
                 while (self._waiting or self._running) and stop.received is None:
                     if self._waiting and len(self._running) < self.n_at_once:
-                        self._start(self._waiting.popleft(), tell)
+                        self._start(self._waiting.popleft(), on_event)
                         continue
-                    for connection in wait(list(self._running), timeout=_SECONDS_BETWEEN_LOOKS):
-                        self._receive(connection, tell)  # type: ignore[arg-type]
+                    for connection in wait(list(self._running), timeout=_POLL_SECONDS):
+                        self._receive(connection, on_event)  # type: ignore[arg-type]
             if stop.received is not None:
-                obey(stop.received)
+                exit_for_signal(stop.received)
         except BaseException:
-            _let_them_save([process for process, _ in self._running.values()])
+            _stop_processes([process for process, _ in self._running.values()])
             raise
         return self._failures
 
@@ -73,47 +73,55 @@ class ProcessPool:
         config = replace(run.config, machine=replace(machine, threads=self.threads))
         return replace(run, config=config)
 
-    def _start(self, run: Run, tell: Tell) -> None:
+    def _start(self, run: Run, on_event: OnEvent) -> None:
         context = _context()
         receiver, sender = context.Pipe(duplex=False)
-        process = context.Process(target=_make, args=(run, sender, dict(os.environ)), daemon=True)
-        _launch(context, process)
+        process = context.Process(
+            target=_make_run, args=(run, sender, dict(os.environ)), daemon=True
+        )
+        try:
+            _launch(context, process)
+        except (EOFError, OSError) as error:  # the server is gone, or there is no memory
+            raise TrainingError(
+                f"no process could be started for {run.name}: {error!r}. Run the same command "
+                "again to continue."
+            ) from error
         sender.close()  # so that the end of the process is the end of the connection
         self._running[receiver] = process, run
-        tell(Event("begin", run.name))
+        on_event(Event("begin", run.name))
 
-    def _receive(self, connection: Connection, tell: Tell) -> None:
+    def _receive(self, connection: Connection, on_event: OnEvent) -> None:
         process, run = self._running[connection]
         try:
             event: Event = connection.recv()
         except (EOFError, OSError):
             process.join()
             del self._running[connection]
-            self._restart_or_fail(run, _how_it_ended(process), tell)
+            self._restart_or_fail(run, _describe_exit(process), on_event)
             return
-        tell(event)
+        on_event(event)
         if event.kind == "end":
             del self._running[connection]
             process.join()
             if event.text is not None:
                 self._failures[run.name] = event.text
 
-    def _restart_or_fail(self, run: Run, how: str, tell: Tell) -> None:
+    def _restart_or_fail(self, run: Run, how: str, on_event: OnEvent) -> None:
         if run.name not in self._restarted:
             self._restarted.add(run.name)
             self._waiting.appendleft(run)
-            text = f"the process {how}. It goes on from its last checkpoint."
-            tell(Event("warn", run.name, text=text))
+            text = f"the process {how}. It is resumed from its last checkpoint."
+            on_event(Event("warn", run.name, text=text))
             return
-        died = TrainingError(f"the process {how}. Start the same command again to go on.")
+        died = TrainingError(f"the process {how}. Run the same command again to continue.")
         self._failures[run.name] = record_failure(run, died)
-        tell(Event("end", run.name, text=self._failures[run.name]))
+        on_event(Event("end", run.name, text=self._failures[run.name]))
 
 
 def _context() -> ForkServerContext | SpawnContext:
-    """Return how processes are started: from a server that has imported torch, where there is one.
+    """Return how processes are started: if possible by a server that has imported torch.
 
-    Importing it takes seconds, which each run would pay.
+    Each run would otherwise spend seconds on that.
     """
     if "forkserver" not in get_all_start_methods():
         return get_context("spawn")
@@ -123,36 +131,36 @@ def _context() -> ForkServerContext | SpawnContext:
 
 
 def _launch(context: ForkServerContext | SpawnContext, process: BaseProcess) -> None:
-    """Start a process that the terminal's signals do not reach: this one asks it to stop."""
+    """Start a process that ignores the signals of the terminal: this one asks it to stop."""
     with _without_script():
         if context.get_start_method() == "forkserver":
             from multiprocessing import forkserver
 
             with _interrupts_ignored():
-                forkserver.ensure_running()  # what it starts inherits that they are ignored
-            process.start()  # waits until the server has imported torch, signals at work
+                forkserver.ensure_running()  # its processes inherit that they are ignored
+            process.start()  # waits until the server has imported torch; Ctrl-C works
         else:
             with _interrupts_ignored():
                 process.start()
 
 
-def _make(run: Run, sender: Connection, environment: Mapping[str, str]) -> None:
+def _make_run(run: Run, sender: Connection, environment: Mapping[str, str]) -> None:
     """Make a run in this process, and send its events to the one that started it."""
     from adaptask.experiments.backends.interleaved import Interleaved
 
-    os.environ.clear()  # a server that starts processes has the environment of its own start
+    os.environ.clear()  # the server has the environment of its own start
     os.environ.update(environment)
-    for number in OF_TERMINAL:
+    for number in TERMINAL_SIGNALS:
         signal.signal(number, signal.SIG_IGN)  # the parent asks to stop
     _end_with_parent()
 
-    def tell(event: Event) -> None:
-        if event.kind != "begin":  # which the parent has told
+    def send(event: Event) -> None:
+        if event.kind != "begin":  # which the parent has reported
             sender.send(event)
 
     try:
-        Interleaved().run([run], tell)
-    except (OSError, SystemExit):  # nobody listens any more; asked to stop, and saved
+        Interleaved().run([run], send)
+    except (OSError, SystemExit):  # the parent is gone; asked to stop, and saved
         return
 
 
@@ -169,8 +177,8 @@ def _end_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _let_them_save(processes: Sequence[BaseProcess]) -> None:
-    """Ask processes to stop after their step, and wait for them."""
+def _stop_processes(processes: Sequence[BaseProcess]) -> None:
+    """Ask processes to save and stop after their step, and wait for them."""
     deadline = time.monotonic() + _SECONDS_TO_SAVE
     for process in processes:
         process.terminate()
@@ -179,8 +187,8 @@ def _let_them_save(processes: Sequence[BaseProcess]) -> None:
         process.kill()
 
 
-def _how_it_ended(process: BaseProcess) -> str:
-    """Return what became of a process, as what follows its name."""
+def _describe_exit(process: BaseProcess) -> str:
+    """Return how a process ended, in words that follow its name."""
     code = process.exitcode or 0
     if code >= 0:
         return f"ended with status {code}"
@@ -193,7 +201,7 @@ def _interrupts_ignored() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    handlers = {number: signal.signal(number, signal.SIG_IGN) for number in OF_TERMINAL}
+    handlers = {number: signal.signal(number, signal.SIG_IGN) for number in TERMINAL_SIGNALS}
     try:
         yield
     finally:
@@ -203,9 +211,9 @@ def _interrupts_ignored() -> Iterator[None]:
 
 @contextmanager
 def _without_script() -> Iterator[None]:
-    """Start processes that do not run the script again by which this one was started.
+    """Start processes that do not import the script by which this one was started.
 
-    They need nothing of it; without a guard in it, it would begin the same study again.
+    They need nothing from it, and without a `__main__` guard it would begin the study again.
     """
     script = vars(sys.modules["__main__"])
     hidden: dict[str, object] = {

@@ -1,8 +1,8 @@
-"""Runs as tasks of Ray, on this machine or on all machines of a cluster.
+"""Runs as Ray tasks, on this machine or on all machines of a cluster.
 
-Ray chooses the machine of a run, and starts the run again if its worker dies: it is then resumed
-from its last checkpoint. Workers train in the study's folder, which all machines share, or in a
-folder of their own that is copied to a storage after every checkpoint.
+Ray chooses the machine of a run. If its worker dies, Ray starts the run again, and it is resumed
+from its last checkpoint. Workers train in the folder of the study, which all machines share, or in
+a local folder that is copied to a storage after every checkpoint.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from tyro.conf import arg
 from adaptask import __version__
 from adaptask.arguments import check_integer
 from adaptask.errors import ArgumentError, TrainingError
-from adaptask.experiments.backends.base import Event, Tell, record_failure
+from adaptask.experiments.backends import Event, OnEvent, record_failure
 from adaptask.report.run import PRUNED, Run
 from adaptask.report.study import FILE, read_study
 
-_SECONDS_BETWEEN_LOOKS = 0.1
+_POLL_SECONDS = 0.1
 _SECONDS_TO_CONNECT = 5.0
 _SECONDS_TO_SAVE = 60.0
 _SECONDS_TO_UNLOCK = 120.0
-"""File servers take a while to notice that the machine of a lock is dead."""
+"""File servers need some time to notice that the machine that held a lock is dead."""
 _CACHE = "ADAPTASK_CACHE"
 
 
@@ -43,18 +43,18 @@ class ClusterOptions:
     """Where runs are made."""
 
     cluster: Literal["ray"] | None = None
-    """Make the runs as tasks of Ray, on this machine or on all those of a cluster."""
+    """Make the runs as Ray tasks, on this machine or on all machines of a cluster."""
     ray_address: Annotated[str | None, arg(metavar="ADDRESS")] = None
-    """Of a cluster that runs, such as 10.0.0.1:6379, or auto; by default Ray is started here."""
+    """Address of a running cluster, such as 10.0.0.1:6379, or auto; by default Ray starts here."""
     storage: Annotated[str | None, arg(metavar="URL")] = None
-    """Where runs are kept if the machines share no folder: a URL such as s3://bucket/study."""
+    """URL such as s3://bucket/study to keep runs in, if the machines share no folder."""
     gpus_per_run: Annotated[float | None, arg(metavar="FLOAT")] = None
-    """A whole GPU, 1, or a share of one; by default 1 where the cluster has any, on a CPU none."""
+    """GPUs per run, 1 or a fraction; by default 1 if the cluster has any, 0 on a CPU."""
     retries: int = 3
-    """How often a run whose worker has died is resumed from its checkpoint."""
+    """How often a run is resumed after its worker has died."""
 
     def backend(self, folder: Path, workers: int | None = None) -> RayBackend | None:
-        """Return what makes the runs of the study in a folder; None without `--cluster ray`.
+        """Return the backend for the study in a folder; None without `--cluster ray`.
 
         Raises:
             ArgumentError: If a value cannot be used, or has no effect.
@@ -63,18 +63,18 @@ class ClusterOptions:
             for field in fields(self):
                 if getattr(self, field.name) != field.default:
                     flag = f"--{field.name.replace('_', '-')}"
-                    raise ArgumentError(f"{flag} plays no part without --cluster ray.")
+                    raise ArgumentError(f"{flag} has no effect without --cluster ray.")
             return None
         return RayBackend(self, folder, workers)
 
 
 class RayBackend:
-    """Makes the runs of a study as tasks of Ray, while it is entered.
+    """Makes the runs of a study as Ray tasks; enter it to connect to the cluster.
 
     Args:
-        options: Which cluster, and what a run gets of it.
-        folder: The folder of the study, in which all runs are.
-        workers: How many runs at once at most; None: as many as there is room for.
+        options: Which cluster, and the resources of a run.
+        folder: The folder of the study, which holds all runs.
+        workers: Maximum number of runs at a time; None: as many as there are resources for.
 
     Raises:
         ArgumentError: If a value cannot be used.
@@ -98,8 +98,8 @@ class RayBackend:
     def __enter__(self) -> RayBackend:
         """Connect to the cluster, or start Ray on this machine.
 
-        A process that is connected already stays connected. As everywhere with Ray, `RAY_ADDRESS`
-        in the environment stands for an address that is not given.
+        A process that is already connected stays connected. Without an address, Ray uses
+        `RAY_ADDRESS` from the environment.
 
         Raises:
             ArgumentError: If that is not possible.
@@ -108,22 +108,22 @@ class RayBackend:
         if address is not None or not ray.is_initialized():
             _connect(address or os.environ.get("RAY_ADDRESS") or "local")
             self._is_connected_here = True
-        # Ray prints the death of workers into our display, and has no public way to prevent it.
+        # Ray prints the death of workers into our display, and has no public option against it.
         ray._private.worker._worker_logs_enabled = False
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Disconnect; end Ray if it was started here."""
+        """Disconnect; stop Ray if it was started here."""
         ray = _import_ray()
         ray._private.worker._worker_logs_enabled = True
         if self._is_connected_here:
             ray.shutdown()
 
     def fetch(self) -> None:
-        """Copy what the storage has of the study into its folder, if there is a storage.
+        """Copy the study from the storage into its folder, if there is a storage.
 
         Raises:
-            ArgumentError: If both hold a study, and not the same one; nothing is copied.
+            ArgumentError: If the folder holds another study than the storage; nothing is copied.
             TrainingError: If the storage cannot be read.
         """
         if self._storage is None:
@@ -142,16 +142,16 @@ class RayBackend:
         self._storage.fetch()
 
     def upload(self) -> None:
-        """Copy the study to the storage, if there is one: its report, and runs that it lacks."""
+        """Copy the report and missing runs to the storage, if there is one."""
         if self._storage is not None:
             self._storage.push_study()
 
-    def run(self, runs: Sequence[Run], tell: Tell) -> dict[str, str]:
+    def run(self, runs: Sequence[Run], on_event: OnEvent) -> dict[str, str]:
         """Make all runs, see `Backend.run`."""
         ray = _import_ray()
         runs = [self._placed(run) for run in runs]
         for cpus, gpus in {self._resources(run) for run in runs}:
-            _warn_without_room(cpus, gpus, tell)
+            _warn_without_resources(cpus, gpus, on_event)
         self.upload()
         waiting, failures = deque(runs), {}
         running: dict[Any, Run] = {}
@@ -162,25 +162,25 @@ class RayBackend:
                 while waiting and len(running) < (self._workers or len(runs)):
                     run = waiting.popleft()
                     running[self._submit(run, queue)] = run
-                ended, _ = ray.wait(list(running), timeout=_SECONDS_BETWEEN_LOOKS)
-                _pass_on(queue, begun, tell)
+                ended, _ = ray.wait(list(running), timeout=_POLL_SECONDS)
+                _forward_events(queue, begun, on_event)
                 for task in ended:
                     run = running.pop(task)
                     failure = self._outcome(run, task)
                     if failure is not None:
                         failures[run.name] = failure
                     if run.name not in begun:
-                        tell(Event("begin", run.name))
-                    tell(Event("end", run.name, text=failure))
+                        on_event(Event("begin", run.name))
+                    on_event(Event("end", run.name, text=failure))
         except BaseException:
-            _let_them_save(list(running))
+            _stop_tasks(list(running))
             raise
         finally:
             queue.shutdown(force=True)
         return failures
 
     def _placed(self, run: Run) -> Run:
-        """Return a run with its kind of device and its threads, whichever machine it will get."""
+        """Return a run with its kind of device and its threads, the same on every machine."""
         ray = _import_ray()
         machine, gpus = run.config.machine, self._options.gpus_per_run
         if machine.device not in ("auto", "cpu", "cuda"):
@@ -195,7 +195,7 @@ class RayBackend:
         return replace(run, config=config, path=run.path.resolve())
 
     def _resources(self, run: Run) -> tuple[int, float]:
-        """Return the CPUs and GPUs for which a run asks."""
+        """Return the CPUs and GPUs that a run requests."""
         machine, gpus = run.config.machine, self._options.gpus_per_run
         if machine.device == "cpu":
             return machine.threads, 0.0
@@ -223,7 +223,7 @@ class RayBackend:
         )
 
     def _outcome(self, run: Run, task: Any) -> str | None:
-        """Return why a run failed, if it did; see that its results are here."""
+        """Return why a run failed, if it did; check that its results are here."""
         ray = _import_ray()
         try:
             if self._storage is not None:
@@ -232,10 +232,10 @@ class RayBackend:
         except ray.exceptions.RayError as error:
             death = (
                 f"its worker died ({type(error).__name__}), out of memory perhaps, and "
-                f"{self._options.retries} retries are used up. Start the same command again to go "
-                "on."
+                f"{self._options.retries} retries are used up. Run the same command again to "
+                "continue."
             )
-            # What a worker itself has raised has a cause.
+            # An error that was raised in the worker is the cause.
             return record_failure(run, TrainingError(str(getattr(error, "cause", death))))
         except TrainingError as error:
             return record_failure(run, error)
@@ -243,16 +243,16 @@ class RayBackend:
         if failure is None and not is_here:
             return (
                 f"its result is not in {run.path}: the folder is not shared with the machine that "
-                "made it. Choose one that is, with --output, or give --storage. Where it is shared "
-                "and the result only late, start the same command again."
+                "made it. Choose a shared one with --output, or use --storage. If it is shared and "
+                "only slow, run the same command again."
             )
         return failure
 
 
 def _import_ray() -> Any:
-    """Return the package ray, without its messages."""
+    """Import ray, without its messages."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # As Ray will do by default, and announces at length until then.
+    # The future default of Ray, about which it prints a long message until then.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
         import ray
@@ -272,65 +272,65 @@ def _connect(address: str) -> None:
             # Objects of Ray are small here.
             options |= {"include_dashboard": False, "object_store_memory": 100 * 2**20}
         elif address != "auto":
-            # If nobody answers, Ray itself says so only after two minutes.
+            # If nobody answers, Ray itself reports it only after two minutes.
             host, _, port = address.rpartition(":")
             socket.create_connection((host, int(port)), timeout=_SECONDS_TO_CONNECT).close()
         ray.init(address=address, **options)
     except Exception as error:  # of many kinds
         raise ArgumentError(
             f"Ray could not be used at {address}: {error}. --ray-address must be HOST:PORT, as "
-            "`ray start --head` shows it on the first machine, or auto, or left out to use this "
-            "machine alone. This machine must belong to the cluster, and have its token "
-            "(RAY_AUTH_MODE, RAY_AUTH_TOKEN) if it asks for one."
+            "`ray start --head` prints it on the first machine, or auto; without it only this "
+            "machine is used. This machine must belong to the cluster, and have its token "
+            "(RAY_AUTH_MODE, RAY_AUTH_TOKEN) if the cluster requires one."
         ) from error
 
 
-def _warn_without_room(cpus: float, gpus: float, tell: Tell) -> None:
-    """Warn if no machine has room for a run; Ray would wait without a word."""
+def _warn_without_resources(cpus: float, gpus: float, on_event: OnEvent) -> None:
+    """Warn if no machine has the resources for a run; Ray would wait silently."""
     ray = _import_ray()
     machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     if not any(has.get("CPU", 0) >= cpus and has.get("GPU", 0) >= gpus for has in machines):
         text = f"No machine has {cpus:g} CPUs and {gpus:g} GPUs for a run; runs wait for one."
-        tell(Event("warn", "", text=text))
+        on_event(Event("warn", "", text=text))
 
 
-def _let_them_save(tasks: list[Any]) -> None:
-    """Ask runs to stop after their step, and wait for them; those not begun are dropped."""
+def _stop_tasks(tasks: list[Any]) -> None:
+    """Ask runs to save and stop after their step, and wait; those not begun are dropped."""
     ray = _import_ray()
-    for task in reversed(tasks):  # those not begun first, before another makes room for them
-        ray.cancel(task, recursive=False)  # interrupts the run, but not what it has to tell
+    for task in reversed(tasks):  # those not begun first, before they can begin
+        ray.cancel(task, recursive=False)  # interrupts the run, but not the sending of its events
     if tasks:
         ray.wait(tasks, num_returns=len(tasks), timeout=_SECONDS_TO_SAVE)
 
 
 def _open_queue() -> Any:
-    """Return the `Queue` of Ray that workers put their events into."""
+    """Return the Ray `Queue` that workers put their events into."""
     from ray.util.queue import Queue
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    # On this machine: no other one that is lost may take it along.
+    # On this machine, so that it is not lost with another one.
     node = _import_ray().get_runtime_context().get_node_id()
     here = NodeAffinitySchedulingStrategy(node, soft=False)
     options = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1}
     return Queue(actor_options={"scheduling_strategy": here, **options})
 
 
-def _pass_on(queue: Any, begun: dict[str, bool], tell: Tell) -> None:
-    """Tell the events of all workers, and where runs go on that were started again.
+def _forward_events(queue: Any, begun: dict[str, bool], on_event: OnEvent) -> None:
+    """Report the events of all workers, and where runs are resumed that were started again.
 
     Args:
         queue: The events, each with the name of the machine.
-        begun: The runs that have begun, and whether they were since started again.
-        tell: Is told the events.
+        begun: The runs that have begun, and whether they have just been started again.
+        on_event: Is called with the events.
     """
     for machine, event in queue.get_nowait_batch(queue.qsize()):
         if event.kind == "begin":
             begun[event.run] = event.run in begun
         elif event.kind == "advance" and begun[event.run]:
             begun[event.run] = False
-            text = f"its worker died; it goes on from step {event.step} on {machine}."
-            tell(Event("warn", event.run, text=text))
-        tell(event)
+            text = f"its worker died; it is resumed from step {event.step} on {machine}."
+            on_event(Event("warn", event.run, text=text))
+        on_event(event)
 
 
 # In the workers -----------------------------------------------------------------------------------
@@ -339,14 +339,14 @@ def _pass_on(queue: Any, begun: dict[str, bool], tell: Tell) -> None:
 def make_run(
     run: Run, queue: Any, *, url: str | None, versions: str, cache: str | None
 ) -> str | None:
-    """Make a run in a worker of Ray, or resume it; return why it failed, if it did.
+    """Make or resume a run in a Ray worker; return why it failed, if it did.
 
     Args:
         run: The run.
-        queue: What its events are put into.
-        url: Of the run in the storage; None: it is in a folder that all machines share.
+        queue: Receives its events.
+        url: URL of the run in the storage; None if it is in a folder that all machines share.
         versions: What `versions_here` returns on the machine of the command.
-        cache: Where datasets are, if that was set there.
+        cache: The folder of datasets, if it is set on the machine of the command.
 
     Raises:
         TrainingError: If the machine or the storage cannot be used; Ray tries again.
@@ -365,7 +365,7 @@ def make_run(
         if not run.path.parent.is_dir():
             raise TrainingError(
                 f"the machine {platform.node()} does not see the folder {run.path.parent}. Choose "
-                "one that all machines share, with --output, or give --storage."
+                "one that all machines share, with --output, or use --storage."
             )
         _wait_until_unlocked(run.path)
         return Interleaved().run([run], lambda event: _send(event, queue)).get(run.name)
@@ -377,7 +377,7 @@ def make_run(
             try:
                 stored.push_checkpoint()
             except TrainingError as error:
-                text = f"{error} The next checkpoint is tried again."
+                text = f"{error} It is tried again with the next checkpoint."
                 _send(Event("warn", run.name, text=text), queue)
             _send(event, queue)
 
@@ -393,14 +393,14 @@ def versions_here() -> str:
 
 
 def _send(event: Event, queue: Any) -> None:
-    if event.kind != "end":  # the command tells that, as Ray may start the run again
+    if event.kind != "end":  # the command reports that, as Ray may start the run again
         # While `ray.get` waits, as in `queue.put`, Ray would give the CPUs and GPUs of this run to
         # another one.
         queue.actor.put_nowait.remote((platform.node(), event)).future().result()
 
 
 def _wait_until_unlocked(folder: Path) -> None:
-    """Wait for the lock of a run whose worker died; the run itself says if it stays locked."""
+    """Wait for the lock of a run whose worker died; the run reports if it stays locked."""
     from adaptask.training.run_folder import LOCK, FolderLock
 
     deadline = time.monotonic() + _SECONDS_TO_UNLOCK

@@ -1,14 +1,14 @@
-"""Copies of runs and studies on any file system that fsspec knows, such as `s3://bucket/study`.
+"""Copies of runs and studies on any file system that fsspec supports, such as `s3://bucket/study`.
 
-A run can be resumed from its copy at every moment, whatever a kill cuts off:
+A run can be resumed from its copy at every moment, wherever a kill interrupts the copying:
 
-- Files that no longer hold are removed first, above all the test result: it marks a finished run.
+- Outdated files are removed first, above all the test result, which marks a finished run.
 - The configuration is copied first: a folder without it does not count as a run.
-- Records are copied before the checkpoint that counts on them. What the copy has beyond the
-  checkpoint is cut off when the run is resumed.
+- Records are copied before the checkpoint that relies on them. Records after the checkpoint are
+  removed when the run is resumed.
 - The test result is copied last.
 
-`previous.pt` is not copied: no file of a copy is ever half written.
+`previous.pt` is not copied, since no file of a copy is ever incomplete.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class StoredFolder:
         if "://" not in url:
             raise ArgumentError(
                 f"storage must be a URL such as s3://bucket/study; got {url!r}. A folder that all "
-                "machines share needs none: give it as the study's own folder, with --output."
+                "machines share needs no storage: use it as the folder of the study, with --output."
             )
         try:
             import fsspec  # type: ignore[import-untyped]
@@ -63,10 +63,12 @@ class StoredFolder:
         protocol = self._files.protocol
         self._protocols = {protocol} if isinstance(protocol, str) else set(protocol)
         if "memory" in self._protocols:
-            raise ArgumentError(f"the storage {url} is seen by one process alone; choose another.")
+            raise ArgumentError(
+                f"the storage {url} is visible to one process only; choose another."
+            )
         self._root = root.rstrip("/")
         self._copied: dict[str, Version] = {}
-        """Files that are the same in both, as they are here."""
+        """Files that are equal in both, with their versions here."""
         self._tried: Version | None = None
         """The last checkpoint that `push_checkpoint` tried to copy."""
 
@@ -92,12 +94,12 @@ class StoredFolder:
             return content
 
     def upload(self, name: str) -> None:
-        """Copy a file to the storage; it is replaced whole or not at all."""
+        """Copy a file to the storage; it is replaced completely or not at all."""
         local, path = str(self.path / name), f"{self._root}/{name}"
         with self._explained("write"):
             if not _OBJECT_STORES.isdisjoint(self._protocols):
-                # An object appears whole. It needs no folder; to make one would make the bucket of
-                # a mistyped URL.
+                # An object appears completely, and needs no folder. Creating one would create the
+                # bucket of a mistyped URL.
                 self._files.put_file(local, path)
                 return
             self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
@@ -110,15 +112,15 @@ class StoredFolder:
             self._files.rm_file(f"{self._root}/{name}")
 
     def fetch(self, *, with_checkpoints: bool = False) -> None:
-        """Copy the folder to this machine. Of runs that the storage has, nothing else is kept here.
+        """Copy the folder to this machine; its runs then have exactly the files of the storage.
 
         Args:
-            with_checkpoints: Whether to fetch those from which runs are resumed, too.
+            with_checkpoints: Whether to fetch the checkpoints to resume from as well.
         """
         stored = self.names()
         names = [name for name in stored if with_checkpoints or PurePosixPath(name).name != LAST]
         for name in _below(_runs(stored), _files(self.path)) - set(names):
-            (self.path / name).unlink()  # of another time, such as the checkpoint or the result
+            (self.path / name).unlink()  # outdated, such as a checkpoint or a result
         for name in names:
             (self.path / name).parent.mkdir(parents=True, exist_ok=True)
         with self._explained("read"):
@@ -130,7 +132,7 @@ class StoredFolder:
         self._copied = {name: here[name] for name in names if name in here}
 
     def push_run(self) -> None:
-        """Make the copy of a run as it is here."""
+        """Copy a run to the storage as it is here."""
         here = _files(self.path)
         for name in reversed(_in_order(self._copied.keys() - here.keys())):
             self.remove(name)
@@ -141,7 +143,7 @@ class StoredFolder:
                 self._copied[name] = here[name]
 
     def push_checkpoint(self) -> None:
-        """Do the same if there is a checkpoint that was not tried before."""
+        """Copy a run if there is a checkpoint that was not copied or tried before."""
         last = self.path / LAST
         version = _version(last) if last.exists() else None
         if version != self._tried:
@@ -149,7 +151,7 @@ class StoredFolder:
             self.push_run()
 
     def push_study(self) -> None:
-        """Copy a study to the storage; of its runs those that the storage does not have."""
+        """Copy a study to the storage, with the runs that the storage does not have."""
         here = _files(self.path)
         for name in _in_order(here.keys() - _below(_runs(self.names()), here)):
             self.upload(name)
@@ -158,10 +160,10 @@ class StoredFolder:
     def _explained(self, what: str) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # every kind of file system has errors of its own
+        except Exception as error:  # every kind of file system has its own errors
             raise TrainingError(
-                f"could not {what} {self.url}: {type(error).__name__}: {error}. See that it is "
-                "there, and that this machine may use it. What was there before is kept."
+                f"could not {what} {self.url}: {type(error).__name__}: {error}. Check that it "
+                "exists, and that this machine has access. What was there before is kept."
             ) from error
 
 

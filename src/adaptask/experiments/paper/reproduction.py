@@ -13,16 +13,18 @@ from typing import TypeVar
 
 from adaptask.arguments import check_choice, check_integer, check_number
 from adaptask.data import glyphs
+from adaptask.data.benchmarks import Benchmark
 from adaptask.data.cache import cache_root, read_meta
-from adaptask.data.registry import DATASETS, Benchmark, is_prepared
-from adaptask.data.registry import names as dataset_names
+from adaptask.data.datasets import DATASETS, is_prepared
+from adaptask.data.datasets import names as dataset_names
 from adaptask.errors import ArgumentError
 from adaptask.experiments.backends.ray import ClusterOptions
-from adaptask.experiments.config import EveryConfig, RunConfig
+from adaptask.experiments.config import RunConfig
 from adaptask.experiments.options import configure, options_of
 from adaptask.experiments.paper.published import PrintedTime
 from adaptask.experiments.paper.targets import TARGETS, UNIFORM, Setting, Target
 from adaptask.experiments.recipes import recipe, recipe_notes
+from adaptask.intervals import Intervals
 from adaptask.report.study import Arm, Citation, Study
 
 SCHEDULES = ("paper", "cosine")
@@ -346,16 +348,16 @@ def reproduce(
     Raises:
         AdaptaskError: If something cannot be used or done; the message says what to do.
     """
-    from adaptask.training.distributed import refuse_launch
+    from adaptask.training.distributed import refuse_torchrun
 
-    refuse_launch("reproduce")
+    refuse_torchrun("reproduce")
     folder = folder or default_folder(planned)
     if planned.times:
         from adaptask.experiments.paper.timing import time_plan
 
         time_plan(planned, folder)
         return 0
-    from adaptask.experiments.study import run_and_conclude
+    from adaptask.experiments.study import run_and_report
 
     study = Study(
         title=planned.title,
@@ -366,7 +368,7 @@ def reproduce(
         citations=planned.citations,
     )
     configs = {arm.name: arm.config for arm in planned.all_trials()}
-    return run_and_conclude(
+    return run_and_report(
         study,
         folder,
         workers=workers,
@@ -393,7 +395,7 @@ def scaled(config: RunConfig, scale: float) -> RunConfig:
         return config
     steps = min(config.steps, max(LEAST_STEPS, round(config.steps * scale)))
     ratio = steps / config.steps
-    tests, every = config.evaluation, config.every
+    tests, every = config.evaluation, config.every.resolve(config.steps)
     n_validation = _episodes(tests.n_validation, scale)
     milestones: list[int] = []
     for milestone in config.optimizer.milestones:
@@ -406,11 +408,11 @@ def scaled(config: RunConfig, scale: float) -> RunConfig:
             tests, n_episodes=_episodes(tests.n_episodes, scale), n_validation=n_validation
         ),
         optimizer=replace(config.optimizer, milestones=tuple(milestones)),
-        every=EveryConfig(
-            log=_interval(every.log, ratio),
-            validate=_interval(every.validate, ratio, share=n_validation / tests.n_validation),
-            checkpoint=max(_interval(every.checkpoint, ratio), math.ceil(steps / 10)),
-            snapshot=_interval(every.snapshot, ratio),
+        every=Intervals(
+            log=_interval(every["log"], ratio),
+            validate=_interval(every["validate"], ratio, share=n_validation / tests.n_validation),
+            checkpoint=max(_interval(every["checkpoint"], ratio), math.ceil(steps / 10)),
+            snapshot=_interval(every["snapshot"], ratio),
         ),
     )
     options = options_of(config.backbone)

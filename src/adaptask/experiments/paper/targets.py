@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from adaptask.experiments.config import EveryConfig
 from adaptask.experiments.options import AlgorithmConfig, configure
 from adaptask.experiments.paper.published import (
     METHODS,
@@ -25,6 +24,7 @@ from adaptask.experiments.paper.published import (
     PrintedTime,
 )
 from adaptask.experiments.recipes import CONV4_LEARNERS, RESNET12_LEARNERS
+from adaptask.intervals import Intervals
 
 UNIFORM = configure("sampler", "uniform")
 GCP = configure("sampler", "gcp")
@@ -321,7 +321,7 @@ _ALL = (
         ),
         overrides={
             "steps": 600,
-            "every": EveryConfig(log=40, validate=0, checkpoint=0, snapshot=40),
+            "every": Intervals(log=40, validate=0, checkpoint=0, snapshot=40),
         },
     ),
 )

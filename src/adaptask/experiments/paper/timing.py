@@ -20,11 +20,10 @@ from rich.table import Table as RichTable
 
 from adaptask.atomic_file import not_written, replace_file
 from adaptask.data.cache import cache_root
-from adaptask.data.registry import DATASETS, Generated, dataset_folder, is_prepared
+from adaptask.data.datasets import DATASETS, Generated, check_available, is_prepared
 from adaptask.experiments.backends import choose_backend
 from adaptask.experiments.config import (
     EvaluationConfig,
-    EveryConfig,
     RunConfig,
     TaskConfig,
 )
@@ -34,12 +33,12 @@ from adaptask.experiments.paper.published import PrintedTime
 from adaptask.experiments.paper.reproduction import Plan, fitted, images_per_class
 from adaptask.experiments.recipes import recipe
 from adaptask.experiments.run import resolve_auto
+from adaptask.intervals import Intervals
 from adaptask.report.formats import print_table
 from adaptask.report.study import Arm
 from adaptask.report.tables import Cell, Table
-from adaptask.training.displays import duration
-from adaptask.training.interruption import StopSignals
-from adaptask.training.machine import choose_device, set_up_process
+from adaptask.training.displays import format_duration
+from adaptask.training.process import StopSignals, choose_device, set_up_process
 
 FILE = "times.json"
 FORMAT = 1
@@ -65,7 +64,7 @@ class TimedRun:
         config = resolve_auto(config, device)
         # Not compiled: that takes longer than what is measured.
         machine = replace(config.machine, compile="no")
-        every = EveryConfig(log=0, validate=0, checkpoint=0, snapshot=0)
+        every = Intervals(log=0, validate=0, checkpoint=0, snapshot=0)
         config = replace(config, machine=machine, every=every)
         self._device = device
         self._trainer = build_trainer(config, device, folder=None, display=None)
@@ -171,7 +170,7 @@ def time_plan(planned: Plan, folder: Path) -> None:
     """
     console = Console(highlight=False)
     device, (dataset,) = choose_device(planned.device), planned.datasets
-    dataset_folder(dataset)  # refuses one that has not been prepared
+    check_available(dataset)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -314,7 +313,7 @@ def _show_trials(
                 )
                 seconds = run_seconds(config, measure_cost(config, device))
                 total += seconds * n_runs
-                per_run = duration(seconds)
+                per_run = format_duration(seconds)
             labels = [{trial.labels[key]: None for trial in members} for key in keys]
             table.add_row(
                 *(", ".join(found) for found in labels),
@@ -329,7 +328,7 @@ def _show_trials(
     if total:
         n_at_once = min(backend.n_at_once, planned.n_runs)
         at_once = f"{n_at_once} at once" if n_at_once > 1 else "one by one"
-        said += f" About {duration(total / min(backend.speedup, n_at_once))} here, {at_once}"
+        said += f" About {format_duration(total / min(backend.speedup, n_at_once))} here, {at_once}"
         said += f", without {' and '.join(missing)}." if missing else "."
     console.print(said)
 
@@ -349,7 +348,7 @@ def _counted(number: int, what: str) -> str:
 
 def run_seconds(config: RunConfig, cost: Cost) -> float:
     """Return the time of a run: its steps, its validations, and the test of its best weights."""
-    every = config.every.validate
+    every = config.every.resolve(config.steps)["validate"]
     n_validations = math.ceil(config.steps / every) if every else 1
     tests = config.evaluation
     n_episodes = n_validations * tests.n_validation

@@ -1,4 +1,4 @@
-"""Plots that compare all arms: curves over time, accuracy against settings, counts of classes."""
+"""Plots that compare arms: differences by seed, curves over time, accuracy against settings."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from adaptask.report.page.data import (
+from adaptask.report.page.data import StudyData
+from adaptask.report.page.figures import INK, PANEL, Legend, Plot, make_plot
+from adaptask.report.page.series import (
     BACKGROUND,
     NO_VALUE,
     PALETTE,
@@ -20,28 +20,26 @@ from adaptask.report.page.data import (
     Series,
     Style,
     aggregate,
-    class_labels,
+    clean,
     describe,
+    sampler_labels,
+    shorten,
 )
-from adaptask.report.page.figures import Legend, Plot, Section, make_plot
-from adaptask.report.page.showcase import StudyData
+from adaptask.report.summary import ArmSummary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MAX_PANELS = 24
 """A plot has at most this many panels; tables have the others."""
-SETTINGS = {
-    "alpha": "how strongly a confusion raises a potential",
-    "tau": "how much of a potential is kept at each update",
-}
-_N_MOST_DRAWN = 8
+MAX_ROWS = 30
+"""The plot of differences has at most this many rows."""
 
 Lines = Sequence[tuple[Style, Curve]]
 
-BANDS = (
-    "Lines are means over seeds, as far as each has come; bands go from the lowest seed to the "
-    "highest."
+_BANDS = (
+    "Lines are means over the seeds that have got this far; bands reach from the lowest seed to "
+    "the highest."
 )
 
 
@@ -50,73 +48,107 @@ class Metric:
     """A metric that is drawn over time."""
 
     name: str
+    """Name of the plot's files."""
     split: str
     key: str
+    """Where the metric is in the records of a run."""
     scale: float
     title: str
     label: str
+    """Label of the y axis."""
     caption: str
     x_label: str = "step"
 
 
-TRAINING = (
-    Metric(
-        *("validation", "val", "accuracy", 100.0),
-        "Validation accuracy",
-        "validation accuracy, %",
-        "Accuracy on tasks of the validation classes, on which nothing is trained. "
-        f"{BANDS} Where bands overlap, seeds differ as much as samplers do: the tables say which "
-        "differences a test over seeds confirms.",
-    ),
-    Metric(
-        *("training-loss", "train", "loss", 1.0),
-        "Training loss",
-        "training loss",
-        "Loss on the tasks that were drawn to train on, mean since the previous point. A sampler "
-        "that prefers hard tasks trains at a higher loss; that by itself is neither good nor bad.",
-    ),
+VALIDATION = Metric(
+    *("validation", "val", "accuracy", 100.0),
+    "Validation accuracy",
+    "validation accuracy, %",
+    f"Accuracy on tasks of the validation classes, which are not trained on. {_BANDS} Overlapping "
+    "bands mean that seeds differ as much as samplers do; the tests above say which differences "
+    "are significant.",
 )
-DISTRIBUTION = (
-    Metric(
-        *("difficulty", "train", "accuracy", 100.0),
-        "Difficulty of the drawn tasks",
-        "accuracy on drawn tasks, %",
-        "Accuracy of the model on the tasks drawn to train on: lower is harder. A line below that "
-        "of uniform means that harder tasks were drawn, provided that the two models do equally "
-        f"well on the validation classes. {BANDS}",
-    ),
-    Metric(
-        *("kl", "sampler", "kl", 1.0),
-        "Divergence from uniform",
-        "KL from uniform, nats",
-        "How far the distribution over tasks is from the uniform one, as Kullback-Leibler "
-        "divergence. At 0 all tasks are equally likely; the higher, the fewer tasks are preferred. "
-        "It is estimated from drawn tasks where it cannot be summed, and so may scatter a little.",
-    ),
+TRAINING_LOSS = Metric(
+    *("training-loss", "train", "loss", 1.0),
+    "Training loss",
+    "training loss",
+    "Loss on the training tasks, mean since the previous point. A sampler that prefers hard tasks "
+    "has a higher training loss, which is neither good nor bad by itself.",
 )
-COUNTS = Metric(
-    *("class-counts", "", "", 1.0),
-    "How often each class was drawn",
-    "times drawn / mean",
-    "In how many tasks a class was, divided by the mean over classes, all seeds together; classes "
-    "are sorted separately for each sampler. Chance alone makes some come more often than others, "
-    "as the line of uniform shows.",
-    x_label="class, from most to least often drawn",
+DIFFICULTY = Metric(
+    *("difficulty", "train", "accuracy", 100.0),
+    "Difficulty of the drawn tasks",
+    "accuracy on drawn tasks, %",
+    "Accuracy of the model on its training tasks: lower is harder. A line below the baseline means "
+    "that harder tasks were drawn, if both models do equally well on the validation classes. "
+    f"{_BANDS}",
+)
+DIVERGENCE = Metric(
+    *("kl", "sampler", "kl", 1.0),
+    "Divergence from uniform",
+    "KL from uniform, nats",
+    "Kullback-Leibler divergence of the distribution over tasks from the uniform one. At 0 all "
+    "tasks are equally likely; the higher, the fewer tasks are preferred. If it cannot be computed "
+    "exactly, it is estimated from drawn tasks and may scatter a little.",
 )
 
 
-def curves_section(data: StudyData) -> Section:
-    """Validation accuracy and training loss over time."""
-    plots = [_curve_plot(data, metric) for metric in TRAINING]
-    return Section(
-        *("curves", "Curves", "Training and validation"),
-        absent="No curves: no run has recorded anything yet.",
-        plots=[plot for plot in plots if plot],
+def differences_plot(data: StudyData) -> Plot | None:
+    """Draw the difference to the baseline of every arm: each seed, the mean and its interval."""
+    compared = [found for found in data.summary.arms if found.difference]
+    if not compared or data.study.by_validation:
+        return None
+    rows = compared[:MAX_ROWS]
+
+    def draw(axes: Axes) -> None:
+        for y, found in enumerate(reversed(rows)):
+            _draw_difference(axes, found, data.summary.arm(found.arm.baseline or ""), y)
+        names = [shorten(_comparison_name(data, found), 30) for found in reversed(rows)]
+        axes.set_yticks(range(len(rows)), names)
+        axes.set_ylim(-0.7, len(rows) - 0.4)
+        axes.axvline(0, color=INK, lw=1.2)
+        axes.grid(visible=False, axis="y")
+        axes.set_xlabel("difference in test accuracy, points")
+
+    caption = (
+        "Difference in test accuracy between each arm and its baseline. Dots are seeds, paired "
+        "with the same seed of the baseline. The diamond is their mean, and the line its 95 % "
+        "interval over seeds and test tasks; orange if the difference is significant. An interval "
+        "that contains 0 shows no difference."
+    )
+    if len(compared) > len(rows):
+        caption += f" {len(compared) - len(rows)} further comparisons are only in the tables."
+    return make_plot(
+        data.plots,
+        [("", draw)],
+        name="differences",
+        title="Difference to the baseline, seed by seed",
+        caption=caption,
+        size=(PANEL[0], 0.9 + 0.45 * len(rows)),
     )
 
 
-def _curve_plot(data: StudyData, metric: Metric) -> Plot | None:
-    """Draw a metric over time, one panel for each setting; None if nobody recorded it."""
+def _draw_difference(axes: Axes, found: ArmSummary, baseline: ArmSummary, y: float) -> None:
+    difference = found.difference
+    assert difference is not None
+    color = PALETTE[0].color if found.is_significant else PALETTE[1].color
+    seeds = [found.accuracies[seed] - baseline.accuracies[seed] for seed in difference.seeds]
+    axes.plot(seeds, [y - 0.32] * len(seeds), "o", color=color, ms=4.5, alpha=0.6, mew=0)
+    if difference.low is not None and difference.high is not None:
+        axes.plot([difference.low, difference.high], [y, y], color=color, lw=1.8)
+    axes.plot([difference.mean], [y], "D", color=color, ms=6.5)
+
+
+def _comparison_name(data: StudyData, found: ArmSummary) -> str:
+    """Return an arm in words: the labels that differ within the study, its sampler first."""
+    labels, of_sampler = found.arm.labels, sampler_labels(data.study)
+    varying = [k for k in labels if len({arm.labels.get(k) for arm in data.study.arms}) > 1]
+    keys = sorted(varying, key=lambda key: key not in of_sampler)
+    return clean(", ".join(describe(k, labels[k]) for k in keys if labels[k] != NO_VALUE))
+
+
+def curve_plot(data: StudyData, metric: Metric) -> Plot | None:
+    """Draw a metric over time, one panel per setting; None if no run recorded it."""
     # Training metrics are noisy: fewer points, each the mean of more records.
     points = 40 if metric.split == "train" else 60
 
@@ -124,10 +156,10 @@ def _curve_plot(data: StudyData, metric: Metric) -> Plot | None:
         runs = [record.curve(metric.split, metric.key) for record in series.records]
         return aggregate(runs, max_points=points)
 
-    return _lines_plot(data, data.panels, metric, over_time)
+    return lines_plot(data, data.panels, metric, over_time)
 
 
-def _lines_plot(
+def lines_plot(
     data: StudyData, panels: Sequence[Panel], metric: Metric, curve_of: Callable[[Series], Curve]
 ) -> Plot | None:
     """Draw a curve of each series; None if all are empty."""
@@ -183,12 +215,10 @@ def _legend(panels: Sequence[Panel], data: StudyData) -> Legend:
     return tuple(legend)
 
 
-def settings_section(data: StudyData) -> Section | None:
-    """Accuracy against alpha and tau; left out if neither varies."""
-    plots = [plot for setting in SETTINGS if (plot := _settings_plot(data, setting))]
-    return (
-        Section("settings", "Settings", "Settings of the sampler", plots=plots) if plots else None
-    )
+def settings_plots(data: StudyData) -> list[Plot]:
+    """Draw accuracy against each numeric option of the sampler that varies."""
+    plots = (_settings_plot(data, setting) for setting in sampler_labels(data.study))
+    return [plot for plot in plots if plot]
 
 
 def _settings_plot(data: StudyData, setting: str) -> Plot | None:
@@ -202,13 +232,14 @@ def _settings_plot(data: StudyData, setting: str) -> Plot | None:
     # Without dashes, which would not show between few points.
     styles = {name: Style(PALETTE[i % len(PALETTE)].color) for i, name in enumerate(names)}
     for panel, lines in found:
-        uniform = next((series for series in panel.series if series.is_uniform), None)
-        level = uniform.reading(0.0, validation=validation) if uniform else None
-        if uniform and level:
-            # It has no such setting: a level over all values.
+        # A baseline without this option is a level line over all values.
+        without = (s for s in panel.series if s.is_baseline and _number(s, setting) is None)
+        baseline = next(without, None)
+        level = baseline.reading(0.0, validation=validation) if baseline else None
+        if baseline and level:
             values = [reading.value for line in lines.values() for reading in line]
-            lines[uniform.name] = [replace(level, value=v) for v in (min(values), max(values))]
-            styles[uniform.name] = Style(data.styles[uniform.name].color)
+            lines[baseline.name] = [replace(level, value=v) for v in (min(values), max(values))]
+            styles[baseline.name] = Style(data.styles[baseline.name].color)
 
     def draw(axes: Axes, lines: Mapping[str, Sequence[Reading]]) -> None:
         for name, line in lines.items():
@@ -229,10 +260,10 @@ def _settings_plot(data: StudyData, setting: str) -> Plot | None:
         [(panel.title, partial(draw, lines=lines)) for panel, lines in found],
         name=f"settings-{setting}",
         title=f"Accuracy against {setting}",
-        caption=f"{kind.capitalize()} accuracy for values of {setting}, {SETTINGS[setting]}. Dots "
-        "are means over seeds, bars their 95 % intervals (Student's t; none for a single seed). "
-        "The level line is uniform, which has no such setting. The paired tests in the tables say "
-        "whether an arm differs from uniform; the highest dot of many is high partly by chance.",
+        caption=f"{kind.capitalize()} accuracy for values of {setting}. Dots are means over seeds, "
+        "bars their 95 % intervals (Student's t; none for a single seed). A baseline without this "
+        "option is a level line. The paired tests in the tables say whether an arm differs from "
+        "its baseline; the highest of many dots is high partly by chance.",
         legend=tuple((name or "each arm", style) for name, style in styles.items()),
     )
 
@@ -240,23 +271,19 @@ def _settings_plot(data: StudyData, setting: str) -> Plot | None:
 def setting_lines(
     panel: Panel, setting: str, *, validation: bool = False
 ) -> dict[str, list[Reading]]:
-    """Return the lines of a panel by name: arms that differ in the setting alone.
+    """Return the lines of a panel by name: arms that differ only in the setting.
 
     If no two do so, as in a random search, all arms are points of one line without a name.
     """
     groups: dict[str, list[Reading]] = {}
     for series in panel.series:
-        labels = series.arm.labels
-        try:
-            value = float(labels.get(setting, NO_VALUE))
-        except ValueError:
-            continue  # it has no such setting, or no number
-        reading = series.reading(value, validation=validation)
-        if reading is None or not math.isfinite(value):
+        value = _number(series, setting)
+        reading = None if value is None else series.reading(value, validation=validation)
+        if reading is None:
             continue
         rest = [
             describe(key, item)
-            for key, item in labels.items()
+            for key, item in series.arm.labels.items()
             if key not in (setting, *panel.labels) and item != NO_VALUE
         ]
         groups.setdefault(", ".join(rest), []).append(reading)
@@ -271,34 +298,10 @@ def setting_lines(
     return lines
 
 
-def distribution_section(data: StudyData) -> Section:
-    """How hard the drawn tasks are, how far from uniform, and how often classes were drawn."""
-    plots = [*(_curve_plot(data, metric) for metric in DISTRIBUTION), _counts_plot(data)]
-    return Section(
-        *("distribution", "Distribution", "The distribution over tasks"),
-        absent="Nothing about the distribution over tasks has been recorded yet.",
-        plots=[plot for plot in plots if plot],
-    )
-
-
-def _counts_plot(data: StudyData) -> Plot | None:
-    """Draw how often classes were drawn in one setting, and name the extremes of one sampler."""
-    shown = data.showcases[0] if data.showcases else None
-    panel = shown.panel if shown else data.panels[0]
-    subject = shown.series if shown else panel.series[-1]
-
-    def sorted_counts(series: Series) -> Curve:
-        counts = series.class_counts()
-        if counts is None or not counts.any():
-            return aggregate([])
-        shares = np.sort(counts / counts.mean())[::-1]
-        return Curve(np.arange(1, len(shares) + 1), shares, shares, shares)
-
-    metric = COUNTS
-    counts, portrait = subject.class_counts(), subject.portrait()
-    if counts is not None and portrait and len(portrait.class_names) == len(counts):
-        names = [class_labels(portrait.class_names)[c] for c in np.argsort(-counts, kind="stable")]
-        most, least = names[:_N_MOST_DRAWN], names[_N_MOST_DRAWN:][-_N_MOST_DRAWN:]
-        named = f"{subject.name} drew most often: {', '.join(most)}; least often: "
-        metric = replace(COUNTS, caption=f"{COUNTS.caption} {named}{', '.join(least)}.")
-    return _lines_plot(data, [panel], metric, sorted_counts)
+def _number(series: Series, setting: str) -> float | None:
+    """Return the value of a setting; None if the arm does not have it, or it is not a number."""
+    try:
+        value = float(series.arm.labels.get(setting, NO_VALUE))
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None

@@ -1,275 +1,247 @@
-"""The arms of a study as lines in plots: names, styles, curves, accuracies, read from the runs."""
+"""The data of a page: the arms of a study, and the pair potentials that their samplers learned."""
 
 from __future__ import annotations
 
-import math
-import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptask.report.run import Portrait, Run
-from adaptask.report.study import Arm, Study
-
-SAMPLER_KEYS = (
-    *("sampler", "strategy", "alpha", "tau"),
-    *("confusion", "forget", "exploration", "method", "n_sweeps"),
+from adaptask.report.page.series import (
+    BACKGROUND,
+    PALETTE,
+    Panel,
+    Series,
+    Style,
+    choose_styles,
+    class_labels,
+    read_panels,
 )
-"""Labels that say how tasks are drawn; all others say what is trained on what."""
-NO_VALUE = "-"
+from adaptask.report.run import Preview, Run, Snapshot, snapshot_files
+from adaptask.report.study import Study
+from adaptask.report.summary import StudySummary, summarize
 
-MAX_COLORS = 8
-"""A plot can have this many lines with a color of their own."""
+Matrix = NDArray[np.float32]
+"""Log potentials, `classes x classes`, symmetric, 0 on the diagonal."""
 
-# Control characters, direction marks, unpaired surrogates, unassigned characters and line ends
-# break XML or the layout of a page. Joiners are invisible too, but Persian, the scripts of India
-# and many emoji need them.
-_INVISIBLE = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
-_JOINERS = "\u200c\u200d"
+# These keep the page of a large dataset below 15 MB: one byte per pair, snapshot and run.
+MAX_RUNS = 6
+MAX_FRAMES = 25
+MAX_CLASSES = 250
 
 
-def clean(text: str) -> str:
-    r"""Return a text on one line, with invisible characters replaced by U+FFFD.
+@dataclass(frozen=True, eq=False)
+class PairPotentials:
+    """A run whose pair potentials are shown, and the baseline run beside it.
 
-    >>> clean("a\tb\u202ec")
-    'a b�c'
-    >>> clean("\u0645\u06cc\u200c\u0631\u0648\u0645") == "\u0645\u06cc\u200c\u0631\u0648\u0645"
-    True
+    If the dataset has more than `MAX_CLASSES` classes, everything here is about a part of them.
     """
-    return "".join(
-        "\ufffd" if unicodedata.category(c) in _INVISIBLE and c not in _JOINERS else c
-        for c in " ".join(text.split())
+
+    title: str
+    panel: Panel
+    series: Series
+    samplers: tuple[tuple[str, Preview], ...]
+    """The baseline and then the run itself, by name, if they have previews."""
+    names: tuple[str, ...]
+    """Names of the classes."""
+    steps: tuple[int, ...]
+    frames: tuple[Matrix, ...]
+    """Log potentials after these steps."""
+    order: NDArray[np.int64]
+    """The classes in the order of a clustering of the last potentials."""
+
+    @property
+    def preview(self) -> Preview | None:
+        """Of the run itself, or else of the baseline."""
+        return self.samplers[-1][1] if self.samplers else None
+
+    @property
+    def seeks_hard(self) -> bool:
+        """Whether a high potential means that two classes are confused."""
+        return self.series.strategy == "hard"
+
+
+@dataclass(frozen=True, eq=False)
+class StudyData:
+    """Everything that the sections of a page are made from."""
+
+    folder: Path
+    study: Study
+    summary: StudySummary
+    panels: list[Panel]
+    styles: dict[str, Style]
+    """By the names of the series."""
+    potentials: list[PairPotentials]
+    """Runs that prefer hard tasks first; pairs and evolution are those of the first run."""
+    n_hidden: int
+    """Number of further arms with pair potentials that are not shown."""
+
+    @property
+    def plots(self) -> Path:
+        """Folder of the files of plots."""
+        return self.folder / "plots"
+
+    def close_up_style(self, name: str) -> Style:
+        """Return the style of a series that is shown alone, never that of the background."""
+        return PALETTE[0] if self.styles[name] == BACKGROUND else self.styles[name]
+
+    def close_ups(self) -> list[Series]:
+        """Return the series that are shown closely, by their classes: a baseline and another.
+
+        They are those of the first run with pair potentials, or else the first two of the study.
+        """
+        if not self.potentials:
+            return list(self.panels[0].series[:2])
+        first = self.potentials[0]
+        baseline = first.panel.baseline_for(first.series)
+        return [baseline, first.series] if baseline else [first.series]
+
+
+def read_data(folder: Path, study: Study) -> StudyData:
+    """Read the data of a page from the runs of a study."""
+    panels = read_panels(study)
+    arms = [(panel, series) for panel in panels for series in panel.series]
+    arms.sort(key=lambda arm: arm[1].strategy != "hard")
+    every = [(panel, series, _choose_record(series)) for panel, series in arms]
+    found = [(panel, series, record) for panel, series, record in every if record]
+    return StudyData(
+        folder=folder,
+        study=study,
+        summary=summarize(study),
+        panels=panels,
+        styles=choose_styles(panels),
+        potentials=[_read_potentials(*one) for one in found[:MAX_RUNS]],
+        n_hidden=max(0, len(found) - MAX_RUNS),
     )
 
 
-def shorten(text: str, length: int) -> str:
-    """Return a text of at most `length` characters; a longer one loses its middle.
+def _choose_record(series: Series) -> Run | None:
+    """Return the first run with a preview, or else the one with the most steps.
 
-    >>> shorten("latin-small-letter-a", 11)
-    'latin…ter-a'
+    None if it has no pair potentials.
     """
-    if len(text) <= length:
-        return text
-    tail = (length - 1) // 2
-    return f"{text[: length - 1 - tail]}…{text[len(text) - tail :]}"
+
+    def preference(record: Run) -> tuple[bool, int]:
+        files = snapshot_files(record.path / "snapshots")
+        return (record.path / "portrait.npz").exists(), files[-1][0] if files else 0
+
+    record = max(series.records, key=preference, default=None)
+    return record if record and _n_classes(record.last_snapshot) else None
 
 
-def class_labels(names: Iterable[str]) -> tuple[str, ...]:
-    """Return cleaned names of classes; a class without a name gets its number."""
-    return tuple(clean(name) or f"(class {number})" for number, name in enumerate(names))
+def _n_classes(snapshot: Snapshot | None) -> int:
+    """Return the number of classes with pair potentials; 0 if a snapshot has none."""
+    if snapshot is None or snapshot.distribution is None:
+        return 0
+    shape = snapshot.distribution.shape
+    return shape[0] if len(shape) == 2 and shape[0] == shape[1] > 1 else 0
 
 
-@dataclass(frozen=True)
-class Style:
-    """How a line looks: lines never differ by their color alone."""
-
-    color: str
-    dashes: tuple[float, ...] = ()
-
-
-# The palette of Okabe and Ito (2008), which people with any color vision can tell apart. Green and
-# red are the colors of random and adaptive sampling in the paper's Figure 5.
-_KNOWN = {
-    "uniform": Style("#009e73", (4, 1.6)),
-    "random": Style("#009e73", (4, 1.6)),
-    "gcp": Style("#d55e00"),
-    "c": Style("#0072b2", (1.2, 1.4)),
-    "cp": Style("#cc79a7", (6, 1.4, 1.2, 1.4)),
-}
-PALETTE = (
-    Style("#d55e00"),
-    Style("#0072b2", (6, 1.4)),
-    Style("#e69f00", (1.2, 1.4)),
-    Style("#56b4e9", (6, 1.4, 1.2, 1.4)),
-    Style("#cc79a7", (3, 1.2)),
-    Style("#7f6a00", (8, 2)),
-    Style("#666666", (2, 2)),
-)
-BACKGROUND = Style("#9aa0a6")
-"""Of lines that are too many to have a color of their own."""
-
-
-@dataclass(frozen=True, eq=False)
-class Curve:
-    """A metric over time; all arrays have one entry per point."""
-
-    steps: NDArray[np.int64]
-    mean: NDArray[np.float64]
-    """Over the runs that have come this far."""
-    low: NDArray[np.float64]
-    """Of the lowest run."""
-    high: NDArray[np.float64]
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing to draw."""
-        return len(self.steps) == 0
+def _read_potentials(panel: Panel, series: Series, record: Run) -> PairPotentials:
+    last = record.last_snapshot
+    assert last is not None
+    potentials = log_potentials(last)
+    n_classes = len(potentials)
+    baseline = panel.baseline_for(series)
+    found = [(series.name, record.preview)]
+    if baseline:
+        found.insert(0, (baseline.name, baseline.preview(record.seed)))
+    previews = [(name, g) for name, g in found if g and len(g.class_names) == n_classes]
+    names = class_labels(previews[-1][1].class_names if previews else [""] * n_classes)
+    shown = _choose_classes(potentials, [preview for _, preview in previews])
+    steps, frames = [], []
+    for snapshot in pair_snapshots(record, MAX_FRAMES):
+        steps.append(snapshot.step)
+        frames.append(log_potentials(snapshot)[np.ix_(shown, shown)])
+    where = f"{panel.title}: " if panel.title else ""
+    part = f", {len(shown):,} of {n_classes:,} classes" if len(shown) < n_classes else ""
+    return PairPotentials(
+        title=f"{where}{series.name}, seed {record.seed}{part}",
+        panel=panel,
+        series=series,
+        samplers=tuple((name, _only(shown, preview)) for name, preview in previews),
+        names=tuple(names[c] for c in shown),
+        steps=tuple(steps),
+        frames=tuple(frames),
+        order=cluster_order(frames[-1]),
+    )
 
 
-def aggregate(
-    runs: Sequence[tuple[NDArray[np.int64], NDArray[np.float64]]], *, max_points: int = 60
-) -> Curve:
-    """Return mean and range over runs, each given as steps in ascending order and values.
+def _choose_classes(potentials: Matrix, previews: Sequence[Preview]) -> NDArray[np.int64]:
+    """Return the classes of the first drawn tasks, and those with the highest potentials."""
+    if len(potentials) <= MAX_CLASSES:
+        return np.arange(len(potentials))
+    turns = zip(*(preview.tasks.tolist() for preview in previews), strict=False)
+    drawn = dict.fromkeys(c for turn in turns for task in turn for c in task)
+    # At most half of them: with many ways, tasks alone would take all.
+    first = list(drawn)[: MAX_CLASSES // 2]
+    chosen = list(dict.fromkeys([*first, *confusion_rank(potentials).tolist()]))[:MAX_CLASSES]
+    return np.sort(np.array(chosen, dtype=np.int64))
 
-    If the runs have more than `max_points` steps, the span is divided into that many intervals of
-    equal length, and the value of a run is the mean of its records in an interval. A point is at
-    the last step of its interval.
+
+def _only(classes: NDArray[np.int64], preview: Preview) -> Preview:
+    """Return the part of a preview for some classes, with the first tasks that have no others."""
+    # Later tasks would be a biased choice: their classes are there since they are confused.
+    inside = np.logical_and.accumulate(np.isin(preview.tasks, classes).all(axis=1))
+    names = class_labels(preview.class_names)
+    return Preview(
+        class_names=tuple(names[c] for c in classes),
+        images=preview.images[classes],
+        similarity=preview.similarity[np.ix_(classes, classes)],
+        tasks=np.searchsorted(classes, preview.tasks[inside]),
+    )
+
+
+def pair_snapshots(record: Run, at_most: int) -> Iterator[Snapshot]:
+    """Yield evenly spread snapshots of a run that have pair potentials; only these are read.
+
+    Damaged ones are left out. With thousands of classes, memory would not hold all of them.
     """
-    ends = np.unique(np.concatenate([np.empty(0, np.int64), *(steps for steps, _ in runs)]))
-    if len(ends) > max_points:
-        # From the whole span, so that runs of one length are cut alike whatever they record.
-        ends = np.unique(np.ceil(np.linspace(0, ends[-1], max_points + 1)[1:])).astype(np.int64)
-    values = np.full((len(runs), len(ends)), np.nan)
-    for row, (run_steps, run_values) in zip(values, runs, strict=True):
-        place = np.searchsorted(ends, run_steps)
-        counts = np.bincount(place, minlength=len(ends))
-        sums = np.bincount(place, weights=run_values, minlength=len(ends))
-        row[counts > 0] = sums[counts > 0] / counts[counts > 0]
-    kept = ~np.isnan(values).all(axis=0)
-    values = values[:, kept]
-    low = np.fmin.reduce(values, axis=0, initial=np.inf)
-    high = np.fmax.reduce(values, axis=0, initial=-np.inf)
-    return Curve(ends[kept], np.nanmean(values, axis=0), low, high)
+    last = record.last_snapshot
+    n_classes = _n_classes(last)
+    if last is None or not n_classes:
+        return
+    files = [file for file in snapshot_files(record.path / "snapshots") if file[0] <= last.step]
+    for place in evenly_spread(len(files), at_most):
+        snapshot = record.snapshot(*files[place])
+        if snapshot and _n_classes(snapshot) == n_classes:
+            yield snapshot
 
 
-@dataclass(frozen=True)
-class Reading:
-    """The accuracy of an arm in percent, at a value of a setting."""
-
-    value: float
-    mean: float
-    interval: float | None
-    """Half the width of the 95 % interval over seeds; None for a single seed."""
+def evenly_spread(n_items: int, at_most: int) -> NDArray[np.int64]:
+    """Return up to `at_most` indices of `n_items`, including the first and the last."""
+    return np.unique(np.round(np.linspace(0, n_items - 1, min(n_items, at_most)))).astype(np.int64)
 
 
-@dataclass(frozen=True, eq=False)
-class Series:
-    """An arm as a line in a plot, with the runs of it that have begun and can be read."""
-
-    name: str
-    sampler: str
-    arm: Arm
-    records: tuple[Run, ...]
-
-    @property
-    def is_uniform(self) -> bool:
-        """Whether its tasks are drawn uniformly."""
-        return self.sampler in ("uniform", "random")
-
-    @property
-    def strategy(self) -> str:
-        """Which tasks its sampler prefers: `hard` unless the configuration says otherwise."""
-        settings = self.records[0].settings if self.records else {}
-        return str(settings.get("sampler", {}).get("strategy", "hard"))
-
-    def reading(self, value: float, *, validation: bool = False) -> Reading | None:
-        """Return the accuracy over seeds; None if no run has ended.
-
-        Args:
-            value: Value of the setting that it is drawn at.
-            validation: Use the best validation accuracy of each run, not its test accuracy.
-        """
-        seeds = []
-        for record in self.records:
-            found = record.test.accuracies.mean() if record.test else math.nan
-            if record.test and validation:
-                found = record.curve("val", "accuracy")[1].max(initial=-math.inf)
-            if math.isfinite(found):
-                seeds.append(100 * float(found))
-        if not seeds:
-            return None
-        interval = None
-        if len(seeds) > 1:
-            from scipy.stats import t
-
-            error = np.std(seeds, ddof=1) / math.sqrt(len(seeds))
-            interval = float(t.ppf(0.975, len(seeds) - 1) * error)
-        return Reading(value, float(np.mean(seeds)), interval)
-
-    def class_counts(self) -> NDArray[np.int64] | None:
-        """Return in how many tasks each class has been, over all runs; None if unknown."""
-        snapshots = (record.last_snapshot for record in self.records)
-        found = [s.class_counts for s in snapshots if s and s.class_counts is not None]
-        found = [counts for counts in found if len(counts) == len(found[0])]
-        return np.sum(found, axis=0) if found else None
-
-    def portrait(self, seed: int | None = None) -> Portrait | None:
-        """Return the portrait of the run with that seed, or else the first that there is."""
-        records = sorted(self.records, key=lambda record: record.seed != seed)
-        return next((r.portrait for r in records if r.portrait is not None), None)
+def log_potentials(snapshot: Snapshot) -> Matrix:
+    """Return the log potentials of a snapshot with 0 on the diagonal, all finite, symmetric."""
+    matrix = np.array(snapshot.distribution, dtype=np.float32)
+    np.fill_diagonal(matrix, 0.0)
+    matrix = np.nan_to_num(matrix, nan=0.0, posinf=88.0, neginf=-88.0)
+    return np.asarray((matrix + matrix.T) / 2, dtype=np.float32)
 
 
-@dataclass(frozen=True, eq=False)
-class Panel:
-    """What is trained on what, with all ways to draw its tasks."""
+def cluster_order(matrix: Matrix) -> NDArray[np.int64]:
+    """Return an order of the classes that puts those with high potentials side by side.
 
-    title: str
-    labels: Mapping[str, str]
-    series: tuple[Series, ...]
-
-    def uniform_for(self, series: Series) -> Series | None:
-        """Return the arm with uniform tasks that another one is compared with."""
-        others = [other for other in self.series if other.is_uniform]
-        others.sort(key=lambda other: other.arm.name != series.arm.baseline)
-        return others[0] if others else None
-
-
-def read_panels(study: Study) -> list[Panel]:
-    """Return the panels of a study, in its order."""
-    varying = {
-        key
-        for key in set().union(*(arm.labels for arm in study.arms))
-        if len({arm.labels.get(key) for arm in study.arms}) > 1
-    }
-    groups: dict[tuple[tuple[str, str], ...], list[Series]] = {}
-    for arm in study.arms:
-        key = tuple((k, v) for k, v in arm.labels.items() if k not in SAMPLER_KEYS)
-        groups.setdefault(key, []).append(_read_series(arm, varying))
-    panels = []
-    for key, series in groups.items():
-        # What is the same everywhere is said at the top of the page.
-        title = ", ".join(describe(k, v) for k, v in key if k in varying and v != NO_VALUE)
-        panels.append(Panel(title, dict(key), tuple(series)))
-    return panels
-
-
-def _read_series(arm: Arm, varying: set[str]) -> Series:
-    begun = tuple(run for run in arm.runs if run.is_readable)
-    sampler = arm.labels.get("sampler", "")
-    if not sampler and begun:
-        sampler = str(begun[0].settings.get("sampler", {}).get("name", ""))
-    parts = [sampler] if sampler else []
-    for key in SAMPLER_KEYS[1:]:
-        value = arm.labels.get(key, NO_VALUE)
-        if key in varying and value != NO_VALUE:
-            parts.append(describe(key, value))
-    return Series(clean(", ".join(parts)) or clean(arm.name), clean(sampler), arm, begun)
-
-
-def describe(key: str, value: str) -> str:
-    """Return a label in words.
-
-    >>> describe("shots", "1"), describe("learner", "protonet"), describe("filters", "64")
-    ('1-shot', 'protonet', 'filters 64')
+    Hierarchical clustering with average linkage; the distance of two classes is the highest
+    potential minus theirs. Of the orders that the tree allows, it is the one with the smallest sum
+    of distances between neighbors (optimal leaf ordering).
     """
-    if key in ("shots", "n_shot"):
-        return clean(f"{value}-shot")
-    if key in ("ways", "n_way"):
-        return clean(f"{value}-way")
-    is_name = key in ("learner", "dataset", "backbone", "sampler", "strategy", "name")
-    return clean(value if is_name else f"{key} {value}")
+    from scipy.cluster.hierarchy import leaves_list, linkage
+
+    n_classes = len(matrix)
+    if n_classes < 3:
+        return np.arange(n_classes)
+    above = np.triu_indices(n_classes, 1)
+    distances = matrix[above].max() - matrix[above].astype(np.float64)
+    tree = linkage(distances, method="average", optimal_ordering=True)
+    return np.asarray(leaves_list(tree), dtype=np.int64)
 
 
-def choose_styles(panels: Iterable[Panel]) -> dict[str, Style]:
-    """Return the style of every series by its name: the same throughout a report."""
-    names = list(dict.fromkeys(series.name for panel in panels for series in panel.series))
-    styles = {name: _KNOWN[name] for name in names if name in _KNOWN}
-    free = [style for style in PALETTE if style.color not in {s.color for s in styles.values()}]
-    if len(names) > MAX_COLORS and styles:
-        free = []  # which of many arms would get the few colors would be arbitrary
-    for name in names:
-        if name not in styles:
-            styles[name] = free.pop(0) if free else BACKGROUND
-    return styles
+def confusion_rank(matrix: Matrix) -> NDArray[np.int64]:
+    """Return all classes in the order of the highest potential that each has with another."""
+    others = np.where(np.eye(len(matrix), dtype=bool), -np.inf, matrix)
+    return np.argsort(-others.max(axis=1), kind="stable")

@@ -1,4 +1,4 @@
-"""Figures without a screen: written as PNG and SVG, and put into a page.
+"""Draw figures with matplotlib, write them as PNG and SVG, and embed them in a page.
 
 The same input gives the same bytes: no dates, no random identifiers.
 """
@@ -9,31 +9,31 @@ import io
 import math
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from adaptask.atomic_file import replace_file
-from adaptask.report.page.data import Style, shorten
+from adaptask.report.page.series import Style, shorten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 Panels = Sequence[tuple[str, Callable[["Axes"], object]]]
-"""Titles, and what fills one pair of axes."""
+"""The title of each panel, and a function that draws it."""
 Legend = tuple[tuple[str, Style], ...]
 
 PANEL = (4.7, 2.9)
-"""Inches of a panel: as large as a phone shows it, with its text at its own size."""
+"""Size of a panel in inches: the width of a phone, so that text keeps its size there."""
 INK = "#20242b"
-"""Of text and axes in `report.mplstyle`; in a page it becomes the color of the text around."""
+"""Color of text and axes in `report.mplstyle`; in a page it becomes the color of its text."""
 FAINT = "#8a929e"
-"""Of grid and frames there, on light and dark backgrounds."""
+"""Color of grid and frames there, on light and dark backgrounds."""
 
 _XLINK = "{http://www.w3.org/1999/xlink}href"
 _NO_METADATA: Any = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
@@ -41,7 +41,7 @@ _NO_METADATA: Any = {"png": {"Software": None}, "svg": {"Date": None, "Creator":
 
 @dataclass(frozen=True)
 class Plot:
-    """What a page shows of a plot, and the name of its files."""
+    """A plot in the page, and the name of its files."""
 
     name: str
     title: str
@@ -53,30 +53,14 @@ class Plot:
     """Whether many panels fit into a row."""
 
 
-@dataclass(frozen=True)
-class Section:
-    """A part of the page with a heading."""
-
-    id: str
-    nav: str
-    """Its name in the list of contents."""
-    title: str
-    absent: str = ""
-    """What the page says if there is nothing to show."""
-    plots: Sequence[Plot] = ()
-    template: str = ""
-    """Shows the values, above the plots."""
-    values: Mapping[str, Any] = field(default_factory=dict)
-
-
 @contextmanager
-def look() -> Iterator[None]:
-    """Give figures that are made and written inside the look of `report.mplstyle`."""
+def plot_style() -> Iterator[None]:
+    """Apply `report.mplstyle` to figures that are made and written inside."""
     import matplotlib as mpl
 
     style = resources.files("adaptask.report.page") / "templates" / "report.mplstyle"
     with resources.as_file(style) as path, warnings.catch_warnings(), mpl.rc_context(fname=path):
-        # A name may have characters that the font lacks; they become boxes.
+        # Characters of a name that the font lacks become boxes.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font", category=Warning)
         yield
 
@@ -92,19 +76,19 @@ def make_plot(
     size: tuple[float, float] = PANEL,
     columns: int = 3,
 ) -> Plot:
-    """Write the files of a plot, and return what the page shows of it.
+    """Write the files of a plot, and return it for the page.
 
     Args:
-        folder: Of all plots.
-        panels: What is drawn; the width of the page decides how many are in a row there.
-        name: Of the files, unique in the page.
-        title: Heading in the page; with the title of a panel, it is read aloud in its place.
-        caption: How to read it.
+        folder: For the files of all plots.
+        panels: Titles and functions that draw; the width of the page decides how many fit in a row.
+        name: Name of the files, unique in the page.
+        title: Heading in the page; screen readers read it with the title of a panel.
+        caption: How to read the plot.
         legend: Names and styles of the lines.
-        size: Of a panel, in inches.
+        size: Size of a panel in inches.
         columns: Panels per row in the files.
     """
-    with look():
+    with plot_style():
         write_figure(folder, name, grid(panels, size, columns, legend))
         elements = tuple(
             inline_svg(
@@ -153,20 +137,20 @@ def write_figure(folder: Path, name: str, figure: Figure) -> None:
         file = io.BytesIO()
         figure.savefig(file, format=kind, facecolor="white", metadata=metadata)
         replace_file(folder / f"{name}.{kind}", file.getvalue())
-        figure.set_layout_engine("none")  # the layout is known by now
+        figure.set_layout_engine("none")  # keep the layout that was computed
 
 
 def inline_svg(figure: Figure, name: str, description: str) -> str:
     """Return a figure as an SVG element for a page.
 
-    Its ids are kept only where something refers to them, and differ from those of figures with
-    other names; it refers to nothing outside. What has the color of ink takes that of the text
-    around. The description is read aloud in its place.
+    Ids that nothing refers to are removed; the others are unique if names of figures are. It refers
+    to nothing outside. Parts in the color `INK` take the color of the text around. Screen readers
+    read the description.
     """
     import matplotlib as mpl
 
     file = io.BytesIO()
-    with mpl.rc_context({"svg.hashsalt": name}):  # ids that are referred to are made from it
+    with mpl.rc_context({"svg.hashsalt": name}):  # makes the ids
         figure.savefig(file, format="svg", transparent=True, metadata=_NO_METADATA["svg"])
     root = ElementTree.fromstring(file.getvalue())
     root.remove(root[0])  # metadata

@@ -1,48 +1,44 @@
-"""What the page says of its runs: what was compared, with which settings, in what, what failed."""
+"""The facts about the runs of a page: settings, versions, and runs without a result."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from adaptask.report.page.data import Panel, clean
+from adaptask.report.page.data import StudyData
+from adaptask.report.page.series import clean
 from adaptask.report.run import Run
 from adaptask.report.study import Study
+from adaptask.report.verdicts import missing_runs
 
-_EXPLAINED = {
-    "uniform": "uniform draws all classes alike",
-    "c": "c prefers classes that are hard by themselves",
-    "cp": "cp prefers sets of classes that the model confuses, by their exact joint distribution",
-    "gcp": "gcp prefers classes that the model confuses with each other, chosen greedily pair by "
-    "pair",
-    "easy": "with the strategy easy, what the model tells apart is sought instead",
-    "uncertain": "with the strategy uncertain, what it is undecided about",
+_STRATEGIES = {
+    "easy": "with the strategy easy, what the model tells apart is preferred instead",
+    "uncertain": "with the strategy uncertain, what the model is uncertain about",
 }
-"""Samplers and strategies."""
 _VERSIONS = ("adaptask", "python", "torch", "numpy", "cuda", "device", "platform", "cpu_count")
 
 
-def describe_runs(study: Study, panels: Sequence[Panel]) -> dict[str, Any]:
+def describe_runs(data: StudyData) -> dict[str, Any]:
     """Return the values of the page's introduction and of `provenance.html.j2`."""
-    series = [one for panel in panels for one in panel.series]
+    study = data.study
+    series = [one for panel in data.panels for one in panel.series]
     records = [record for one in series for record in one.records]
     configs = {one.arm.name: _flat(one.records[0].settings) for one in series if one.records}
     keys = dict.fromkeys(key for config in configs.values() for key in config)
     found = {key: {config.get(key, "-") for config in configs.values()} for key in keys}
     differing = [key for key in keys if len(found[key]) > 1]
-    named = dict.fromkeys([*(one.sampler for one in series), *(one.strategy for one in series)])
-    planned = [(arm.name, run) for arm in study.arms for run in arm.runs]
+    samplers = dict.fromkeys(one.sampler for one in series)
+    explained = [clean(f"{a.name} {a.description}") for a in samplers if a.description]
+    strategies = dict.fromkeys(one.strategy for one in series)
+    explained += [_STRATEGIES[name] for name in strategies if name in _STRATEGIES]
+    planned = [run for arm in study.arms for run in arm.runs]
     n_finished = sum(record.test is not None for record in records)
     return {
         "statement": _statement(study, records, len(planned), n_finished),
-        "samplers": [_EXPLAINED[name] for name in named if name in _EXPLAINED],
+        "samplers": explained,
         "n_planned": len(planned),
         "n_finished": n_finished,
-        "troubles": [
-            (clean(name), run.seed, _state(run))
-            for name, run in planned
-            if not run.is_readable or run.test is None
-        ],
+        "troubles": [clean(sentence) for sentence in missing_runs(data.summary)],
         "damage": [clean(text) for record in records for text in record.damage.values()],
         "common": [(key, *found[key]) for key in keys if len(found[key]) == 1],
         "differing": differing,
@@ -51,7 +47,7 @@ def describe_runs(study: Study, panels: Sequence[Panel]) -> dict[str, Any]:
             for name, config in configs.items()
         ],
         "versions": list(_versions(records)),
-        "seeds": sorted({run.seed for _, run in planned}),
+        "seeds": sorted({run.seed for run in planned}),
     }
 
 
@@ -67,21 +63,25 @@ def _flat(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _statement(study: Study, records: Sequence[Run], n_planned: int, n_finished: int) -> str:
-    """Return what was compared, in two sentences."""
+    """Return what was compared, in two or three sentences."""
     if not records:
         return f"{_count(n_planned, 'run')} planned; none has begun."
 
     def chosen(section: str, key: str) -> str:
         found = (record.settings.get(section, {}).get(key) for record in records)
-        return _listed(clean(str(value)) for value in found if value is not None)
+        return _listed(clean(str(value)) for value in found if value is not None) or "unknown"
 
-    steps = _listed(f"{n:,}" for n in sorted({record.n_steps for record in records}))
+    def named(kind: str) -> str:
+        found = (record.algorithms.get(kind) for record in records)
+        return _listed(clean(algorithm.name) for algorithm in found if algorithm) or "unknown"
+
+    steps = _listed(f"{n:,}" for n in sorted({r.n_steps or r.steps_done for r in records}))
     done = "all are finished" if n_finished == n_planned else f"{n_finished} are finished"
     return (
-        f"Task samplers: {chosen('sampler', 'name')}. {chosen('model', 'learner')} "
-        f"({chosen('model', 'backbone')}) on {chosen('data', 'dataset')}, "
-        f"{chosen('task', 'n_way')}-way {chosen('task', 'n_shot')}-shot, {steps} training steps "
-        f"per run. {_count(len(study.arms), 'arm')}, {_count(n_planned, 'run')}; {done}."
+        f"Task samplers: {named('sampler')}. {named('learner')} ({named('backbone')}) on "
+        f"{chosen('data', 'dataset')}, {chosen('task', 'n_way')}-way "
+        f"{chosen('task', 'n_shot')}-shot, {steps} training steps per run. "
+        f"{_count(len(study.arms), 'arm')}, {_count(n_planned, 'run')}; {done}."
     )
 
 
@@ -94,24 +94,8 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" + "s" * (number != 1)
 
 
-def _state(run: Run) -> str:
-    """Return why a run has no result."""
-    for name in ("config.toml", "test.json"):
-        if name in run.damage:
-            return clean(run.damage[name])
-    if run.pruned is not None:
-        return "stopped early, since others were better"
-    if run.failure is None and not run.is_readable:
-        return "not begun"
-    if run.failure is not None:
-        return f"failed after step {run.steps_done}: {clean(run.failure)}"
-    if run.steps_done >= run.n_steps:
-        return "trained, not tested yet"
-    return f"unfinished: {run.steps_done} of {run.n_steps} steps"
-
-
 def _versions(records: Sequence[Run]) -> Iterator[tuple[str, str]]:
-    """Yield what the runs were made in; several values where they differ."""
+    """Yield versions and machine of the runs, with all values if runs differ."""
     found = [environment for record in records for environment in record.environment]
     for key in (*_VERSIONS, "git", "adaptask_git"):
         values = dict.fromkeys(_version(e[key]) for e in found if e.get(key) is not None)
@@ -120,7 +104,7 @@ def _versions(records: Sequence[Run]) -> Iterator[tuple[str, str]]:
 
 
 def _version(value: object) -> str:
-    if isinstance(value, Mapping):  # of git
+    if isinstance(value, Mapping):  # a git revision
         changed = " with changes" if value.get("dirty") else ""
         return clean(f"{str(value.get('revision'))[:12]}{changed}")
     return clean(str(value))

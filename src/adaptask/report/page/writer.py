@@ -1,4 +1,4 @@
-"""The report of a study: one HTML file that needs nothing else, plots and tables beside it."""
+"""Write the report of a study: one HTML file that needs no other, plots and tables beside it."""
 
 from __future__ import annotations
 
@@ -8,41 +8,114 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib import resources
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from adaptask.atomic_file import not_written, replace_file
-from adaptask.report.page.arm_plots import curves_section, distribution_section, settings_section
-from adaptask.report.page.data import clean
-from adaptask.report.page.figures import Section
-from adaptask.report.page.provenance import describe_runs
-from adaptask.report.page.showcase import StudyData, read_data
-from adaptask.report.page.showcase_plots import (
-    map_section,
-    pairs_section,
-    potentials_section,
-    tasks_section,
+from adaptask.report.page.arm_plots import (
+    DIFFICULTY,
+    DIVERGENCE,
+    TRAINING_LOSS,
+    VALIDATION,
+    curve_plot,
+    differences_plot,
+    settings_plots,
 )
+from adaptask.report.page.class_plots import (
+    class_accuracy_plot,
+    class_confusion_plot,
+    counts_plot,
+    map_plot,
+    tasks_values,
+)
+from adaptask.report.page.data import StudyData, read_data
+from adaptask.report.page.figures import Plot
+from adaptask.report.page.potential_plots import evolution_plot, heatmap_values, pairs_values
+from adaptask.report.page.provenance import describe_runs
+from adaptask.report.page.series import clean
 from adaptask.report.study import Study
 from adaptask.report.tables import Table
+from adaptask.report.verdicts import missing_runs
 
 FILE = "report.html"
 
 Formats = Mapping[str, Callable[[Table], bytes]]
-"""The content of a table's file, by its ending."""
+"""The content of a table's file, by file ending."""
+PlotFunction = Callable[[StudyData], Plot | list[Plot] | None]
 
-SECTIONS: tuple[Callable[[StudyData], Section | None], ...] = (
-    curves_section,
-    settings_section,
-    potentials_section,
-    pairs_section,
-    map_section,
-    tasks_section,
-    distribution_section,
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page with a heading."""
+
+    id: str
+    nav: str
+    """Its name in the table of contents."""
+    title: str
+    plots: tuple[PlotFunction, ...] = ()
+    template: str = ""
+    """A template that is shown above the plots."""
+    values: Callable[[StudyData], Mapping[str, Any]] | None = None
+    """Computes the values of the template, which is left out if there are none."""
+    absent: str = ""
+    """What the page says if there is nothing to show; empty leaves the section out."""
+
+
+SECTIONS = (
+    Section(
+        *("verdicts", "Verdicts", "What the tests say"),
+        template="verdicts.html.j2",
+        plots=(differences_plot,),
+    ),
+    Section("tables", "Tables", "Results", template="tables.html.j2"),
+    Section(
+        *("curves", "Curves", "Training and validation"),
+        plots=(partial(curve_plot, metric=VALIDATION), partial(curve_plot, metric=TRAINING_LOSS)),
+        absent="No curves: no run has recorded anything yet.",
+    ),
+    Section("settings", "Settings", "Settings of the sampler", plots=(settings_plots,)),
+    Section(
+        *("potentials", "Potentials", "What the sampler has learned: potentials of class pairs"),
+        template="heatmap.html.j2",
+        values=heatmap_values,
+        plots=(evolution_plot,),
+        absent="No potentials to show: none of these runs has a sampler that learns potentials of "
+        "class pairs and has recorded a snapshot of them.",
+    ),
+    Section(
+        *("pairs", "Pairs", "Pairs with the highest and the lowest potentials"),
+        template="pairs.html.j2",
+        values=pairs_values,
+        absent="No pairs to show: that takes potentials of class pairs, and there are none.",
+    ),
+    Section("map", "Map", "Which classes look alike to the model", plots=(map_plot,)),
+    Section(
+        *("tasks", "Tasks", "Drawn tasks"),
+        template="tasks.html.j2",
+        values=tasks_values,
+        absent="No tasks to show: they are recorded when a run ends, and none has.",
+    ),
+    Section(
+        *("distribution", "Distribution", "The distribution over tasks"),
+        plots=(
+            partial(curve_plot, metric=DIFFICULTY),
+            partial(curve_plot, metric=DIVERGENCE),
+            counts_plot,
+        ),
+        absent="Nothing about the distribution over tasks has been recorded yet.",
+    ),
+    Section(
+        *("classes", "Test classes", "Test classes"),
+        plots=(class_accuracy_plot, class_confusion_plot),
+    ),
+    Section(*("provenance", "Setup", "Setup, and how to repeat it"), template="provenance.html.j2"),
 )
-"""In the order of the page, between the tables and the set-up; None leaves a section out."""
+"""The page, in its order. To add a plot, write a function from `StudyData` to a `Plot`, or to None
+if there is nothing to draw, and put it into `plots` of a section."""
 
 
 def write_report(
@@ -56,17 +129,16 @@ def write_report(
 ) -> Path:
     """Write `report.html` into the folder of a study, and `plots` and `tables` beside it.
 
-    Every file is replaced whole. What there are no records for is left out, and the page says why;
-    so is what cannot be read. Plots and tables of the page before this one that are not in this
-    one are removed.
+    Every file is replaced atomically. Parts without records are left out, and the page says why.
+    Plots and tables of the previous page that this one does not have are removed.
 
     Args:
-        folder: Of the study; the runs are below it.
-        study: What was planned.
+        folder: Folder of the study.
+        study: The study, with its runs.
         tables: The main one first.
-        verdicts: What follows from them, a sentence each.
-        headline: A sentence over all verdicts, where they are several.
-        formats: How tables are written beside the page, by file ending; none where it is None.
+        verdicts: One sentence per comparison.
+        headline: A sentence about all of them; empty if there is none.
+        formats: How tables are written beside the page, by file ending; None writes none.
 
     Raises:
         TrainingError: If something cannot be written.
@@ -83,12 +155,13 @@ def write_report(
         for ending, write in formats.items():
             replace_file(folder / "tables" / f"{table.name}.{ending}", write(table))
     data = read_data(folder, study)
+    sections = [_fill(section, data) for section in _ordered(study)]
     content = _render(
-        sections=[section for make in SECTIONS if (section := make(data)) is not None],
+        sections=[section for section in sections if section.absent or not section.is_empty],
         study=study,
-        # After the sections: by then it is known which files are damaged.
-        provenance=describe_runs(study, data.panels),
-        tables=_with_notes_once(study, tables),
+        # After the sections: only then it is known which files are damaged.
+        provenance=describe_runs(data),
+        tables=_with_notes_once(tables, {*study.notes, *missing_runs(data.summary)}),
         verdicts=verdicts,
         headline=headline,
         formats=sorted(formats),
@@ -100,20 +173,37 @@ def write_report(
     return path
 
 
+def _ordered(study: Study) -> list[Section]:
+    """Return the sections, with the figure that a study reproduces first."""
+    return sorted(SECTIONS, key=lambda section: section.id != study.first_section)
+
+
+def _fill(section: Section, data: StudyData) -> SimpleNamespace:
+    """Return the content of a section for the templates."""
+    values = section.values(data) if section.values else {}
+    plots: list[Plot] = []
+    for draw in section.plots:
+        found = draw(data)
+        plots += [found] if isinstance(found, Plot) else found or []
+    template = section.template if values or not section.values else ""
+    filled = {"values": values, "plots": plots, "template": template}
+    return SimpleNamespace(**{**vars(section), **filled, "is_empty": not (plots or template)})
+
+
 def _files_of(page: Path) -> set[str]:
-    """Return the files that a page names as its own."""
+    """Return the plots and tables that a page names."""
     try:
         text = page.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return set()
-    # Names and titles cannot pass for one: in the page their markup is escaped.
+    # Names and titles cannot look like this, since their markup is escaped in the page.
     named = re.findall(r"<code>((?:plots|tables)/[\w-]+\.\w+)</code>", text)
     return {file for name in named for file in (name, name.replace(".png", ".svg"))}
 
 
-def _with_notes_once(study: Study, tables: Sequence[Table]) -> list[Table]:
-    """Return the tables without notes that the page has said by then."""
-    said, shown = set(study.notes), []
+def _with_notes_once(tables: Sequence[Table], said: set[str]) -> list[Table]:
+    """Return the tables without notes that the page has elsewhere."""
+    shown = []
     for table in tables:
         shown.append(replace(table, notes=tuple(n for n in table.notes if n not in said)))
         said |= set(table.notes)
@@ -121,7 +211,7 @@ def _with_notes_once(study: Study, tables: Sequence[Table]) -> list[Table]:
 
 
 def _render(**values: Any) -> str:
-    """Return the page as text, from the templates and all that it shows."""
+    """Return the page as text, from the templates and their values."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -134,7 +224,7 @@ def _render(**values: Any) -> str:
     )
     environment.filters["clean"] = clean
     environment.filters["script_json"] = lambda value: Markup(script_json(value))
-    # SVG elements are made by matplotlib and an XML writer, which escape the text in them.
+    # matplotlib and the XML writer escape the text in SVG elements.
     environment.filters["svg"] = Markup
     templates = resources.files("adaptask.report.page") / "templates"
     script = "".join((templates / f"{name}.js").read_text("utf-8") for name in ("heatmap", "page"))

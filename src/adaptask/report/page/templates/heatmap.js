@@ -3,12 +3,13 @@
 (() => {
   const root = document.getElementById("heatmap");
   if (!root) return;
-  const { runs, catalogs, scale } = JSON.parse(document.getElementById("heatmap-data").textContent);
+  const { runs, catalogs, scales } = JSON.parse(document.getElementById("heatmap-data").textContent);
   const find = (name) => root.querySelector(`[data-part="${name}"]`);
   const canvas = find("canvas"), context = canvas.getContext("2d");
   const slider = find("slider"), readout = find("readout"), lens = find("lens");
   const state = { run: null, frame: 0, task: 0, view: "all", near: null, cursor: null, printing: false };
-  const colors = ramp(scale);
+  const ramps = { light: ramp(scales.light), dark: ramp(scales.dark) };
+  const isDark = () => !state.printing && matchMedia("(prefers-color-scheme: dark)").matches;
 
   function ramp(stops) {
     const parsed = stops.map((c) => [1, 3, 5].map((i) => parseInt(c.slice(i, i + 2), 16)));
@@ -24,7 +25,8 @@
     run.place ??= run.order.reduce((place, c, i) => ((place[c] = i), place), []);
     Object.assign(state, { run, frame: run.steps.length - 1, task: 0, near: null, cursor: null });
     slider.max = state.frame;
-    state.view = run.order.length > 100 ? "most" : "all";
+    // The classes of a task are few enough to read, also on a phone.
+    state.view = run.tasks.some((t) => t.tasks.length) ? "task" : run.order.length > 100 ? "most" : "all";
     root.querySelectorAll('input[name="view"]').forEach((e) => (e.checked = e.value === state.view));
     draw();
   }
@@ -84,10 +86,11 @@
 
   function paintCells(classes, margin, cell) {
     const n = classes.length, image = new ImageData(n, n);
-    const { low, step } = state.run;
+    const { low, step } = state.run, colors = ramps[isDark() ? "dark" : "light"];
+    const diagonal = isDark() ? [64, 68, 78] : [205, 207, 212];
     classes.forEach((a, row) => classes.forEach((b, column) => {
       const level = Math.round((value(a, b) - low) / step);
-      const color = a === b ? [205, 207, 212] : colors[Math.max(0, Math.min(255, level))];
+      const color = a === b ? diagonal : colors[Math.max(0, Math.min(255, level))];
       image.data.set([...color, 255], 4 * (row * n + column));
     }));
     const small = document.createElement("canvas");
@@ -115,10 +118,10 @@
     });
   }
 
-  // Uniform: hollow circles and dashed frames. Adaptive: solid diamonds and full frames.
+  // Baseline: hollow circles and dashed frames. The run itself: solid diamonds and frames.
   function paintTask(task, { classes, margin, cell }) {
     const at = task.now.map((c) => classes.indexOf(c)).filter((i) => i >= 0);
-    const offset = task.uniform ? 14 : 6, radius = Math.max(2.5, Math.min(4, cell / 2));
+    const offset = task.baseline ? 14 : 6, radius = Math.max(2.5, Math.min(4, cell / 2));
     context.strokeStyle = context.fillStyle = task.color;
     context.lineWidth = 1.8;
     for (const i of at) {
@@ -126,7 +129,7 @@
       mark(task, margin - offset, middle, radius);
       mark(task, middle, margin - offset, radius);
     }
-    context.setLineDash(task.uniform ? [3, 2] : []);
+    context.setLineDash(task.baseline ? [3, 2] : []);
     const side = Math.max(cell, 5), shift = (cell - side) / 2;
     for (const i of at) for (const j of at) {
       if (i !== j) context.strokeRect(margin + i * cell + shift + 0.5, margin + j * cell + shift + 0.5, side - 1, side - 1);
@@ -136,7 +139,7 @@
 
   function mark(task, x, y, radius) {
     context.beginPath();
-    if (task.uniform) {
+    if (task.baseline) {
       context.arc(x, y, radius, 0, 2 * Math.PI);
       context.stroke();
     } else {
@@ -189,7 +192,7 @@
   function taskLine(task) {
     const line = document.createElement("li"), names = document.createElement("span");
     const symbol = document.createElement("span");
-    symbol.textContent = task.uniform ? "○" : "◆";
+    symbol.textContent = task.baseline ? "○" : "◆";
     symbol.style.color = task.color;
     symbol.setAttribute("aria-hidden", "true");
     const seen = task.now.filter((c) => state.box.classes.includes(c)).length;

@@ -1,0 +1,259 @@
+"""The user's own images: one folder per class, split by folders, by lists or by fractions."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from adaptask.arguments import check_number, check_seed
+from adaptask.data.images import SPLITS
+from adaptask.data.layouts import (
+    ClassImages,
+    Found,
+    children,
+    image_files,
+    left_out_of,
+    split_folders,
+    subfolders,
+)
+from adaptask.errors import ArgumentError, DataError
+
+FRACTIONS = (0.64, 0.16, 0.2)
+
+
+def find_classes(
+    source: Path, *, fractions: Sequence[float] | None, seed: int | None, split_lists: Path | None
+) -> Found:
+    """Return the classes of each split of the user's images.
+
+    Args:
+        source: A folder with one folder per class, or with `train/`, `val/` and `test/` of such.
+        fractions: The shares of the classes for train, val and test, if neither such folders nor
+            lists decide; `FRACTIONS` by default.
+        seed: Decides which classes go where, likewise; 0 by default.
+        split_lists: A folder with `train.txt`, `val.txt` and `test.txt`, one class per line; by
+            default `source` and `source/splits` are searched for them.
+
+    Raises:
+        ArgumentError: If fractions or a seed cannot be used, or folders or lists decide.
+        DataError: If the folder cannot be split as it is.
+    """
+    is_random = not (fractions is None and seed is None)
+    fractions = FRACTIONS if fractions is None else _check_fractions(fractions)
+    seed = 0 if seed is None else check_seed("seed", seed)
+    outer, source = source, _unwrap(source)
+    given = split_folders(source) if split_lists is None else {}
+    if given:
+        if is_random:
+            raise _not_random("the folders train/, val/ and test/")
+        return _split_by_folders(source, given)
+    folders = {folder.name: folder for folder in subfolders(source) if image_files(folder)}
+    left_out = [
+        *_files_beside(source),
+        *_without_images(source),
+        *left_out_of(folders.values(), source),
+    ]
+    if not folders:
+        raise _no_classes(source, left_out)
+    places = (source, source / "splits", outer, outer / "splits")
+    lists = next((p for p in ([split_lists] if split_lists else places) if _has_lists(p)), None)
+    if lists is not None:
+        if is_random:
+            raise _not_random(f"the lists in {lists}")
+        parts = _split_by_lists(lists, folders)
+        listed = {folder.name for part in parts.values() for folder in part}
+        left_out += [f"{name}/ (in no list)" for name in folders if name not in listed]
+        return Found(_images(parts), f"split by the lists in {lists}", left_out)
+    if split_lists is not None:
+        raise DataError(f"{split_lists} has no train.txt; expected train.txt, val.txt, test.txt.")
+    parts = _split_at_random(fractions, seed, folders)
+    how = ", ".join(f"{fraction:g}" for fraction in fractions)
+    return Found(_images(parts), f"split by class at random ({how}), seed {seed}", left_out)
+
+
+def check_dataset_name(name: str, taken: Sequence[str]) -> None:
+    """Refuse names that cannot be folders or that belong to other datasets."""
+    if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", name):
+        raise ArgumentError(
+            "the name of a dataset consists of lower-case letters, digits, '.', '_' and '-', and "
+            f"starts with a letter or digit; got '{name}'."
+        )
+    if name in taken:
+        raise ArgumentError(f"the name '{name}' belongs to a dataset of the package; use another.")
+
+
+def _unwrap(source: Path) -> Path:
+    """Return the folder that has the classes: `source`, or what it wraps in one or two folders."""
+    for _ in range(2):
+        inside = subfolders(source)
+        # A folder with images in it is a class, and a single train/ is a split: no wrappers. Other
+        # files, such as a README, may be beside a wrapper.
+        if len(inside) != 1 or image_files(source) or image_files(inside[0]):
+            break
+        if split_folders(source):
+            break
+        source = inside[0]
+    return source
+
+
+def _has_lists(folder: Path) -> bool:
+    return (folder / "train.txt").is_file()
+
+
+def _files_beside(folder: Path) -> list[str]:
+    """Return a count and an example of the images beside the folders of classes."""
+    images = image_files(folder)
+    if not images:
+        return []
+    noun = "image" if len(images) == 1 else "images"
+    return [f"{len(images):,} {noun} in no folder of a class, such as {images[0].name}"]
+
+
+def _without_images(folder: Path, within: str = "") -> list[str]:
+    """Return the folders in `folder` that have no images directly in them, and what they have."""
+    left_out = []
+    for child in subfolders(folder):
+        if image_files(child) or _has_lists(child):
+            continue
+        files = [file for file in children(child) if file.is_file()]
+        if subfolders(child):
+            why = "its images must be directly in it, not in folders"
+        elif files:
+            kinds = sorted({file.suffix.lower() or file.name for file in files})
+            why = f"no images that can be read, only {_some(kinds)}"
+        else:
+            why = "empty"
+        left_out.append(f"{within}{child.name}/ ({why})")
+    return left_out
+
+
+def _no_classes(source: Path, left_out: Sequence[str]) -> DataError:
+    return DataError(
+        f"{source} has no folders with images in them; expected one folder per class, found "
+        f"{_some(left_out) or 'no folders'}."
+    )
+
+
+def _images(parts: Mapping[str, Sequence[Path]]) -> dict[str, list[ClassImages]]:
+    for split, folders in parts.items():
+        if not folders:
+            raise DataError(f"the split '{split}' has no classes; expected folders with images.")
+    return {
+        split: [ClassImages(folder.name, image_files(folder), str(folder)) for folder in folders]
+        for split, folders in parts.items()
+    }
+
+
+def _split_by_folders(source: Path, places: Mapping[str, Path]) -> Found:
+    parts = {
+        split: [folder for folder in subfolders(place) if image_files(folder)]
+        for split, place in places.items()
+    }
+    _check_disjoint(source, parts)
+    left_out = _files_beside(source)
+    left_out += [
+        f"{folder.name}/ (beside {places['train'].name}/)"
+        for folder in subfolders(source)
+        if folder not in places.values() and not _has_lists(folder)
+    ]
+    for place in places.values():
+        left_out += _files_beside(place) + _without_images(place, f"{place.name}/")
+    left_out += left_out_of([folder for part in parts.values() for folder in part], source)
+    names = ", ".join(f"{place.name}/" for place in places.values())
+    return Found(_images(parts), f"split by its folders {names}", left_out)
+
+
+def _not_random(what: str) -> ArgumentError:
+    return ArgumentError(
+        f"fractions and seed are for splitting at random, but {what} decide which class goes "
+        "where. Omit the options, or move the folders or lists elsewhere."
+    )
+
+
+def _check_disjoint(source: Path, parts: Mapping[str, Sequence[Path]]) -> None:
+    """Refuse split folders that divide the images of each class, as for classifiers."""
+    counts = Counter(folder.name for folders in parts.values() for folder in folders)
+    shared = sorted(name for name, count in counts.items() if count > 1)
+    if shared:
+        raise DataError(
+            f"{' and '.join(f'{split}/' for split in parts)} in {source} share "
+            f"{len(shared)} class{'es' if len(shared) > 1 else ''}: {_some(shared)}. Few-shot "
+            "splits are by class: put each class, with all its images, into one folder beside the "
+            "others, and let --fractions or lists decide which classes train."
+        )
+
+
+def _some(names: Sequence[str], most: int = 5) -> str:
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def _split_by_lists(lists: Path, folders: Mapping[str, Path]) -> dict[str, list[Path]]:
+    parts: dict[str, list[Path]] = {}
+    owner: dict[str, str] = {}
+    missing = []
+    for split in SPLITS:
+        file = lists / f"{split}.txt"
+        if not file.is_file():
+            continue
+        lines = [line.strip() for line in file.read_text("utf-8-sig", "replace").splitlines()]
+        wanted = [name for name in lines if name]
+        missing += [f"'{name}' ({file.name})" for name in wanted if name not in folders]
+        for name in wanted:
+            if name in owner:
+                raise DataError(f"{file} names the class '{name}', which is in '{owner[name]}'.")
+            owner[name] = split
+        parts[split] = [folders[name] for name in wanted if name in folders]
+    if missing:
+        noun = "a class" if len(missing) == 1 else f"{len(missing)} classes"
+        raise DataError(f"the lists in {lists} name {noun} without images: {', '.join(missing)}.")
+    return parts
+
+
+def _split_at_random(
+    fractions: Sequence[float], seed: int, folders: Mapping[str, Path]
+) -> dict[str, list[Path]]:
+    shuffled = np.random.default_rng(seed).permutation(sorted(folders)).tolist()
+    parts, start = {}, 0
+    for split, share in zip(SPLITS, _shares(fractions, folders), strict=True):
+        if share:
+            parts[split] = [folders[name] for name in sorted(shuffled[start : start + share])]
+        start += share
+    return parts
+
+
+def _check_fractions(fractions: Sequence[float]) -> Sequence[float]:
+    for fraction in fractions:
+        check_number("each of the fractions", fraction, low=0, high=1)
+    if len(fractions) != 3 or abs(sum(fractions) - 1) > 1e-6:
+        raise ArgumentError(
+            f"fractions must be three numbers, for train, val and test, that sum to 1; "
+            f"got {tuple(fractions)}."
+        )
+    if fractions[0] == 0:
+        raise ArgumentError("the fraction of classes for train must be above 0.")
+    return fractions
+
+
+def _shares(fractions: Sequence[float], folders: Mapping[str, Path]) -> list[int]:
+    """Return how many classes each split gets: as the fractions say, and at least one."""
+    n_classes, n_parts = len(folders), sum(fraction > 0 for fraction in fractions)
+    if n_classes < n_parts:
+        found = [
+            f"{name}/ ({len(image_files(folder)):,} images)" for name, folder in folders.items()
+        ]
+        raise DataError(
+            f"{n_classes} classes cannot be split into {n_parts} parts. Each folder with images in "
+            f"it is a class; found {', '.join(found)}."
+        )
+    edges = np.rint(np.cumsum(fractions) * n_classes).astype(int)
+    shares: list[int] = np.diff(edges, prepend=0).tolist()
+    for i, fraction in enumerate(fractions):
+        if fraction > 0 and shares[i] == 0:
+            shares[int(np.argmax(shares))] -= 1
+            shares[i] = 1
+    return shares

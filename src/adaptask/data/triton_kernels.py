@@ -1,0 +1,93 @@
+"""Gather, crop, mirror and normalize images in one Triton kernel."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from adaptask.triton_names import constexpr, jit, tensor, tl, triton
+
+_BLOCK = 1024
+
+
+@jit
+def _cut(
+    images: tensor,
+    index: tensor,
+    offsets: tensor,
+    flipped: tensor,
+    scale: tensor,
+    shift: tensor,
+    out: tensor,
+    n_cut: tensor,
+    height: tensor,
+    width: tensor,
+    n_pixels: tensor,
+    has_offsets: constexpr,
+    has_flips: constexpr,
+    block: constexpr,
+) -> None:
+    """Write a block of the pixels of an image."""
+    i = tl.program_id(0)
+    at = tl.program_id(1) * block + tl.arange(0, block)
+    exists = at < n_pixels
+    channel, within = at // (height * width), at % (height * width)
+    row, column = within // width, within % width
+    if has_flips:
+        mirrored = tl.load(flipped + i).to(tl.int32)
+        column = tl.where(mirrored != 0, width - 1 - column, column)
+    if has_offsets:
+        row += tl.load(offsets + i).to(tl.int32)
+        column += tl.load(offsets + n_cut + i).to(tl.int32)
+    inside = exists & (row >= 0) & (row < height) & (column >= 0) & (column < width)
+    start = tl.load(index + i) * n_pixels
+    value = tl.load(
+        images + start + (channel * height + row) * width + column, mask=inside, other=0
+    ).to(tl.float32)
+    factor = tl.load(scale + channel, mask=exists, other=0.0)
+    offset = tl.load(shift + channel, mask=exists, other=0.0)
+    # In the order in which the other implementation rounds.
+    tl.store(out + i * n_pixels + at, value * (1 / 255) * factor + offset, mask=exists)
+
+
+def cut_images(
+    images: Tensor,
+    index: Tensor,
+    *,
+    offsets: Tensor | None,
+    flipped: Tensor | None,
+    scale: Tensor,
+    shift: Tensor,
+) -> Tensor:
+    """Return some images as floats, `batch x channels x height x width`.
+
+    Args:
+        images: `images x channels x height x width` uint8.
+        index: Which images, `batch` int64.
+        offsets: Where the window of each starts, rows and columns, `2 x batch` int64; outside is
+            black.
+        flipped: Which are mirrored after that, `batch` bool.
+        scale: Factor on values from 0 to 1, `channels x 1 x 1`.
+        shift: What is added after that.
+    """
+    _, channels, height, width = images.shape
+    n_pixels = channels * height * width
+    out = torch.empty(len(index), channels, height, width, device=images.device)
+    nothing = index  # a pointer that is never read
+    _cut[(len(index), triton.cdiv(n_pixels, _BLOCK))](
+        images,
+        index,
+        nothing if offsets is None else offsets,
+        nothing if flipped is None else flipped,
+        scale,
+        shift,
+        out,
+        len(index),
+        height,
+        width,
+        n_pixels,
+        has_offsets=offsets is not None,
+        has_flips=flipped is not None,
+        block=_BLOCK,
+    )
+    return out

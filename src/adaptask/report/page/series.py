@@ -1,0 +1,291 @@
+"""The arms of a study as series in plots: names, styles, curves and accuracies of their runs."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptask.report.run import Algorithm, Preview, Run, built_in
+from adaptask.report.study import Arm, Study
+
+NO_VALUE = "-"
+
+MAX_COLORS = 8
+"""A plot can have this many lines in different colors."""
+
+# Control characters, direction marks, unpaired surrogates, unassigned characters and line ends
+# break XML or the layout of a page. Joiners are invisible too, but Persian, Indian scripts and many
+# emoji need them.
+_INVISIBLE = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+_JOINERS = "\u200c\u200d"
+
+
+def clean(text: str) -> str:
+    r"""Return a text on one line, with U+FFFD in place of invisible characters.
+
+    >>> clean("a\tb\u202ec")
+    'a b�c'
+    >>> clean("\u0645\u06cc\u200c\u0631\u0648\u0645") == "\u0645\u06cc\u200c\u0631\u0648\u0645"
+    True
+    """
+    return "".join(
+        "\ufffd" if unicodedata.category(c) in _INVISIBLE and c not in _JOINERS else c
+        for c in " ".join(text.split())
+    )
+
+
+def shorten(text: str, length: int) -> str:
+    """Return a text of at most `length` characters; a longer one loses its middle.
+
+    >>> shorten("latin-small-letter-a", 11)
+    'latin…ter-a'
+    """
+    if len(text) <= length:
+        return text
+    tail = (length - 1) // 2
+    return f"{text[: length - 1 - tail]}…{text[len(text) - tail :]}"
+
+
+def class_labels(names: Iterable[str]) -> tuple[str, ...]:
+    """Return cleaned names of classes; a class without a name gets its number."""
+    return tuple(clean(name) or f"(class {number})" for number, name in enumerate(names))
+
+
+@dataclass(frozen=True)
+class Style:
+    """The look of a line; lines never differ by color alone."""
+
+    color: str
+    dashes: tuple[float, ...] = ()
+
+
+# The palette of Okabe and Ito (2008), which people with any color vision can tell apart. Green and
+# red are the colors of random and adaptive sampling in the paper's Figure 5.
+BASELINE = Style("#009e73", (4, 1.6))
+"""Of what the others are compared with, in every report."""
+PALETTE = (
+    Style("#d55e00"),
+    Style("#0072b2", (6, 1.4)),
+    Style("#e69f00", (1.2, 1.4)),
+    Style("#56b4e9", (6, 1.4, 1.2, 1.4)),
+    Style("#cc79a7", (3, 1.2)),
+    Style("#7f6a00", (8, 2)),
+    Style("#666666", (2, 2)),
+)
+BACKGROUND = Style("#9aa0a6")
+"""Of lines that are too many to have a color of their own."""
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """A metric over time; each array has one entry per point."""
+
+    steps: NDArray[np.int64]
+    mean: NDArray[np.float64]
+    """Over the runs that have got this far."""
+    low: NDArray[np.float64]
+    """Of the lowest run."""
+    high: NDArray[np.float64]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to draw."""
+        return len(self.steps) == 0
+
+
+def aggregate(
+    runs: Sequence[tuple[NDArray[np.int64], NDArray[np.float64]]], *, max_points: int = 60
+) -> Curve:
+    """Return mean and range over runs, each given by its steps in ascending order and its values.
+
+    If the runs have more than `max_points` steps, the span is divided into that many intervals of
+    equal length. The value of a run is the mean of its records in an interval, at its last step.
+    """
+    ends = np.unique(np.concatenate([np.empty(0, np.int64), *(steps for steps, _ in runs)]))
+    if len(ends) > max_points:
+        # From the whole span: runs of one length get the same intervals whatever they record.
+        ends = np.unique(np.ceil(np.linspace(0, ends[-1], max_points + 1)[1:])).astype(np.int64)
+    values = np.full((len(runs), len(ends)), np.nan)
+    for row, (run_steps, run_values) in zip(values, runs, strict=True):
+        place = np.searchsorted(ends, run_steps)
+        counts = np.bincount(place, minlength=len(ends))
+        sums = np.bincount(place, weights=run_values, minlength=len(ends))
+        row[counts > 0] = sums[counts > 0] / counts[counts > 0]
+    kept = ~np.isnan(values).all(axis=0)
+    values = values[:, kept]
+    low = np.fmin.reduce(values, axis=0, initial=np.inf)
+    high = np.fmax.reduce(values, axis=0, initial=-np.inf)
+    return Curve(ends[kept], np.nanmean(values, axis=0), low, high)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The accuracy of an arm in percent, at a value of a setting."""
+
+    value: float
+    mean: float
+    interval: float | None
+    """Half the width of the 95 % interval over seeds; None for a single seed."""
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """An arm as a line in a plot, with those of its runs that have begun and can be read."""
+
+    name: str
+    arm: Arm
+    records: tuple[Run, ...]
+    sampler: Algorithm
+    is_baseline: bool
+    """Whether others are compared with it, or its sampler does not learn."""
+
+    @property
+    def strategy(self) -> str:
+        """The tasks that its sampler prefers: `hard` unless the configuration says otherwise."""
+        settings = self.records[0].settings if self.records else {}
+        return str(settings.get("sampler", {}).get("strategy", "hard"))
+
+    def reading(self, value: float, *, validation: bool = False) -> Reading | None:
+        """Return the accuracy over seeds; None if no run has ended.
+
+        Args:
+            value: Value of the setting.
+            validation: Use the best validation accuracy of each run instead of test accuracy.
+        """
+        seeds = []
+        for record in self.records:
+            found = record.test.accuracies.mean() if record.test else math.nan
+            if record.test and validation:
+                found = record.curve("val", "accuracy")[1].max(initial=-math.inf)
+            if math.isfinite(found):
+                seeds.append(100 * float(found))
+        if not seeds:
+            return None
+        interval = None
+        if len(seeds) > 1:
+            from scipy.stats import t
+
+            error = np.std(seeds, ddof=1) / math.sqrt(len(seeds))
+            interval = float(t.ppf(0.975, len(seeds) - 1) * error)
+        return Reading(value, float(np.mean(seeds)), interval)
+
+    def class_counts(self) -> NDArray[np.int64] | None:
+        """Return the number of tasks that each class was in, over all runs; None if unknown."""
+        snapshots = (record.last_snapshot for record in self.records)
+        found = [s.class_counts for s in snapshots if s and s.class_counts is not None]
+        found = [counts for counts in found if len(counts) == len(found[0])]
+        return np.sum(found, axis=0) if found else None
+
+    def preview(self, seed: int | None = None) -> Preview | None:
+        """Return the preview of the run with that seed, or else the first that there is."""
+        records = sorted(self.records, key=lambda record: record.seed != seed)
+        return next((r.preview for r in records if r.preview is not None), None)
+
+    def test_confusion(self) -> tuple[tuple[str, ...], NDArray[np.int64]] | None:
+        """Return the test classes and their confusion, summed over runs; None if unknown."""
+        names: tuple[str, ...] = ()
+        total = np.zeros((0, 0), dtype=np.int64)
+        for record in self.records:
+            preview = record.preview
+            if preview is None or preview.test_confusion is None:
+                continue
+            if not names:
+                names, total = preview.test_class_names, np.zeros_like(preview.test_confusion)
+            if preview.test_class_names == names:
+                total = total + preview.test_confusion
+        return (class_labels(names), total) if names else None
+
+
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """All arms that differ only in how tasks are drawn."""
+
+    title: str
+    labels: Mapping[str, str]
+    series: tuple[Series, ...]
+
+    def baseline_for(self, series: Series) -> Series | None:
+        """Return the series that another one is compared with."""
+        others = [other for other in self.series if other.is_baseline and other is not series]
+        others.sort(key=lambda other: other.arm.name != series.arm.baseline)
+        return others[0] if others else None
+
+
+def read_panels(study: Study) -> list[Panel]:
+    """Return the panels of a study, in its order."""
+    varying = {
+        key
+        for key in set().union(*(arm.labels for arm in study.arms))
+        if len({arm.labels.get(key) for arm in study.arms}) > 1
+    }
+    of_sampler = sampler_labels(study)
+    baselines = {arm.baseline for arm in study.arms}
+    groups: dict[tuple[tuple[str, str], ...], list[Series]] = {}
+    for arm in study.arms:
+        key = tuple((k, v) for k, v in arm.labels.items() if k not in of_sampler)
+        series = _read_series(arm, [k for k in of_sampler if k in varying], baselines)
+        groups.setdefault(key, []).append(series)
+    panels = []
+    for key, members in groups.items():
+        # What is the same everywhere is at the top of the page.
+        title = ", ".join(describe(k, v) for k, v in key if k in varying and v != NO_VALUE)
+        panels.append(Panel(title, dict(key), tuple(members)))
+    return panels
+
+
+def sampler_labels(study: Study) -> list[str]:
+    """Return the labels that say how tasks are drawn: the sampler and its options in any run."""
+    runs = (run for arm in study.arms for run in arm.runs)
+    options = set().union(*(run.settings.get("sampler", {}) for run in runs)) | {"sampler"}
+    keys = dict.fromkeys(key for arm in study.arms for key in arm.labels)
+    return [key for key in keys if key.removeprefix("sampler.") in options]
+
+
+def _read_series(arm: Arm, keys: Iterable[str], baselines: set[str | None]) -> Series:
+    begun = tuple(run for run in arm.runs if run.is_readable)
+    label = arm.labels.get("sampler", "")
+    known = begun[0].algorithms.get("sampler") if begun else None
+    sampler = known or built_in("sampler", label)
+    name = label or sampler.name
+    options = [(key, arm.labels[key]) for key in keys if key != "sampler"]
+    parts = [name] if name else []
+    parts += [describe(key, value) for key, value in options if value != NO_VALUE]
+    return Series(
+        name=clean(", ".join(parts)) or clean(arm.name),
+        arm=arm,
+        records=begun,
+        sampler=sampler,
+        is_baseline=arm.name in baselines or not sampler.learns,
+    )
+
+
+def describe(key: str, value: str) -> str:
+    """Return a label in words.
+
+    >>> describe("shots", "1"), describe("learner", "protonet"), describe("filters", "64")
+    ('1-shot', 'protonet', 'filters 64')
+    """
+    if key in ("shots", "n_shot"):
+        return clean(f"{value}-shot")
+    if key in ("ways", "n_way"):
+        return clean(f"{value}-way")
+    is_name = key in ("learner", "dataset", "backbone", "sampler", "strategy", "name")
+    return clean(value if is_name else f"{key} {value}")
+
+
+def choose_styles(panels: Iterable[Panel]) -> dict[str, Style]:
+    """Return the style of every series by its name: the same throughout a report."""
+    series = [one for panel in panels for one in panel.series]
+    names = list(dict.fromkeys(one.name for one in series))
+    baseline = next((one.name for one in series if one.is_baseline), None)
+    others = [name for name in names if name != baseline]
+    free = list(PALETTE)
+    if len(names) > MAX_COLORS and baseline:
+        free = []  # which of many arms got the few colors would be arbitrary
+    styles = {name: free.pop(0) if free else BACKGROUND for name in others}
+    return styles if baseline is None else {baseline: BASELINE, **styles}

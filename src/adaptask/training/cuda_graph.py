@@ -1,0 +1,215 @@
+"""A whole training step as one CUDA graph: captured once, then replayed in a single launch."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from adaptask.arguments import check_choice
+from adaptask.errors import TrainingError
+from adaptask.training.device_steps import Wait, record_event
+from adaptask.training.optimizer import make_capturable
+from adaptask.training.step import TrainingStep
+
+ENGINES = ("auto", "graph", "eager")
+
+# Steps before the capture: libraries choose their kernels, optimizers make their moments.
+_WARM_UP = 3
+
+# Replays by which the host may be ahead of the device: enough to keep it busy while the host writes
+# a checkpoint. Further ahead the host would wait in the driver, which keeps a core busy and lets no
+# other run be advanced.
+_MOST_AHEAD = 16
+
+_CAPTURE_STREAMS: dict[Any, Any] = {}
+
+
+class GraphEngine:
+    """Runs training steps, by replaying a CUDA graph if that is possible.
+
+    The first steps, and those after anything changed, are run eagerly. They are steps like all
+    others, so that the result does not depend on the engine, except for rounding.
+
+    Args:
+        step: The step.
+        engine: `eager`; `graph`, to replay or fail; `auto`, to replay if that is possible.
+        report: Called with the reason if steps are not replayed.
+
+    Raises:
+        TrainingError: If `graph` is asked for and there is no CUDA device.
+    """
+
+    def __init__(
+        self, step: TrainingStep, *, engine: str = "auto", report: Callable[[str], None]
+    ) -> None:
+        self.step = step
+        self._report = report
+        self._required = check_choice("engine", engine, ENGINES) == "graph"
+        reason = _find_obstacle(step)
+        if reason and self._required:
+            raise TrainingError(f"a step cannot be captured: {reason}. Use --engine eager.")
+        self._may_capture = engine != "eager" and reason is None
+        if reason and engine == "auto" and step.source.device.type == "cuda":
+            report(f"Steps are run eagerly, since they cannot be captured: {reason}.")
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._n_replays = 0
+        self._last_event: Wait = None
+        self._stream: Any = None
+        self._n_warm, self._phase = 0, None
+
+    @property
+    def is_replaying(self) -> bool:
+        """Whether steps are replayed."""
+        return self._graph is not None
+
+    def reset(self) -> None:
+        """Discard the graph, after tensors that it uses were replaced."""
+        if self._graph is not None:
+            self._graph.reset()
+            self._graph = None
+        self._n_warm = 0
+
+    def throttle(self) -> Wait:
+        """Return an event to wait for before the next step, so that the host is not too far ahead.
+
+        Call it once before every step.
+        """
+        if self._graph is None:
+            return None
+        wait = None
+        if self._n_replays % (_MOST_AHEAD // 2) == 0:
+            wait, self._last_event = self._last_event, record_event(self.step.source.device)
+        self._n_replays += 1
+        return wait
+
+    def __call__(self, number: int) -> None:
+        """Run step number `number`, counted from 0."""
+        if not self._may_capture:
+            self.step(number)
+            return
+        phase = getattr(self.step.learner, "phase", None)
+        if phase != self._phase:
+            self.reset()
+            self._phase = phase
+        if self._graph is None:
+            self._prepare(number)
+        else:
+            self._replay(number)
+
+    def _prepare(self, number: int) -> None:
+        """Run a step eagerly, or capture it and then replay it."""
+        if self._n_warm < _WARM_UP - 1:
+            self._on_side_stream(lambda: self.step(number))
+        elif self._n_warm == _WARM_UP - 1:
+            self._check_for_syncs(number)
+        elif self._capture():
+            self._replay(number)
+        else:
+            self(number)
+        self._n_warm += 1
+
+    def _replay(self, number: int) -> None:
+        assert self._graph is not None
+        prepare = getattr(self.step.sampler, "prepare", None)
+        if prepare is not None:
+            prepare()
+        self.step.set_number(number)
+        self._graph.replay()
+
+    def _check_for_syncs(self, number: int) -> None:
+        """Run a step; give up graphs if it reads a value on the host, which a graph cannot do."""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            try:
+                self._on_side_stream(lambda: self.step(number))
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+        waits = [w for w in caught if "synchronizing CUDA operation" in str(w.message)]
+        for warning in caught:
+            if warning not in waits and "prototype" not in str(warning.message):
+                warnings.warn_explicit(
+                    warning.message, warning.category, warning.filename, warning.lineno
+                )
+        if waits:
+            place = f"{waits[0].filename}, line {waits[0].lineno}"
+            self._give_up(f"it waits for the device ({place})")
+
+    def _capture(self) -> bool:
+        """Capture the step; return whether it could be done."""
+        graph = torch.cuda.CUDAGraph()
+        device = self.step.source.device
+        generators = [*_generators(self.step), torch.cuda.default_generators[device.index]]
+        before = [generator.get_state() for generator in generators]
+        for generator in generators[:-1]:
+            graph.register_generator_state(generator)
+        make_capturable(self.step.optimizer)
+        try:
+            # Other threads, such as those of nccl, may do what is not allowed in a capture.
+            with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
+                self.step.run()
+        except Exception as error:  # whatever a learner or a sampler does that cannot be captured
+            # They still believe that they are in a graph, and would refuse to draw.
+            for generator, state in zip(generators, before, strict=True):
+                fresh = torch.Generator(device)
+                fresh.set_state(state)
+                generator.graphsafe_set_state(fresh.graphsafe_get_state())
+            self._give_up(str(error).partition("\n")[0])
+            return False
+        self._graph = graph
+        return True
+
+    def _give_up(self, reason: str) -> None:
+        self._may_capture = False
+        if self._required:
+            raise TrainingError(f"a step cannot be captured: {reason}. Use --engine eager.")
+        self._report(f"Steps are run eagerly, since they cannot be captured: {reason}")
+
+    def _on_side_stream(self, act: Callable[[], None]) -> None:
+        """Run on the stream on which the graph is captured later."""
+        current = torch.cuda.current_stream(self.step.source.device)
+        if self._stream is None:
+            self._stream = _capture_stream(current)
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            act()
+        current.wait_stream(self._stream)
+
+
+def _capture_stream(current: Any) -> Any:
+    """Return the stream on which a graph is captured that is replayed on the current stream.
+
+    Torch hands out the same 32 streams again and again. Streams of this priority are used for
+    captures only, one at a time, so that nothing that others launch can get into a graph. Graphs
+    that were captured on one stream share the workspace of cuBLAS and must not run at the same
+    time. They do not, since all of them are replayed on one stream.
+    """
+    if current not in _CAPTURE_STREAMS:
+        stream = torch.cuda.Stream(current.device, priority=-1)  # type: ignore[no-untyped-call]
+        _CAPTURE_STREAMS[current] = stream
+    return _CAPTURE_STREAMS[current]
+
+
+def _find_obstacle(step: TrainingStep) -> str | None:
+    """Return why the step cannot be captured, as far as that is known from the start."""
+    if step.source.device.type != "cuda":
+        return f"there are no graphs on {step.source.device.type}"
+    if getattr(step.source, "storage", "device") == "host":
+        return "the images are in host memory"
+    if not step.group.is_capturable:
+        return "the processes send messages through the host"
+    return None
+
+
+def _generators(step: TrainingStep) -> list[torch.Generator]:
+    """Return the generators that a step draws from; that of the device registers itself."""
+    found = [
+        getattr(step.sampler, "generator", None),
+        getattr(step.source, "choice_generator", None),
+        getattr(step.source, "augmentation_generator", None),
+    ]
+    unique = {id(g): g for g in found if isinstance(g, torch.Generator) and g.device.type == "cuda"}
+    return list(unique.values())

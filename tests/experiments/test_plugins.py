@@ -1,0 +1,163 @@
+"""Classes of others on the command line: trained, compared, swept, evaluated, resumed, trusted."""
+
+import json
+import sys
+
+import pytest
+
+from adaptask.cli import main
+from adaptask.experiments.config_file import load_config
+from adaptask.report.study import read_study
+
+MODULE = '''
+import pathlib
+
+from adaptask.backbones import Conv4
+from adaptask.learners import ProtoNet
+from adaptask.samplers import GCPSampler
+
+pathlib.Path(__file__).with_name("imported").touch()
+
+
+class Picky(GCPSampler):
+    """Draws what gcp draws.
+
+    Args:
+        pickiness: How picky it is, 0 to 1.
+    """
+
+    def __init__(self, *, pickiness: float = 0.5, **kwargs):
+        if not 0 <= pickiness <= 1:
+            raise ValueError(f"pickiness must be between 0 and 1; got {pickiness}.")
+        super().__init__(**kwargs)
+
+
+class Near(ProtoNet):
+    """The nearest mean, once more."""
+
+
+class Narrow(Conv4):
+    """Conv-4 with two filters."""
+
+    def __init__(self, *, image_shape, width: int = 2):
+        super().__init__(image_shape=image_shape, filters=width)
+
+
+class Forgetful:
+    """Draws the first classes and remembers nothing."""
+
+    def __init__(self, *, n_classes, n_way, seed, device):
+        self.n_way = n_way
+
+    def sample(self, n_tasks):
+        import torch
+
+        return torch.arange(self.n_way).expand(n_tasks, -1)
+
+    def update(self, class_ids, probabilities, labels): ...
+'''
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A current folder with a module of one's own, which is not installed."""
+    (tmp_path / "my_parts.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    yield tmp_path
+    sys.modules.pop("my_parts", None)
+
+
+def without_filters(words):
+    """Return the words of a run for a backbone that takes no filters."""
+    at = words.index("--backbone.filters")
+    return words[:at] + words[at + 2 :]
+
+
+def test_a_run_of_own_classes_is_trained_resumed_and_evaluated(tiny_run, here, capsys):
+    words = [*without_filters(tiny_run), "--sampler", "my_parts:Picky", "--quiet"]
+    words += ["--sampler.pickiness", "0.7", "--tau", "0.6", "--learner", "my_parts:Near"]
+    words += ["--backbone=my_parts:Narrow", "--backbone.width=3"]
+    assert main(words) == 0, capsys.readouterr().err
+    (run,) = (here / "runs").iterdir()
+    assert run.name == "tiny-Near-Narrow-Picky-3way-1shot-seed0"
+    written = json.loads((run / "algorithms.json").read_text())
+    assert written["sampler"] == {
+        "name": "my_parts:Picky",
+        "class": "my_parts:Picky",
+        "description": written["sampler"]["description"],
+        "learns": True,
+    }
+    config = load_config(run / "config.toml", trust_plugins=True)
+    assert (config.sampler.pickiness, config.sampler.tau) == (0.7, 0.6)
+    assert config.backbone.width == 3
+
+    resumed = ["train", "--resume", str(run), "--steps", "14", "--quiet"]
+    capsys.readouterr()
+    assert main(resumed) == 1
+    assert "--trust-plugins" in capsys.readouterr().err
+    assert main([*resumed, "--trust-plugins"]) == 0
+    assert main(["evaluate", str(run), "--n-episodes", "2"]) == 1
+    assert "--trust-plugins" in capsys.readouterr().err
+    assert main(["evaluate", str(run), "--n-episodes", "2", "--trust-plugins"]) == 0
+
+
+def test_nothing_is_imported_that_a_file_alone_names(tiny_run, here, capsys):
+    (here / "c.toml").write_text("[learner]\nname = 'my_parts:Near'\n")
+    for command in ("train", "compare", "sweep"):
+        assert main([command, *tiny_run[1:], "--config", "c.toml"]) == 1
+        assert "--trust-plugins" in capsys.readouterr().err
+        assert not (here / "imported").exists()
+    # A flag that names another class wins over the file, and what it names is not needed.
+    assert main([*tiny_run, "--config", "c.toml", "--learner", "r2d2", "--quiet"]) == 0
+    assert not (here / "imported").exists()
+
+
+@pytest.mark.usefixtures("no_page")
+def test_own_samplers_are_compared_in_worker_processes(tiny_comparison, here, capsys):
+    words = [*tiny_comparison, "--seeds", "1", "--workers", "2", "--output", "study"]
+    words += ["--samplers", "uniform", "my_parts:Picky", "my_parts:Picky:pickiness=1,tau=0.7"]
+    assert main(words) == 0, capsys.readouterr().err
+    arms = read_study(here / "study").arms
+    assert [arm.labels["sampler"] for arm in arms] == [
+        "uniform",
+        "Picky",
+        "Picky:pickiness=1,tau=0.7",
+    ]
+    folders = {path.name for path in (here / "study" / "runs").iterdir()}
+    assert folders == {
+        "protonet-uniform",
+        "protonet-Picky",
+        "protonet-Picky-pickiness=1-tau=0.7",
+    }
+    # The same command again finds all of it done; without the plug-in it stays in the table.
+    assert main(words) == 0
+    assert main([*tiny_comparison, "--seeds", "1", "--output", "study"]) == 0
+
+
+@pytest.mark.usefixtures("no_page")
+def test_options_of_an_own_sampler_are_swept(tiny_run, here, capsys):
+    words = ["sweep", *tiny_run[1:], "--sampler", "my_parts:Picky", "--workers", "1"]
+    words += ["--vary", "sampler.pickiness=0,1", "--output", "sweep"]
+    assert main(words) == 0, capsys.readouterr().err
+    assert {arm.name for arm in read_study(here / "sweep").arms} == {"pickiness=0", "pickiness=1"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--sampler my_parts:Pickle", "cannot be imported"),
+        ("--sampler nowhere:Picky", "cannot be imported"),
+        ("--sampler my_parts:Near", "needs the methods sample, update"),
+        ("--sampler my_parts:Forgetful", "the sampler must have n_way, state_dict"),
+        ("--sampler my_parts:Picky --sampler.pickines 1", "takes no pickines; it takes pickiness"),
+        ("--sampler my_parts:Picky --sampler.pickiness 2", "cannot be built: pickiness must be"),
+        ("--learner my_parts:Picky", "must take backbone as keyword arguments"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_before_anything_is_trained(
+    tiny_run, here, capsys, flags, message
+):
+    assert main([*tiny_run, *flags.split(), "--output", "run"]) == 1
+    assert message in capsys.readouterr().err
+    assert not (here / "run").exists()
