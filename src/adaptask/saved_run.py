@@ -14,7 +14,7 @@ from adaptask.errors import ArgumentError
 from adaptask.registry import is_address
 from adaptask.report.run import (
     read_metrics,
-    read_portrait,
+    read_preview,
     read_settings,
     read_snapshots,
     read_test,
@@ -94,7 +94,7 @@ class SavedRun:
     def class_names(self) -> tuple[str, ...] | None:
         """Names of the training classes, in the order of `potentials`; None before the run ends."""
         path = self.path / "portrait.npz"
-        return read_portrait(path).class_names if path.exists() else None
+        return read_preview(path).class_names if path.exists() else None
 
     @cached_property
     def test_accuracies(self) -> NDArray[np.float64] | None:
@@ -123,7 +123,7 @@ class SavedRun:
         """
         from adaptask.data import load
         from adaptask.experiments.evaluate_command import trained_learner
-        from adaptask.training.machine import choose_device
+        from adaptask.training.process import choose_device
         from adaptask.training.run_folder import RunFolder
 
         config = self.config

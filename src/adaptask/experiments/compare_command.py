@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -62,6 +62,35 @@ def compare(
     from adaptask.training.distributed import refuse_torchrun
 
     refuse_torchrun("compare")
+    study, folder, config_of = plan_comparison(
+        base,
+        learners=learners,
+        samplers=samplers,
+        options=options,
+        seeds=seeds,
+        output=output,
+        command=command,
+    )
+    return run_and_report(study, folder, workers=workers, cluster=cluster, config_of=config_of)
+
+
+def plan_comparison(
+    base: RunConfig,
+    *,
+    learners: Sequence[str],
+    samplers: Sequence[str],
+    options: Options = _NO_OPTIONS,
+    seeds: int,
+    output: Path | None,
+    command: Sequence[str] = (),
+) -> tuple[Study, Path, Callable[[Arm], RunConfig | None]]:
+    """Return the study of a comparison, its folder, and how an arm would be configured now.
+
+    The arguments are those of `compare`.
+
+    Raises:
+        ArgumentError: If a name or an option cannot be used.
+    """
     check_integer("seeds", seeds, low=1)
     arms = comparison(base, learners=learners, samplers=samplers, options=options)
     names = list(map(short_name, learners))
@@ -81,7 +110,7 @@ def compare(
         except ArgumentError:
             return None  # a plug-in that was not named now
 
-    return run_and_report(study, folder, workers=workers, cluster=cluster, config_of=config_of)
+    return study, folder, config_of
 
 
 def comparison(
