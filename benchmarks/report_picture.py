@@ -94,9 +94,8 @@ def main(folder: Path | None) -> None:
         if folder is None:
             folder = Path(temporary) / "demo"
             demo.run_demo(folder)
-        picture = take_picture(folder / "report.html").quantize(
-            256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE
-        )
+        picture = take_picture(folder / "report.html")
+        picture = picture.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     text = PngImagePlugin.PngInfo()
     text.add_text(KEY, fingerprint())
     picture.save(PICTURE, optimize=True, pnginfo=text)

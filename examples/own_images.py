@@ -1,7 +1,7 @@
 """Train on a folder of your own images, one folder per class, and test on new classes.
 
 Run: python examples/own_images.py --folder ~/birds
-Without a folder it draws a small one itself.
+Without a folder it draws a small one.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The picture of a report in the README is of the demo and the page as they are now."""
+"""The picture of a report in the documentation is of the demo and the page as they are now."""
 
 import importlib.util
 import sys
@@ -36,6 +36,5 @@ def test_other_words_on_the_page_are_noticed(script, monkeypatch):
     assert script.fingerprint() != before
 
 
-def test_readme_and_start_page_show_it():
-    for page in ("README.md", "docs/index.md"):
-        assert "images/report.png" in (ROOT / page).read_text(encoding="utf-8")
+def test_the_page_about_reports_shows_it():
+    assert "images/report.png" in (ROOT / "docs" / "report.md").read_text(encoding="utf-8")
