@@ -10,6 +10,7 @@ import io
 import itertools
 import re
 import shlex
+import sys
 import tomllib
 from pathlib import Path
 
@@ -23,12 +24,13 @@ from adaptask.experiments.config import RunConfig, check_config
 from adaptask.experiments.config_file import dump_config, parse_config
 from adaptask.experiments.paper.reproduction import plan
 from adaptask.experiments.sweep import parse_space, plan_trials
-from adaptask.registry import LEARNERS
+from adaptask.registry import BACKBONES, LEARNERS, SAMPLERS
 
 ROOT = Path(__file__).parents[1]
 TOP = ("README.md", "CONTRIBUTING.md", "SECURITY.md")
 PAGES = sorted([*(ROOT / name for name in TOP), *(ROOT / "docs").rglob("*.md")])
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", flags=re.M | re.S)
+GROUPS = {*(registry.group for registry in (SAMPLERS, LEARNERS, BACKBONES)), "adaptask.datasets"}
 LANGUAGES = {"python", "sh", "toml", "math", "bibtex", ""}
 
 
@@ -140,8 +142,25 @@ def test_commands_are_found_on_the_pages():
     assert "train --resume runs/wide" in by_torchrun  # which stands in the text
 
 
+@pytest.fixture
+def write_package(tmp_path, monkeypatch):
+    """Writes the Python of a page to `my_package.my_module`, which its commands may name."""
+
+    def write(page):
+        (tmp_path / "my_package").mkdir()
+        code = "\n".join(block for language, block in fences(page) if language == ["python"])
+        (tmp_path / "my_package" / "my_module.py").write_text(code)
+        monkeypatch.syspath_prepend(tmp_path)
+
+    yield write
+    for name in ("my_package", "my_package.my_module"):
+        sys.modules.pop(name, None)
+
+
 @pytest.mark.parametrize(("page", "words"), COMMANDS, ids=label)
-def test_a_command_of_a_page_is_understood(page, words, run_planned, capsys):
+def test_a_command_of_a_page_is_understood(page, words, run_planned, write_package, capsys):
+    if any("my_package" in word for word in words):
+        write_package(page)
     assert run_planned(words) == 0, capsys.readouterr().err
 
 
@@ -241,7 +260,13 @@ def test_every_flag_of_a_page_exists(page, known_flags):
     ("page", "text"), [(p, t) for p in PAGES for t in configs(p)], ids=lambda v: Path(v).name[:40]
 )
 def test_a_configuration_of_a_page_is_one(page, text):
-    check_config(parse_config(text))
+    project = tomllib.loads(text).get("project")
+    if project is None:
+        check_config(parse_config(text))
+        return
+    # Part of a pyproject.toml: entry points, by which a package adds names.
+    (group,) = project["entry-points"]
+    assert group in GROUPS
 
 
 @pytest.mark.parametrize("page", PAGES, ids=label)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import docstring_parser
 
@@ -320,7 +320,7 @@ def _help_of(key: str) -> str:
         chosen = config_module.DEFAULT_NAMES[key]
         return f"{names}, or your own package.module:Class. (default: {chosen})"
     section, _, name = key.rpartition(".")
-    kind = getattr(config_module, f"{section.capitalize()}Config") if section else RunConfig
+    kind = get_type_hints(RunConfig)[section] if section else RunConfig
     documented = docstring_parser.parse_from_object(kind).params
     text = next(param.description for param in documented if param.arg_name == name)
     default = next(item.default for item in fields(kind) if item.name == name)
