@@ -225,7 +225,6 @@ SCRIPT = """
     from pathlib import Path
     from dataclasses import replace
     from adaptask.experiments.config_file import load_config
-from adaptask.experiments.options import configure
     from adaptask.experiments.backends.interleaved import Interleaved
     from adaptask.experiments.backends.processes import ProcessPool
     from adaptask.experiments.study_display import StudyDisplay

@@ -1,6 +1,6 @@
 """Every table and figure of the paper that shows results, as something that can be run.
 
-Figures 1 and 2 of the paper are drawings of the method. Everything about a target stands in its
+Figures 1 and 2 of the paper are drawings of the method. Everything about a target is in its
 entry here, except for the figures that the paper prints, in `published.py`, and the settings of
 each learner, in `recipes.py`.
 """
@@ -75,7 +75,7 @@ class Target:
     labels: tuple[str, ...] = ("learner", "backbone", "sampler", "dataset", "shots")
     """What distinguishes the trials in the report."""
     columns: tuple[str, ...] = ("dataset", "shots")
-    """Labels that stand beside each other."""
+    """Labels that become columns of the table."""
     seeds: int = 3
     learners: tuple[str, ...] = ()
     """Learners that can be chosen in place of that of the settings, the paper's first."""
@@ -84,6 +84,8 @@ class Target:
     """What is not as in the recipe."""
     times: tuple[PrintedTime, ...] = ()
     """What is timed rather than trained."""
+    first_section: str = ""
+    """Section of the report that shows the figure, which then comes first on the page."""
 
     @property
     def rows(self) -> tuple[str, ...]:
@@ -137,6 +139,7 @@ def _picture(
     title: str,
     says: str,
     note: str,
+    section: str,
     rows: Sequence[str] = ("uniform", "gcp"),
 ) -> Target:
     """Return a figure that looks into one run per sampler."""
@@ -156,9 +159,10 @@ def _picture(
         notes=(
             note,
             "Open: backbone, shots and the moment of training that is shown. We take ProtoNet on "
-            "Conv-4, 5-way 1-shot, and show the whole of training where the picture can move, "
-            "else its end.",
+            "Conv-4, 5-way 1-shot, and show the whole of training if the picture can move, "
+            "otherwise its end.",
         ),
+        first_section=section,
     )
 
 
@@ -209,7 +213,7 @@ _ALL = (
         table=TABLE_3,
         notes=(
             "The rows without gcp are what the paper calls local replications.",
-            "MAML++ on CIFAR-FS, 5-shot, stands with other figures in Table 4 (73.36 and 74.58).",
+            "MAML++ on CIFAR-FS, 5-shot, has other figures in Table 4 (73.36 and 74.58).",
             *_SAMPLER_NOTES,
         ),
     ),
@@ -228,7 +232,7 @@ _ALL = (
         learners=("maml++", *(name for name in CONV4_LEARNERS if name != "maml++")),
         table=TABLE_4,
         notes=(
-            "MAML++ on CIFAR-FS, 5-shot, stands with other figures in Table 3 (73.86 and 73.98).",
+            "MAML++ on CIFAR-FS, 5-shot, has other figures in Table 3 (73.86 and 73.98).",
             "c-sampling starts from equal weights of 1, not from probabilities, on which Eq. 3 "
             "would raise a class for being drawn at all.",
             *_SAMPLER_NOTES,
@@ -286,6 +290,7 @@ _ALL = (
             "Open: what the four panels of a row are. We take miniImageNet and CIFAR-FS, each "
             "with 1 and 5 shots.",
         ),
+        first_section="settings",
     ),
     _picture(
         4,
@@ -294,6 +299,7 @@ _ALL = (
         "The classes of a random task lie apart in the embedding, those of a gcp task overlap.",
         "The paper shows five classes per picture, drawn once; which draw it is it does not say. "
         "All training classes are embedded together, with cosine distances.",
+        "map",
     ),
     _picture(
         5,
@@ -301,6 +307,7 @@ _ALL = (
         "Class-pair potentials",
         "gcp draws classes whose pairs have large potentials, random sampling easy ones.",
         "Open: which 16 of the 64 classes are shown.",
+        "potentials",
     ),
     _picture(
         6,
@@ -308,6 +315,7 @@ _ALL = (
         "Images of tasks drawn by each sampler",
         "Random tasks look varied, gcp tasks look alike, such as small animals in the wild.",
         "Open: which tasks are shown; the images of a class are drawn at random.",
+        "tasks",
     ),
     replace(
         _picture(
@@ -317,6 +325,7 @@ _ALL = (
             "gcp starts with uniform sampling and turns towards the pairs worth learning.",
             "15 pictures, one every 40 of the first 600 steps. Open: which 16 of the 64 classes "
             "are shown.",
+            "potentials",
             rows=["gcp"],
         ),
         overrides={
