@@ -246,7 +246,7 @@ class ProgressBar(PlainLines):
             self._draw(step)
 
     def evaluate(self, split: str, n_done: int, n_episodes: int) -> None:
-        """Show how far the evaluation is, after training in a bar of its own."""
+        """Show how far the evaluation is, after training in a separate bar."""
         self._time_evaluation(n_done, n_episodes)
         if n_done and n_done < n_episodes and time.perf_counter() < self._next_update:
             return
