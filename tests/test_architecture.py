@@ -13,7 +13,7 @@ PACKAGE = ROOT / "src" / "adaptask"
 # What a part of the package may import of the others; what is not listed here, it may not.
 FOUNDATION = {
     *("errors", "arguments", "atomic_file", "interfaces", "kernels", "randomness"),
-    *("parsing", "old_config", "registry", "triton_names"),
+    *("intervals", "parsing", "old_config", "registry", "triton_names"),
 }
 MAY_IMPORT = {
     "errors": set(),
@@ -22,6 +22,7 @@ MAY_IMPORT = {
     "registry": {"errors"},
     "interfaces": set(),
     "kernels": set(),
+    "intervals": {"arguments"},
     "parsing": set(),
     "old_config": set(),
     "triton_names": set(),
@@ -37,7 +38,7 @@ MAY_IMPORT = {
     "report": {"errors", "arguments", "atomic_file", "parsing", "old_config", "__init__"},
     "experiments": FOUNDATION
     | {"report", "theory", "samplers", "data", "conformance", "backbones", "learners", "training"},
-    "cli": {"errors", "experiments", "report", "cli_data"},
+    "cli": {"errors", "registry", "experiments", "report", "cli_data"},
     "cli_data": {"experiments"},
     "__main__": {"cli"},
     "saved_run": FOUNDATION | {"report", "experiments", "data", "training"},

@@ -56,7 +56,9 @@ def words_of(line):
 
 
 def configs(page):
-    return [block for language, block in fences(page) if language == ["toml"]]
+    """The TOML blocks that are configurations of runs, not parts of a pyproject.toml."""
+    found = [block for language, block in fences(page) if language == ["toml"]]
+    return [block for block in found if not block.startswith("[project")]
 
 
 COMMANDS = [(page, words) for page in PAGES for words in commands(page)]
@@ -112,11 +114,15 @@ def planning(app):
     return found
 
 
-OWN_SAMPLER = """
+OWN_SAMPLERS = """
 from adaptask.samplers import GCPSampler
 
 class MySampler(GCPSampler):
     def __init__(self, *, boldness: float = 1.0, **kwargs):
+        super().__init__(**kwargs)
+
+class LeastSeenSampler(GCPSampler):
+    def __init__(self, *, power: float = 1.0, **kwargs):
         super().__init__(**kwargs)
 """
 
@@ -125,9 +131,12 @@ class MySampler(GCPSampler):
 def run_planned(tmp_path, monkeypatch):
     """Gives words to the command line, in a folder that has the files they name."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "my_module.py").write_text(OWN_SAMPLER)
+    (tmp_path / "my_package").mkdir()
+    for module in ("my_module.py", "my_package/my_module.py"):
+        (tmp_path / module).write_text(OWN_SAMPLERS)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "my_module", raising=False)
+    for name in ("my_module", "my_package", "my_package.my_module"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setattr(cli, "app", planning(cli.app))
     for command in (cli.train, cli.compare, cli.sweep):
         monkeypatch.setattr(command, "__defaults__", command.__defaults__)
@@ -224,7 +233,7 @@ def test_the_check_of_other_lines_finds_mistakes(line):
 def known_flags():
     """Every flag of every command and of torchrun, from its help."""
     names = [[name] for name in cli.app._subcommands if name not in ("data", *cli._CONFIGURED)]
-    names += [["data", name] for name in ("list", "prepare", "check", "sheet")]
+    names += [["data", name] for name in ("list", "download", "prepare", "check", "sheet")]
     shown = [get_args_parser().format_help()]
     shown += [help_of([*words, "--help"]) for words in names]
     shown += [
@@ -233,7 +242,8 @@ def known_flags():
     chosen = [*(("--learner", name) for name in LEARNERS), ("--backbone", "resnet12")]
     chosen += [("--sampler", name) for name in ("uniform", "c", "cp")]
     shown += [help_of(["train", *words, "--help-all"]) for words in chosen]
-    return set(re.findall(r"--[a-z][\w.-]*\w", "".join(shown)))
+    known = set(re.findall(r"--[a-z][\w.-]*\w", "".join(shown)))
+    return known | {"--backbone.width"}  # of a class that a page shows how to write
 
 
 def help_of(words):
