@@ -21,6 +21,7 @@ MAY_IMPORT = {
     "atomic_file": {"errors"},
     "registry": {"errors"},
     "interfaces": set(),
+    "intervals": {"errors", "arguments"},
     "kernels": set(),
     "intervals": {"arguments"},
     "parsing": set(),
@@ -49,7 +50,7 @@ MAY_IMPORT = {
     },
 }
 CORE = (
-    *("arguments", "atomic_file", "errors", "kernels", "interfaces", "parsing"),
+    *("arguments", "atomic_file", "errors", "intervals", "kernels", "interfaces", "parsing"),
     *("randomness", "registry", "theory", "samplers", "learners", "backbones", "data", "training"),
 )
 # Those that need nothing of the library they are for.

@@ -188,3 +188,29 @@ def test_a_learner_brings_its_optimizer_unless_one_is_set(tmp_path):
     file.write_text("[optimizer]\nlr = 0.5\n")
     config = read_command_line("train", [*reptile, "--config", str(file)]).config
     assert (config.optimizer.name, config.optimizer.lr) == ("adam", 0.5)
+
+
+BROKEN_PIPE = """
+import sys
+from adaptask import cli
+
+def fail(**kwargs):
+    raise BrokenPipeError("a worker")
+
+cli.app.cli = fail
+sys.exit(cli.main(["list"]))
+"""
+
+
+def test_a_lost_connection_to_a_worker_is_not_taken_for_an_output_that_nobody_reads():
+    done = subprocess.run(
+        [sys.executable, "-c", BROKEN_PIPE], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "adaptask: the connection to another process is lost: a worker" in done.stderr
+
+
+def test_an_output_that_nobody_reads_ends_quietly():
+    command = f"{sys.executable} -m adaptask list | true"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.stderr == ""

@@ -1,4 +1,4 @@
-"""The portrait of a run: images, similarity of classes, tasks."""
+"""The preview of a run: images, similarity of classes, tasks."""
 
 import copy
 
@@ -34,17 +34,20 @@ def learner(source, name="protonet"):
 
 def test_it_holds_what_was_there(source, tmp_path):
     sampler = build_sampler("gcp", n_classes=12, n_way=3, seed=0)
-    save_preview(tmp_path, learner(source), sampler, source)
-    portrait = Run(tmp_path).preview
-    assert portrait.class_names == source.image_set.class_names
-    assert portrait.images.shape == (12, 4, 16, 16, 1)
+    confusion = torch.arange(4).view(2, 2)
+    save_preview(tmp_path, learner(source), sampler, source, (("x", "y"), confusion))
+    preview = Run(tmp_path).preview
+    assert preview.test_class_names == ("x", "y")
+    np.testing.assert_array_equal(preview.test_confusion, confusion)
+    assert preview.class_names == source.image_set.class_names
+    assert preview.images.shape == (12, 4, 16, 16, 1)
     for c, start in enumerate(source.image_set.class_starts[:-1]):
         for i in range(4):
             truth = source.image_set.images[start + i].permute(1, 2, 0).numpy()
-            np.testing.assert_array_equal(portrait.images[c, i], truth)
-    assert portrait.tasks.shape == (N_TASKS, 3)
-    assert all(len(set(task)) == 3 for task in portrait.tasks.tolist())
-    assert portrait.similarity.shape == (12, 12)
+            np.testing.assert_array_equal(preview.images[c, i], truth)
+    assert preview.tasks.shape == (N_TASKS, 3)
+    assert all(len(set(task)) == 3 for task in preview.tasks.tolist())
+    assert preview.similarity.shape == (12, 12)
 
 
 def test_similarity_is_the_cosine_of_the_mean_features(source):
@@ -101,6 +104,6 @@ def test_large_images_of_many_classes_are_kept_small(tmp_path):
     source = EpisodeSource(image_set)
     sampler = build_sampler("uniform", n_classes=n_classes, n_way=5)
     save_preview(tmp_path, learner(source), sampler, source)
-    portrait = Run(tmp_path).preview
-    assert portrait.images.shape == (n_classes, 2, 40, 27, 3)
-    assert (portrait.images == [200, 0, 0]).all()
+    preview = Run(tmp_path).preview
+    assert preview.images.shape == (n_classes, 2, 40, 27, 3)
+    assert (preview.images == [200, 0, 0]).all()

@@ -276,6 +276,26 @@ def test_an_evaluation_that_cannot_be_is_refused_at_once(source, changes, error,
         Evaluator(source, **WISH | changes)
 
 
+def test_the_confusion_counts_every_query_of_a_class_where_it_was_classified(source):
+    evaluator = Evaluator(source, **WISH, tasks_per_batch=7)
+
+    def next_class(episodes):
+        """Every query is taken for the next class of its task."""
+        n_way = episodes.class_ids.shape[1]
+        return one_hot((episodes.query_labels + 1) % n_way, n_way).float()
+
+    expected = np.zeros((4, 4), int)
+    for task in evaluator.plan.class_ids.tolist():
+        for i, true in enumerate(task):
+            expected[true, task[(i + 1) % 3]] += 4
+    np.testing.assert_array_equal(evaluator(next_class).confusion, expected)
+    right = evaluator(oracle).confusion
+    np.testing.assert_array_equal(right, np.diag(expected.sum(axis=1)))
+    found = evaluator(NearestPixels())
+    assert found.confusion.sum() == 30 * 12
+    assert found.confusion.diag().sum() / (30 * 12) == pytest.approx(found.accuracy)
+
+
 def test_an_evaluation_reads_as_papers_write_it():
     evaluation = Evaluation(accuracies=torch.tensor([0.5, 0.7]).double(), loss=1.0)
     assert evaluation.interval == pytest.approx(1.96 * 0.1)

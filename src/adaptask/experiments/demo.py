@@ -15,7 +15,7 @@ from adaptask.experiments.options import configure
 from adaptask.intervals import Intervals
 
 SAMPLERS = ("uniform", "gcp")
-SEEDS = 4
+SEEDS = 5
 
 _INTRODUCTION = """\
 Few-shot learners train on tasks: here, to tell {n_way} written characters apart from one example

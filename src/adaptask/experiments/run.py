@@ -297,7 +297,8 @@ def _keep(
     """Write and print a test result."""
     best = trainer.best.checkpoints
     shown = learner.members[0] if isinstance(learner, Ensemble) else learner
-    save_preview(folder.path, shown, trainer.sampler, trainer.source)  # type: ignore[arg-type]
+    tested = (tester.source.image_set.class_names, result.confusion)
+    save_preview(folder.path, shown, trainer.sampler, trainer.source, tested)  # type: ignore[arg-type]
     steps = [checkpoint.step for checkpoint in best] or [trainer.step]
     record = {**result.summary(), "steps": steps, "accuracies": result.accuracies.tolist()}
     for outdated in (FAILURE, PRUNED):

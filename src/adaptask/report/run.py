@@ -279,7 +279,7 @@ def built_in(kind: str, name: str) -> Algorithm:
 
 def _short_name(name: str) -> str:
     """Return a name, or the class name of a plug-in, which is named as `module:Class`."""
-    return name.rpartition(":")[2]
+    return name.rpartition(":")[2].rpartition(".")[2]
 
 
 def read_settings(path: Path) -> dict[str, Any]:

@@ -39,6 +39,9 @@ class Evaluation:
     """Share of correct queries of each episode, `episodes` float64 on the CPU."""
     loss: float
     """Mean cross-entropy of the queries."""
+    confusion: Tensor | None = None
+    """Number of queries of a class (row) that were classified as another one (column), over all
+    episodes, `classes x classes` int64 on the CPU."""
 
     @property
     def n_episodes(self) -> int:
@@ -150,8 +153,10 @@ class Evaluator:
         device = self.source.device
         _check_device(learner, device)
         n_episodes, n_queries = len(self.plan), self.plan.n_queries
+        n_classes = self.source.image_set.n_classes
         # Correct queries of every episode, and its loss; 0 for those of other processes.
         scores = torch.zeros(2, n_episodes, dtype=torch.float64, device=device)
+        confusion = torch.zeros((n_classes, n_classes), dtype=torch.int64, device=device)
         starts = range(0, n_episodes, self.tasks_per_batch)
         draws = getattr(learner, "draws_in_evaluation", True)
         report = progress or _ignore_progress
@@ -159,20 +164,22 @@ class Evaluator:
         with _evaluating(learner), _seeded(self.seed, device) if draws else nullcontext():
             for start in starts[self.group.rank :: self.group.size]:
                 stop = min(start + self.tasks_per_batch, n_episodes)
-                self._evaluate(learner, start, stop, scores[:, start:stop])
+                self._evaluate(learner, start, stop, scores[:, start:stop], confusion)
                 if stop < n_episodes:
                     report(stop, n_episodes)
                 # Others must not draw from the generators that were seeded here.
                 if not draws:
                     yield record_event(device) if device.type == "cuda" else None
-            scores = self.group.sum(scores.cpu())
+            scores, confusion = self.group.sum(scores.cpu()), self.group.sum(confusion.cpu())
         report(n_episodes, n_episodes)
         self._check_losses(scores[1])
-        return Evaluation(accuracies=scores[0] / n_queries, loss=float(scores[1].mean()))
+        return Evaluation(scores[0] / n_queries, float(scores[1].mean()), confusion)
 
     @torch.no_grad()
-    def _evaluate(self, learner: EpisodeLearner, start: int, stop: int, scores: Tensor) -> None:
-        """Fill in the scores of some episodes."""
+    def _evaluate(
+        self, learner: EpisodeLearner, start: int, stop: int, scores: Tensor, confusion: Tensor
+    ) -> None:
+        """Fill in the scores of some episodes, and add them to the confusion of classes."""
         episodes = self.source.cut(self.plan, start, stop)
         # Also if the caller is inside an autocast.
         half = self.precision == "bfloat16"
@@ -183,7 +190,11 @@ class Evaluator:
         losses = cross_entropy(
             query_logits.flatten(0, 1).float(), labels.flatten(), reduction="none"
         )
-        scores[0] = (query_logits.argmax(-1) == labels).sum(-1)
+        predicted = query_logits.argmax(-1)
+        true_ids, predicted_ids = (episodes.class_ids.gather(1, x) for x in (labels, predicted))
+        pairs = (true_ids * len(confusion) + predicted_ids).flatten()
+        confusion.view(-1).index_add_(0, pairs, torch.ones_like(pairs))
+        scores[0] = (predicted == labels).sum(-1)
         scores[1] = losses.view_as(labels).mean(-1)
 
     def _check_losses(self, losses: Tensor) -> None:

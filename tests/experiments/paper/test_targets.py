@@ -207,3 +207,13 @@ def test_every_kind_of_run_trains_and_is_tested(name, glyphs_of_noise):
 def test_the_kinds_are_all_learners_of_the_paper_on_their_backbones():
     found = {(c.learner.name, c.backbone.name, c.tested_shot) for c in KINDS.values()}
     assert len(found) == len(KINDS) == 2 * (5 + 3)
+
+
+def test_a_figure_comes_first_on_its_page():
+    from adaptask.report.page.writer import SECTIONS
+
+    sections = {target.first_section for target in TARGETS.values()} - {""}
+    assert {"settings", "map", "potentials", "tasks"} == sections
+    assert sections <= {section.id for section in SECTIONS}
+    for target in TARGETS.values():
+        assert bool(target.first_section) == target.name.startswith("figure-")

@@ -366,6 +366,7 @@ def reproduce(
         columns=planned.target.columns,
         notes=planned.notes,
         citations=planned.citations,
+        first_section=planned.target.first_section,
     )
     configs = {arm.name: arm.config for arm in planned.all_trials()}
     return run_and_report(

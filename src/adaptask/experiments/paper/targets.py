@@ -84,6 +84,8 @@ class Target:
     """What is not as in the recipe."""
     times: tuple[PrintedTime, ...] = ()
     """What is timed rather than trained."""
+    first_section: str = ""
+    """Section of the report that shows the figure, which then comes first on the page."""
 
     @property
     def rows(self) -> tuple[str, ...]:
@@ -137,6 +139,7 @@ def _picture(
     title: str,
     says: str,
     note: str,
+    section: str,
     rows: Sequence[str] = ("uniform", "gcp"),
 ) -> Target:
     """Return a figure that looks into one run per sampler."""
@@ -159,6 +162,7 @@ def _picture(
             "Conv-4, 5-way 1-shot, and show the whole of training if the picture can move, "
             "otherwise its end.",
         ),
+        first_section=section,
     )
 
 
@@ -286,6 +290,7 @@ _ALL = (
             "Open: what the four panels of a row are. We take miniImageNet and CIFAR-FS, each "
             "with 1 and 5 shots.",
         ),
+        first_section="settings",
     ),
     _picture(
         4,
@@ -294,6 +299,7 @@ _ALL = (
         "The classes of a random task lie apart in the embedding, those of a gcp task overlap.",
         "The paper shows five classes per picture, drawn once; which draw it is it does not say. "
         "All training classes are embedded together, with cosine distances.",
+        "map",
     ),
     _picture(
         5,
@@ -301,6 +307,7 @@ _ALL = (
         "Class-pair potentials",
         "gcp draws classes whose pairs have large potentials, random sampling easy ones.",
         "Open: which 16 of the 64 classes are shown.",
+        "potentials",
     ),
     _picture(
         6,
@@ -308,6 +315,7 @@ _ALL = (
         "Images of tasks drawn by each sampler",
         "Random tasks look varied, gcp tasks look alike, such as small animals in the wild.",
         "Open: which tasks are shown; the images of a class are drawn at random.",
+        "tasks",
     ),
     replace(
         _picture(
@@ -317,6 +325,7 @@ _ALL = (
             "gcp starts with uniform sampling and turns towards the pairs worth learning.",
             "15 pictures, one every 40 of the first 600 steps. Open: which 16 of the 64 classes "
             "are shown.",
+            "potentials",
             rows=["gcp"],
         ),
         overrides={

@@ -73,12 +73,13 @@ def _statement(study: Study, records: Sequence[Run], n_planned: int, n_finished:
 
     def named(kind: str) -> str:
         found = (record.algorithms.get(kind) for record in records)
-        return _listed(clean(algorithm.name) for algorithm in found if algorithm) or "unknown"
+        return _listed(clean(algorithm.name) for algorithm in found if algorithm)
 
     steps = _listed(f"{n:,}" for n in sorted({r.n_steps or r.steps_done for r in records}))
+    backbone = f" ({named('backbone')})" if named("backbone") else ""
     done = "all are finished" if n_finished == n_planned else f"{n_finished} are finished"
     return (
-        f"Task samplers: {named('sampler')}. {named('learner')} ({named('backbone')}) on "
+        f"Task samplers: {named('sampler')}. {named('learner')}{backbone} on "
         f"{chosen('data', 'dataset')}, {chosen('task', 'n_way')}-way "
         f"{chosen('task', 'n_shot')}-shot, {steps} training steps per run. "
         f"{_count(len(study.arms), 'arm')}, {_count(n_planned, 'run')}; {done}."
