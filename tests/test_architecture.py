@@ -23,7 +23,6 @@ MAY_IMPORT = {
     "interfaces": set(),
     "intervals": {"errors", "arguments"},
     "kernels": set(),
-    "intervals": {"arguments"},
     "parsing": set(),
     "old_config": set(),
     "triton_names": set(),
@@ -39,7 +38,7 @@ MAY_IMPORT = {
     "report": {"errors", "arguments", "atomic_file", "parsing", "old_config", "__init__"},
     "experiments": FOUNDATION
     | {"report", "theory", "samplers", "data", "conformance", "backbones", "learners", "training"},
-    "cli": {"errors", "registry", "experiments", "report", "cli_data"},
+    "cli": {"errors", "experiments", "registry", "report", "cli_data"},
     "cli_data": {"experiments"},
     "__main__": {"cli"},
     "saved_run": FOUNDATION | {"report", "experiments", "data", "training"},
