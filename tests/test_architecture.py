@@ -13,7 +13,7 @@ PACKAGE = ROOT / "src" / "adaptask"
 # What a part of the package may import of the others; what is not listed here, it may not.
 FOUNDATION = {
     *("errors", "arguments", "atomic_file", "interfaces", "kernels", "randomness"),
-    *("parsing", "old_config", "registry", "triton_names"),
+    *("intervals", "parsing", "old_config", "registry", "triton_names"),
 }
 MAY_IMPORT = {
     "errors": set(),
@@ -21,6 +21,7 @@ MAY_IMPORT = {
     "atomic_file": {"errors"},
     "registry": {"errors"},
     "interfaces": set(),
+    "intervals": {"errors", "arguments"},
     "kernels": set(),
     "parsing": set(),
     "old_config": set(),
@@ -48,7 +49,7 @@ MAY_IMPORT = {
     },
 }
 CORE = (
-    *("arguments", "atomic_file", "errors", "kernels", "interfaces", "parsing"),
+    *("arguments", "atomic_file", "errors", "intervals", "kernels", "interfaces", "parsing"),
     *("randomness", "registry", "theory", "samplers", "learners", "backbones", "data", "training"),
 )
 # Those that need nothing of the library they are for.

@@ -1,5 +1,6 @@
 """The command line as a user meets it."""
 
+import re
 import subprocess
 import sys
 
@@ -9,6 +10,8 @@ import pytest
 from adaptask import __version__
 from adaptask.cli import main
 from adaptask.data.cache import open_cache_writer
+from adaptask.experiments.command_line import read_command_line, upgrade_flags
+from adaptask.experiments.options import configure
 
 
 def test_version(capsys):
@@ -55,7 +58,7 @@ def test_what_cannot_be_parsed_exits_with_2_and_help(arguments, capsys):
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["data", "--help"], ["data", "prepare", "--help"], ["compare", "--help"]],
+    [["--help"], ["data", "--help"], ["data", "prepare", "--help"], ["train", "-h"]],
 )
 def test_help_needs_no_torch(arguments):
     code = (
@@ -93,3 +96,121 @@ def test_the_package_runs_as_a_module():
         [sys.executable, "-m", "adaptask", "version"], capture_output=True, text=True, check=True
     )
     assert done.stdout == f"adaptask {__version__}\n"
+
+
+# Options of train, compare and sweep --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["train", "compare", "sweep"])
+def test_the_help_fits_on_a_screen_and_says_how_to_see_the_rest(command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit) as exit_info:
+        main([command, "--help"])
+    assert exit_info.value.code == 0
+    short = capsys.readouterr().out
+    assert len(short.splitlines()) < 60
+    assert f"adaptask {command} --help-all" in short
+    with pytest.raises(SystemExit):
+        main([command, "--help-all"])
+    known = set(re.findall(r"--[a-z][\w.-]*\w", capsys.readouterr().out))
+    lists = {"--alpha", "--tau", "--lr", "--learner.inner-lr"}
+    assert set(re.findall(r"--[a-z][\w.-]*\w", short)) - lists <= known | {"--help-all"}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("train --sampler gpc", "no sampler 'gpc'; did you mean 'gcp'?"),
+        ("train --learner=protnet", "no learner 'protnet'; did you mean 'protonet'?"),
+        ("train --backbone resnet", "no backbone 'resnet'; did you mean 'resnet12'?"),
+        ("compare --samplers uniform gpc:tau=0.7", "no sampler 'gpc'; did you mean 'gcp'?"),
+        ("compare --learners protonet mam", "no learner 'mam'; did you mean 'maml'?"),
+        ("sweep --sampler gpc --alpha 1 2", "no sampler 'gpc'; did you mean 'gcp'?"),
+    ],
+)
+def test_a_mistyped_name_is_answered_without_torch(words, message):
+    code = (
+        "import sys\nfrom adaptask.cli import main\n"
+        f"assert main({words.split()}) == 1 and 'torch' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert message in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("train --sampler uniform --tau 0.3", "'uniform' takes no tau; it takes no options"),
+        ("train --learner maml --learner.penalty 1", "'maml' takes no penalty; it takes inner"),
+        ("train --backbone.no-drop 1", "'conv4' takes no no_drop; it takes filters"),
+        ("compare --samplers uniform c --sampler.forget all", "'uniform' and 'c' takes no forget"),
+        ("compare --seed 3", "set their number with --seeds"),
+        ("sweep --sampler c --sampler.forget all --alpha 1", "'c' takes no forget"),
+    ],
+)
+def test_an_option_that_is_not_taken_is_refused_with_those_that_are(words, message, capsys):
+    assert main(words.split()) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_flags_of_earlier_versions_are_understood(capsys):
+    words = (
+        "--maml.inner-lr=0.5 --optimiser.weight-decay 0.1 --conv4.filters 3 --r2d2.regularisation"
+    )
+    assert upgrade_flags(words.split()) == [
+        *("--learner.inner-lr=0.5", "--optimizer.weight-decay", "0.1"),
+        *("--backbone.filters", "3", "--learner.regularization"),
+    ]
+    notes = capsys.readouterr().err.splitlines()
+    assert len(notes) == 4
+    assert notes[0] == (
+        "adaptask: --maml.inner-lr is now --learner.inner-lr; the next version drops the old name."
+    )
+
+
+def test_a_file_wins_over_a_preset_and_a_name_over_both(tmp_path):
+    file = tmp_path / "c.toml"
+    file.write_text("[learner]\ninner_steps = 2\n[optimizer]\nlr = 0.5\n")
+    words = ["--preset", "maml++-conv4-cifar-fs-1shot", "--config", str(file)]
+    config = read_command_line("train", words).config
+    assert (config.learner.name, config.learner.inner_steps) == ("maml++", 2)
+    assert not config.learner.anneal_order
+    config = read_command_line("train", [*words, "--learner", "maml"]).config
+    assert config.learner == configure("learner", "maml", inner_steps=2)
+    assert config.optimizer.lr == 0.5
+
+
+def test_a_learner_brings_its_optimizer_unless_one_is_set(tmp_path):
+    reptile = ["--learner", "reptile"]
+    assert read_command_line("train", reptile).config.optimizer.name == "sgd"
+    file = tmp_path / "c.toml"
+    file.write_text("[optimizer]\nlr = 0.5\n")
+    config = read_command_line("train", [*reptile, "--config", str(file)]).config
+    assert (config.optimizer.name, config.optimizer.lr) == ("adam", 0.5)
+
+
+BROKEN_PIPE = """
+import sys
+from adaptask import cli
+
+def fail(**kwargs):
+    raise BrokenPipeError("a worker")
+
+cli.app.cli = fail
+sys.exit(cli.main(["list"]))
+"""
+
+
+def test_a_lost_connection_to_a_worker_is_not_taken_for_an_output_that_nobody_reads():
+    done = subprocess.run(
+        [sys.executable, "-c", BROKEN_PIPE], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "adaptask: the connection to another process is lost: a worker" in done.stderr
+
+
+def test_an_output_that_nobody_reads_ends_quietly():
+    command = f"{sys.executable} -m adaptask list | true"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.stderr == ""

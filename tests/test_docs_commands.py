@@ -10,6 +10,7 @@ import io
 import itertools
 import re
 import shlex
+import sys
 import tomllib
 from pathlib import Path
 
@@ -23,12 +24,13 @@ from adaptask.experiments.config import RunConfig, check_config
 from adaptask.experiments.config_file import dump_config, parse_config
 from adaptask.experiments.paper.reproduction import plan
 from adaptask.experiments.sweep import parse_space, plan_trials
-from adaptask.registry import LEARNERS
+from adaptask.registry import BACKBONES, LEARNERS, SAMPLERS
 
 ROOT = Path(__file__).parents[1]
 TOP = ("README.md", "CONTRIBUTING.md", "SECURITY.md")
 PAGES = sorted([*(ROOT / name for name in TOP), *(ROOT / "docs").rglob("*.md")])
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", flags=re.M | re.S)
+GROUPS = {*(registry.group for registry in (SAMPLERS, LEARNERS, BACKBONES)), "adaptask.datasets"}
 LANGUAGES = {"python", "sh", "toml", "math", "bibtex", ""}
 
 
@@ -111,10 +113,22 @@ def planning(app):
     return found
 
 
+OWN_SAMPLER = """
+from adaptask.samplers import GCPSampler
+
+class MySampler(GCPSampler):
+    def __init__(self, *, boldness: float = 1.0, **kwargs):
+        super().__init__(**kwargs)
+"""
+
+
 @pytest.fixture
 def run_planned(tmp_path, monkeypatch):
     """Gives words to the command line, in a folder that has the files they name."""
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_module.py").write_text(OWN_SAMPLER)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_module", raising=False)
     monkeypatch.setattr(cli, "app", planning(cli.app))
     for command in (cli.train, cli.compare, cli.sweep):
         monkeypatch.setattr(command, "__defaults__", command.__defaults__)
@@ -140,8 +154,25 @@ def test_commands_are_found_on_the_pages():
     assert "train --resume runs/wide" in by_torchrun  # which stands in the text
 
 
+@pytest.fixture
+def write_package(tmp_path, monkeypatch):
+    """Writes the Python of a page to `my_package.my_module`, which its commands may name."""
+
+    def write(page):
+        (tmp_path / "my_package").mkdir()
+        code = "\n".join(block for language, block in fences(page) if language == ["python"])
+        (tmp_path / "my_package" / "my_module.py").write_text(code)
+        monkeypatch.syspath_prepend(tmp_path)
+
+    yield write
+    for name in ("my_package", "my_package.my_module"):
+        sys.modules.pop(name, None)
+
+
 @pytest.mark.parametrize(("page", "words"), COMMANDS, ids=label)
-def test_a_command_of_a_page_is_understood(page, words, run_planned, capsys):
+def test_a_command_of_a_page_is_understood(page, words, run_planned, write_package, capsys):
+    if any("my_package" in word for word in words):
+        write_package(page)
     assert run_planned(words) == 0, capsys.readouterr().err
 
 
@@ -211,7 +242,7 @@ def test_the_check_of_other_lines_finds_mistakes(line):
 def known_flags():
     """Every flag of every command and of torchrun, from its help."""
     names = [[name] for name in cli.app._subcommands if name not in ("data", *cli._CONFIGURED)]
-    names += [["data", name] for name in ("list", "prepare", "check", "sheet")]
+    names += [["data", name] for name in cli.app._subcommands["data"].target._subcommands]
     shown = [get_args_parser().format_help()]
     shown += [help_of([*words, "--help"]) for words in names]
     shown += [
@@ -233,15 +264,29 @@ def help_of(words):
 @pytest.mark.parametrize("page", PAGES, ids=label)
 def test_every_flag_of_a_page_exists(page, known_flags):
     text = FENCE.sub("", page.read_text())
-    for flag in re.findall(r"`(--[a-z][\w.-]*)", text):
-        assert flag in known_flags
+    flags = set(re.findall(r"`(--[a-z][\w.-]*)", text)) - known_flags
+    assert flags <= own_flags(page)
+
+
+def own_flags(page):
+    """Flags of a class that a page defines: its arguments."""
+    code = "".join(block for language, block in fences(page) if language == ["python"])
+    arguments = [name.replace("_", "-") for name in re.findall(r"\b(\w+): ", code)]
+    kinds = ("sampler", "learner", "backbone")
+    return {f"--{kind}.{argument}" for kind in kinds for argument in arguments}
 
 
 @pytest.mark.parametrize(
     ("page", "text"), [(p, t) for p in PAGES for t in configs(p)], ids=lambda v: Path(v).name[:40]
 )
 def test_a_configuration_of_a_page_is_one(page, text):
-    check_config(parse_config(text))
+    project = tomllib.loads(text).get("project")
+    if project is None:
+        check_config(parse_config(text))
+        return
+    # Part of a pyproject.toml: entry points, by which a package adds names.
+    (group,) = project["entry-points"]
+    assert group in GROUPS
 
 
 @pytest.mark.parametrize("page", PAGES, ids=label)

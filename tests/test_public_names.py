@@ -49,6 +49,12 @@ def test_every_built_in_algorithm_is_public(registry):
         assert getattr(adaptask, found.__name__) is found
 
 
+def test_a_built_in_algorithm_needs_no_entry_in_the_table(monkeypatch):
+    monkeypatch.delitem(adaptask._MODULE_OF, "CSampler")
+    monkeypatch.delitem(vars(adaptask), "CSampler", raising=False)
+    assert adaptask.CSampler is SAMPLERS["c"]
+
+
 def test_a_star_import_brings_them_all():
     namespace = {}
     exec("from adaptask import *", namespace)

@@ -9,8 +9,11 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
+
+from adaptask.registry import LEARNERS, SAMPLERS
 
 ROOT = Path(__file__).parents[1]
 NEEDED = [
@@ -88,6 +91,16 @@ def part_of_the_site(name):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.mark.parametrize("registry", [SAMPLERS, LEARNERS], ids=lambda registry: registry.kind)
+def test_every_algorithm_is_in_the_navigation_and_in_the_overview(site, registry):
+    folder = f"{registry.kind}s"
+    overview = (site / folder / "index.html").read_text().partition("<article")[2]
+    home = (site / "index.html").read_text()
+    for name in map(quote, registry):
+        assert f'href="{name}.html"' in overview
+        assert f'href="{folder}/{name}.html"' in home
 
 
 def test_doctests_come_out_as_code_and_the_rest_as_it_was():

@@ -99,10 +99,17 @@ if not TYPE_CHECKING:  # so that they find names that there are not
             found = getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
         elif name in _SUBMODULES:
             found = importlib.import_module(f"{__name__}.{name}")
-        else:
+        elif name.startswith("_") or (found := _builtin_class(name)) is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         globals()[name] = found  # the next use costs nothing
         return found
+
+    def _builtin_class(name: str) -> object:
+        """Return a class of the registries that is not in the table, so that it needs no entry."""
+        from adaptask.registry import BACKBONES, LEARNERS, SAMPLERS
+
+        found = (registry.find_class(name) for registry in (SAMPLERS, LEARNERS, BACKBONES))
+        return next(filter(None, found), None)
 
 
 def __dir__() -> list[str]:

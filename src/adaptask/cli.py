@@ -26,6 +26,7 @@ from adaptask.experiments.command_line import (
 )
 from adaptask.experiments.config import DEFAULT_NAMES, RunConfig
 from adaptask.experiments.options import AlgorithmConfig
+from adaptask.registry import is_address
 
 _DESCRIPTION = """Adaptive task sampling for few-shot meta-learning.
 
@@ -129,9 +130,10 @@ def evaluate(
         device: cpu, cuda, or auto: a GPU if there is one.
         trust_plugins: Import plug-in classes, package.module:Class, that the run names.
     """
-    if trust_plugins:
-        allow_imports_from_here()
     from adaptask.experiments.evaluate_command import evaluate_run
+
+    if trust_plugins or is_address(dataset or ""):
+        allow_imports_from_here()
 
     evaluate_run(
         run,
@@ -237,6 +239,8 @@ def reproduce(
     from adaptask.experiments.paper.reproduction import plan
     from adaptask.experiments.paper.reproduction import reproduce as run_plan
 
+    if is_address(dataset or ""):
+        allow_imports_from_here()
     planned = plan(
         target,
         dataset=dataset,
@@ -357,7 +361,7 @@ def _check_seeds(arguments: list[str]) -> None:
     """Check that seeds are counted, not listed."""
     after = arguments[arguments.index("--seeds") + 1 :] if "--seeds" in arguments else []
     if len(after) > 1 and after[0].isdecimal() and after[1].isdecimal():
-        raise ArgumentError("--seeds is how many there are: 3 stands for seeds 0, 1 and 2.")
+        raise ArgumentError("--seeds is the number of seeds: 3 stands for seeds 0, 1 and 2.")
 
 
 _CONFIGURED: dict[str, Any] = {"train": train, "compare": compare, "sweep": sweep}

@@ -27,6 +27,10 @@ _SECTIONS = {
     "resnet12": ("backbone", "resnet12"),
 }
 """The section of today, and the name of the algorithm whose options the section had."""
+_OPTIONS = {
+    "regularisation": "regularization",
+    "learn_regularisation": "learn_regularization",
+}
 
 
 def upgrade_key(key: str) -> str:
@@ -36,7 +40,8 @@ def upgrade_key(key: str) -> str:
     ('learner.inner_lr', 'learner.name', 'sampler.tau')
     """
     section, dot, name = key.partition(".")
-    return _KEYS.get(key) or f"{_SECTIONS.get(section, (section,))[0]}{dot}{name}"
+    section, _ = _SECTIONS.get(section, (section, ""))
+    return _KEYS.get(key) or f"{section}{dot}{_OPTIONS.get(name, name)}"
 
 
 def upgrade_settings(settings: Mapping[str, Any]) -> dict[str, Any]:

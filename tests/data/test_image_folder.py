@@ -458,11 +458,14 @@ def test_everything_that_is_passed_over_is_counted_with_an_example(tmp_path, cac
     for i in range(3):
         (tmp_path / "s" / NAMES[1] / f"{i}.heic").write_bytes(b"?")
     Image.new("L", (3, 3)).save(tmp_path / "s" / "lost.png")
+    for name in ("README.md", "LICENSE"):
+        (tmp_path / "s" / name).write_text("about")
     left_out = prepare_folder(tmp_path / "s", image_size=8).left_out
     assert left_out[0] == "1 image in no folder of a class, such as lost.png"
-    assert left_out[1].startswith(f"{n_nested} file")
-    assert f"such as {NAMES[0]}/nested/" in left_out[1]
-    assert left_out[2] == f"3 files that are not images, such as {NAMES[1]}/0.heic"
+    assert left_out[1] == "2 other files in no folder of a class, such as LICENSE"
+    assert left_out[2].startswith(f"{n_nested} file")
+    assert f"such as {NAMES[0]}/nested/" in left_out[2]
+    assert left_out[3] == f"3 files that are not images, such as {NAMES[1]}/0.heic"
 
 
 @pytest.mark.parametrize("suffix", [".jfif", ".jpe", ".JPG"])

@@ -149,7 +149,6 @@ def test_options_of_an_own_sampler_are_swept(tiny_run, here, capsys):
         ("--sampler my_parts:Pickle", "cannot be imported"),
         ("--sampler nowhere:Picky", "cannot be imported"),
         ("--sampler my_parts:Near", "needs the methods sample, update"),
-        ("--sampler my_parts:Forgetful", "the sampler must have n_way, state_dict"),
         ("--sampler my_parts:Picky --sampler.pickines 1", "takes no pickines; it takes pickiness"),
         ("--sampler my_parts:Picky --sampler.pickiness 2", "cannot be built: pickiness must be"),
         ("--learner my_parts:Picky", "must take backbone as keyword arguments"),
@@ -161,3 +160,9 @@ def test_what_cannot_be_used_is_refused_before_anything_is_trained(
     assert main([*tiny_run, *flags.split(), "--output", "run"]) == 1
     assert message in capsys.readouterr().err
     assert not (here / "run").exists()
+
+
+def test_any_object_with_two_methods_is_a_sampler(tiny_run, here, capsys):
+    assert main([*tiny_run, "--sampler", "my_parts:Forgetful", "--output", "run"]) == 0
+    assert "no state_dict()" in capsys.readouterr().err
+    assert (here / "run" / "test.json").exists()

@@ -145,7 +145,7 @@ def test_a_bad_trial_is_given_up_early_and_stays_so(tmp_path, capsys, trials_of)
         assert again(flags=flags) == 0
         record = Run(tmp_path / "runs/alpha=6/seed-0")
         # The first validation after a fifth of the steps.
-        assert record.pruned.startswith("given up after step 4: its best validation accuracy")
+        assert record.pruned.startswith("stopped after step 4: its best validation accuracy")
         assert record.steps_done == 4
         assert not record.is_finished
         other = Run(tmp_path / "runs/alpha=6/seed-1")
@@ -153,7 +153,7 @@ def test_a_bad_trial_is_given_up_early_and_stays_so(tmp_path, capsys, trials_of)
         assert not other.is_readable  # it never began
         assert trials_of(tmp_path)[-1] == ("alpha=6", "PRUNED", None)
         printed = capsys.readouterr()
-        assert "alpha=6, seed 0: given up after step 4" in printed.err
+        assert "alpha=6, seed 0: stopped after step 4" in printed.err
         assert "alpha=6, seed 0 not finished: stopped early after 4 of 20 steps" in printed.out
     # Without pruning it goes on where it was.
     assert again(flags=flags, prune=False) == 0
@@ -187,7 +187,7 @@ def test_a_resumed_run_is_judged_by_all_its_validations(tmp_path):
         pruner = pickle.loads(pickle.dumps(partial(Pruner, run, first_seed=0)))()
         pruner.log(8, "train", {"accuracy": 0.1})
         if is_given_up:
-            with pytest.raises(RunPruned, match="given up after step 8"):
+            with pytest.raises(RunPruned, match="stopped after step 8"):
                 pruner.log(8, "val", {"accuracy": 0.3})
         else:
             pruner.log(8, "val", {"accuracy": 0.3})

@@ -12,14 +12,20 @@ import time
 import pytest
 from rich.console import Console
 
+from adaptask.backbones import build_backbone
 from adaptask.cli import main
+from adaptask.data import open_episodes
 from adaptask.errors import StateError
 from adaptask.experiments import watch as watch_module
 from adaptask.experiments.config import RunConfig
 from adaptask.experiments.config_file import dump_config
 from adaptask.experiments.watch import read_runs, watch
+from adaptask.learners import build_learner
+from adaptask.report.grouping import find_study
 from adaptask.report.run import Run
 from adaptask.report.study import Arm, Study
+from adaptask.samplers import build_sampler
+from adaptask.training import Evaluator, Trainer
 from adaptask.training.run_folder import FolderLock
 
 
@@ -98,6 +104,26 @@ def test_a_run_has_a_line_that_says_what_is_validation_and_what_is_test(tmp_path
     ]
     finish(tmp_path / "run")
     assert plain(tmp_path / "run")[3][1:6] == ["finished", "600/1000", "1.400", "30.0%", "50.0%"]
+
+
+def test_runs_made_in_python_are_watched_and_reported(tiny, tmp_path):
+    source = open_episodes(tiny, "train", seed=0)
+    backbone = build_backbone("conv4", image_shape=source.image_set.image_shape, filters=4)
+    tester = Evaluator(open_episodes(tiny, "test"), n_way=3, n_shot=1, n_query=5, n_episodes=4)
+    for seed in (0, 1):
+        sampler = build_sampler("gcp", n_classes=source.n_classes, n_way=3, seed=seed)
+        learner = build_learner("protonet", backbone=backbone)
+        trainer = Trainer(learner, sampler, source, n_query=4, folder=tmp_path / f"run-{seed}")
+        trainer.fit(3)
+    assert states(tmp_path) == ["running", "running"]
+    result = trainer.test(tester)
+    assert states(tmp_path) == ["running", "finished"]
+    *_, finished = plain(tmp_path)
+    assert finished[0].endswith("seed 1")
+    assert finished[1:3] == ["finished", "3/3"]
+    assert f"{result.accuracy:.1%}" in finished
+    (arm,) = find_study(tmp_path).arms
+    assert [run.seed for run in arm.runs] == [0, 1]
 
 
 def test_a_study_has_a_line_per_run(tmp_path):

@@ -10,7 +10,7 @@ from adaptask.backbones import build_backbone
 from adaptask.learners import LEARNERS, build_learner
 from adaptask.report.run import read_metrics
 from adaptask.samplers import SAMPLERS
-from adaptask.training import Intervals, build_optimizer, cosine
+from adaptask.training import Display, Intervals, build_optimizer, cosine
 from adaptask.training.device_steps import finish
 
 TASK_SAMPLERS = [name for name in SAMPLERS if SAMPLERS[name].draws == "tasks"]
@@ -25,17 +25,12 @@ def advance(trainer, n_made, n_steps):
             finish(trainer._advance(n_steps))
 
 
-class Listens:
+class Listens(Display):
     def __init__(self):
         self.messages = []
 
     def warn(self, text):
         self.messages.append(text)
-
-    def begin(self, *_):
-        pass
-
-    advance = end = message = begin
 
 
 @pytest.mark.parametrize("sampler", TASK_SAMPLERS)

@@ -268,6 +268,8 @@ def test_parts_that_lack_something_are_refused(build_trainer):
         Trainer(parts.learner, object(), parts.source)
     with pytest.raises(ArgumentError, match="the source must have device, draw"):
         Trainer(parts.learner, parts.sampler, object())
+    with pytest.raises(ArgumentError, match=r"derive from adaptask\.training\.Display; got True"):
+        Trainer(parts.learner, parts.sampler, parts.source, display=True)
     with pytest.raises(ArgumentError, match="no parameters"):
         Trainer(nn.Flatten(), parts.sampler, parts.source)
 
@@ -425,8 +427,13 @@ def test_the_best_weights_are_tested_and_the_run_is_finished(
     assert run.is_finished
     assert run.test.accuracies.tolist() == result.accuracies.tolist()
     if keep_best == 1:
-        trainer.learner.load_state_dict(trainer.best.first.learner)
-        assert tester(trainer.learner).accuracy == result.accuracy
+        again = copy.deepcopy(trainer.learner)
+        again.load_state_dict(trainer.best.first.learner)
+        assert tester(again).accuracy == result.accuracy
+    trainer.fit(6)
+    assert run.is_finished
+    trainer.fit(8)
+    assert not run.is_finished
 
 
 def test_results_print_as_a_line(build_trainer):

@@ -14,7 +14,7 @@ from adaptask.data.images import SPLITS
 from adaptask.data.layouts import (
     ClassImages,
     Found,
-    children,
+    entries,
     image_files,
     left_out_of,
     split_folders,
@@ -105,12 +105,17 @@ def _has_lists(folder: Path) -> bool:
 
 
 def _files_beside(folder: Path) -> list[str]:
-    """Return a count and an example of the images beside the folders of classes."""
-    images = image_files(folder)
-    if not images:
-        return []
-    noun = "image" if len(images) == 1 else "images"
-    return [f"{len(images):,} {noun} in no folder of a class, such as {images[0].name}"]
+    """Return a count and an example of the files beside the folders of classes."""
+    images = [path.name for path in image_files(folder)]
+    lists = [f"{split}.txt" for split in SPLITS]
+    read = {*images, *lists, *(path.name for path in subfolders(folder))}
+    others = [entry.name for entry in entries(folder) if entry.name not in read]
+    return [
+        f"{len(names):,} {kind}{'' if len(names) == 1 else 's'} in no folder of a class, such as "
+        f"{names[0]}"
+        for kind, names in (("image", images), ("other file", others))
+        if names
+    ]
 
 
 def _without_images(folder: Path, within: str = "") -> list[str]:
@@ -119,11 +124,11 @@ def _without_images(folder: Path, within: str = "") -> list[str]:
     for child in subfolders(folder):
         if image_files(child) or _has_lists(child):
             continue
-        files = [file for file in children(child) if file.is_file()]
+        files = [entry.name for entry in entries(child)]
         if subfolders(child):
             why = "its images must be directly in it, not in folders"
         elif files:
-            kinds = sorted({file.suffix.lower() or file.name for file in files})
+            kinds = sorted({Path(name).suffix.lower() or name for name in files})
             why = f"no images that can be read, only {_some(kinds)}"
         else:
             why = "empty"

@@ -113,27 +113,25 @@ class Layout:
 # --- one file per image ---------------------------------------------------------------------------
 
 
-def children(folder: Path) -> list[Path]:
+def entries(folder: Path) -> list[os.DirEntry[str]]:
     """Return what the user put into a folder: macOS adds hidden files, and a folder to zips."""
-    return [
-        child
-        for child in sorted(folder.iterdir())
-        if not child.name.startswith(".") and child.name != "__MACOSX"
-    ]
+    with os.scandir(folder) as found:
+        visible = [entry for entry in found if not entry.name.startswith(".")]
+    return sorted((e for e in visible if e.name != "__MACOSX"), key=lambda entry: entry.name)
 
 
 def subfolders(folder: Path) -> list[Path]:
     """Return the folders in a folder."""
-    return [child for child in children(folder) if child.is_dir()]
+    return [folder / entry.name for entry in entries(folder) if _is_folder(entry)]
 
 
 def image_files(folder: Path) -> list[Path]:
     """Return the images directly in a folder, by name; a folder that does not exist has none."""
     try:
-        names = sorted(entry.name for entry in os.scandir(folder) if not _is_folder(entry))
+        found = entries(folder)
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return [folder / name for name in names if not name.startswith(".") and _is_image_name(name)]
+    return [folder / e.name for e in found if _is_image_name(e.name) and not _is_folder(e)]
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
@@ -172,18 +170,19 @@ def split_folders(root: Path) -> dict[str, Path]:
 
 def left_out_of(folders: Iterable[Path], root: Path) -> list[str]:
     """Return a count and an example of what is in the folders of classes and is not read."""
-    nested, others = [], []
+    nested: list[str] = []
+    others: list[str] = []
     for folder in folders:
-        for child in children(folder):
-            if child.is_dir():
+        for entry in entries(folder):
+            if _is_folder(entry) and not entry.is_symlink():
                 nested += [
-                    Path(place, name)
-                    for place, _, names in os.walk(child)
+                    f"{place}/{name}"
+                    for place, _, names in os.walk(entry.path)
                     for name in names
                     if _is_image_name(name)
                 ]
-            elif not _is_image_name(child.name):
-                others.append(child)
+            elif _is_folder(entry) or not _is_image_name(entry.name):
+                others.append(entry.path)
     found = []
     for paths, what in (
         (nested, "in subfolders of classes; images must be directly in the folder of their class"),
@@ -191,7 +190,7 @@ def left_out_of(folders: Iterable[Path], root: Path) -> list[str]:
     ):
         if paths:
             noun = "file" if len(paths) == 1 else "files"
-            found.append(f"{len(paths):,} {noun} {what}, such as {paths[0].relative_to(root)}")
+            found.append(f"{len(paths):,} {noun} {what}, such as {os.path.relpath(paths[0], root)}")
     return found
 
 

@@ -13,20 +13,25 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import docstring_parser
 
 from adaptask.errors import ArgumentError
-from adaptask.experiments import config as config_module
 from adaptask.experiments.compare_command import split_sampler
-from adaptask.experiments.config import RunConfig, with_default_optimizer
+from adaptask.experiments.config import DEFAULT_NAMES, RunConfig, with_default_optimizer
 from adaptask.experiments.config_file import apply_settings, no_run_in, read_settings
-from adaptask.experiments.options import REGISTRIES, check_taken, options_of, shared_section
+from adaptask.experiments.options import (
+    REGISTRIES,
+    SHORT_FLAGS,
+    check_taken,
+    options_of,
+    shared_section,
+)
 from adaptask.old_config import upgrade_key
 from adaptask.registry import is_address
 
-_SHORT_FLAGS = {"--alpha": "alpha", "--tau": "tau", "--strategy": "strategy"}
+_SHORT_FLAGS = {f"--{option}": option for option in SHORT_FLAGS}
 _SWEPT_FLAGS = {"--alpha": "sampler.alpha", "--tau": "sampler.tau", "--lr": "optimizer.lr"}
 _SAMPLERS = ("uniform", "gcp")
 """What is compared if no samplers are named."""
@@ -287,8 +292,8 @@ def short_help(command: str, function: Callable[..., Any]) -> str:
     own = {param.arg_name: param.description or "" for param in documented.params}
     lines = [f"usage: adaptask {command} [OPTIONS]", "", documented.short_description or "", ""]
     width = min(100, shutil.get_terminal_size((100, 24)).columns)
-    if documented.long_description:
-        lines += [*documented.long_description.splitlines(), ""]
+    for paragraph in (documented.long_description or "").split("\n\n"):
+        lines += [*textwrap.wrap(paragraph, width), ""]
     for flag in _OWN[command]:
         name = flag.split()[0]
         key = name.removeprefix("--").replace("-", "_")
@@ -317,11 +322,11 @@ def _help_of(key: str) -> str:
     """Return the help text of an option of a run, with its default."""
     if key in REGISTRIES:
         names = ", ".join(REGISTRIES[key])
-        chosen = config_module.DEFAULT_NAMES[key]
+        chosen = DEFAULT_NAMES[key]
         return f"{names}, or your own package.module:Class. (default: {chosen})"
     section, _, name = key.rpartition(".")
-    kind = getattr(config_module, f"{section.capitalize()}Config") if section else RunConfig
+    kind = get_type_hints(RunConfig)[section] if section else RunConfig
     documented = docstring_parser.parse_from_object(kind).params
     text = next(param.description for param in documented if param.arg_name == name)
     default = next(item.default for item in fields(kind) if item.name == name)
-    return f"{text} (default: {default})"
+    return str(text) if default is None else f"{text} (default: {default})"

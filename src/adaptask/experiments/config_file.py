@@ -21,11 +21,6 @@ from adaptask.registry import is_address
 FORMAT = 2
 """Version of the layout; raised when older versions would misread it."""
 _NO_NAMES: Mapping[str, Sequence[str]] = MappingProxyType({})
-_RENAMED_OPTIONS = {
-    "regularisation": "regularization",
-    "learn_regularisation": "learn_regularization",
-}
-"""Options of algorithms that had another name in format 1."""
 
 
 def dump_config(config: RunConfig) -> str:
@@ -162,9 +157,6 @@ def apply_settings(
     if "data.dataset" in values and "dataset" not in names:
         _check_trusted("dataset", values["data.dataset"], trusted)
     for key, value in values.items():
-        section, _, name = key.rpartition(".")
-        if section in REGISTRIES:
-            key = f"{section}.{_current_name(getattr(config, section), name)}"
         config = with_value(config, key, value)
     return config
 
@@ -176,12 +168,6 @@ def _check_trusted(kind: str, name: object, trusted: set[str] | None) -> None:
             f"it names the {kind} {name!r}, which is code from outside the package. It is imported "
             f"only if you name it on the command line yourself, or give --trust-plugins."
         )
-
-
-def _current_name(section: Any, option: str) -> str:
-    taken = options_of(section)
-    renamed = _RENAMED_OPTIONS.get(option, option)
-    return renamed if option not in taken and renamed in taken else option
 
 
 def decisive_settings(text: str) -> dict[str, Any]:

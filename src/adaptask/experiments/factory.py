@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import nn, optim
 
-from adaptask.arguments import check_members
 from adaptask.backbones import build_backbone
 from adaptask.data import EpisodeSource, open_episodes
 from adaptask.errors import ArgumentError, StateError
@@ -106,8 +105,6 @@ def build_parts(
         device=device,
         **options_of(config.sampler),
     )
-    # Without its state a run could not be resumed.
-    check_members("sampler", sampler, "n_way", "state_dict", "load_state_dict")
     optimizer = build_optimizer(
         config.optimizer.name,
         learner.parameters(),

@@ -45,7 +45,7 @@ _SUPPLIED = {
 }
 """Arguments that the package passes to a constructor; they are not options."""
 _NOT_REQUIRED = ("learner", "n_way")
-_SHORT_FLAGS = ("alpha", "tau", "strategy")
+SHORT_FLAGS = ("alpha", "tau", "strategy")
 """Options of samplers that have a flag without the name of the section, too."""
 
 
@@ -217,7 +217,7 @@ def _make_section(
     name_type: Any = Suppress[str] if hide_name else Annotated[str, flag]
     members: list[Any] = [("name", name_type, field(default=name))]
     for option, found in options.items():
-        is_short = kind == "sampler" and option in _SHORT_FLAGS
+        is_short = kind == "sampler" and option in SHORT_FLAGS
         aliases = (f"--{option.replace('_', '-')}",) if is_short else None
         settings = arg(help=found.help, aliases=aliases, metavar=_metavar(found.type))
         members.append((option, Annotated[found.type, settings], field(default=found.default)))

@@ -77,10 +77,10 @@ def run_steps(
         config: Everything that decides the run.
         path: Its folder.
         display: Shows progress.
-        resume: Whether to resume the run in the folder, or to begin one in a folder that is free.
-            None does what fits: it begins, resumes, or leaves alone a run that is finished.
+        resume: Whether to resume the run in the folder, or to begin one in an empty folder.
+            None does what fits: it begins, resumes, or leaves a finished run alone.
         log: Records also go to `tensorboard`, `wandb` or both.
-        loggers: Told every record as well; what they raise ends the run.
+        loggers: Also receive every record; an exception that they raise ends the run.
         stop: Says when to stop; by default the run listens to signals itself.
         group: The processes that make the run together; only the first uses the folder.
 
@@ -124,7 +124,7 @@ def run_steps(
                 trainer.loggers += [*named, *loggers]
         try:
             if group.is_main:
-                (folder.path / PRUNED).unlink(missing_ok=True)  # it goes on nevertheless
+                (folder.path / PRUNED).unlink(missing_ok=True)  # it is trained further
             yield from _fit(trainer, config, folder, stop)
             yield from _test(trainer, tester, folder, stop)
         finally:
@@ -160,7 +160,7 @@ def _build(
     set_up_process(threads=config.machine.threads, deterministic=config.machine.deterministic)
     seed_process(config.seed)
     trainer = build_trainer(config, device, folder=folder, display=display, group=group)
-    # Before training, to learn now rather than then that the test classes are too few.
+    # Before training, so that too few test classes are an error now and not at the end.
     tester = build_evaluator(config, "test", device, group=group)
     optimizer = config.optimizer
     needs_plain_sgd = getattr(class_of(config.learner), "needs_plain_sgd", False)
@@ -204,11 +204,11 @@ def _tested_after(folder: RunFolder, config: RunConfig) -> int | None:
         parse_json((folder.path / TEST).read_bytes())
         return load_config(folder.config, known=config).steps
     except (OSError, ValueError, ArgumentError):
-        return None  # it goes on from its checkpoint, which writes them again
+        return None  # it is resumed from its checkpoint, which writes them again
 
 
 def check_same_run(config: RunConfig, folder: RunFolder) -> None:
-    """Check that a run goes on as it was begun, according to its last checkpoint.
+    """Check that a run is resumed as it began, according to its last checkpoint.
 
     Raises:
         ArgumentError: If something changed that cannot change.
@@ -259,7 +259,7 @@ def _fit(
         yield from trainer.steps(config.steps, stop)
     else:
         trainer.display.message(
-            f"The run in {folder.path} has made its {trainer.step} steps. To train on, give more: "
+            f"The run in {folder.path} has made its {trainer.step} steps. For more: "
             f"--resume {folder.path} --steps N."
         )
 
@@ -357,16 +357,16 @@ def resolve_auto(config: RunConfig, device: torch.device, *, n_processes: int = 
     chosen = {
         "precision": "bfloat16" if half else "float32",
         "channels_last": "yes" if half else "no",
-        "compile": "yes" if compiles and _compiling_pays(config, device) else "no",
+        "compile": "yes" if compiles and _is_worth_compiling(config, device) else "no",
     }
     left = {name: value for name, value in chosen.items() if getattr(machine, name) == "auto"}
     return replace(config, machine=replace(machine, **left))  # type: ignore[arg-type]
 
 
 def keep_precision(config: RunConfig, begun: RunConfig) -> RunConfig:
-    """Return the configuration of a run that goes on, in the precision in which it was begun.
+    """Return the configuration of a resumed run, in the precision in which it began.
 
-    What was asked for stays. Whether to compile is decided again, by the present device.
+    An explicit choice stays. Whether to compile is decided again, by the present device.
     """
     if config.machine.precision != "auto":
         return config
@@ -381,7 +381,7 @@ def half_precision_pays(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
-def _compiling_pays(config: RunConfig, device: torch.device) -> bool:
+def _is_worth_compiling(config: RunConfig, device: torch.device) -> bool:
     machine: MachineConfig = config.machine
     # Which kernels a compiler finds best is not the same each time.
     plain = machine.engine == "eager" or machine.deterministic

@@ -1,7 +1,7 @@
 """What `adaptask sweep` does: a study of many trials, of which validation chooses the best.
 
 The folders of the runs are all that it goes by. Trials are decided before the first one; which of
-them are given up early is decided by the runs that have finished, as they stand in their folders.
+them are stopped early is decided by the finished runs in their folders.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _LOG_FACTOR = 10
 _FIXED: dict[str, str] = {
     "seed": "every trial has the same seeds; say how many with --seeds",
     "data.dataset": "accuracies on different datasets cannot be compared; sweep each by itself",
-    "evaluation": "all trials must be measured alike",
+    "evaluation": "all trials must be measured in the same way",
     "every": "all trials must be validated equally often",
 }
 """What cannot be varied, by option or section, and why."""
@@ -326,7 +326,7 @@ def _rounded(value: Any, values: BaseDistribution) -> Any:
     """Return what was drawn from a range with few digits, so that it can be read and repeated.
 
     On a log scale they are four significant ones; else there are at least a thousand values in
-    the range, however narrow it is.
+    the range, also in a narrow one.
     """
     from optuna.distributions import FloatDistribution
 
@@ -353,16 +353,16 @@ def _with_pruner(run: Run, first_seed: int) -> Run:
 
 
 class Pruner:
-    """Gives up a run that is worse than most: Optuna's MedianPruner, fed from the run folders.
+    """Stops a run that is worse than most: Optuna's MedianPruner, fed from the run folders.
 
     The run of the first seed decides for its trial; those of other seeds end with it.
 
     Args:
-        path: The folder of the run, `runs/TRIAL/seed-SEED`; the others lie beside it.
+        path: The folder of the run, `runs/TRIAL/seed-SEED`; the others are next to it.
         first_seed: The first seed of every trial.
 
     Raises:
-        RunPruned: If the trial of the run was given up before.
+        RunPruned: If the trial of the run was stopped before.
     """
 
     def __init__(self, path: Path, *, first_seed: int) -> None:
@@ -396,7 +396,7 @@ class Pruner:
             trial.report(accuracy, at)
         if trial.should_prune():
             raise RunPruned(
-                f"given up after step {step}: its best validation accuracy, "
+                f"stopped after step {step}: its best validation accuracy, "
                 f"{100 * max(own.values()):.2f} %, is below the median of the trials before it at "
                 "this step"
             )

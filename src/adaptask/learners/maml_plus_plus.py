@@ -183,17 +183,15 @@ class MAMLPlusPlus(MAML):
         weights = {**weights, **own}
         if not self.per_step_statistics:
             return super()._features(weights, images, n_updates)
-        moments = None if self.training else self._running_moments(at, len(images))
+        moments = None
+        if not self.training:  # the same for every task
+            shape = (len(images), -1)
+            moments = [(m[at].expand(shape), v[at].expand(shape)) for m, v in self._statistics()]
         features, found = conv4_features(self.backbone, weights, images, moments)
         if self.training:
             detached = [(mean.detach(), variance.detach()) for mean, variance in found]
             self._observed.setdefault(at, []).append(detached)
         return features
-
-    def _running_moments(self, at: int, n_tasks: int) -> list[Moments]:
-        """Return the running statistics of every block, the same for every task."""
-        pairs = zip(self._statistics("means"), self._statistics("variances"), strict=True)
-        return [(mean[at].expand(n_tasks, -1), var[at].expand(n_tasks, -1)) for mean, var in pairs]
 
     def training_step(self, episodes: Episodes) -> Outcome:
         """Return the outcome of `MAML.training_step`, and update running statistics once."""
@@ -211,14 +209,16 @@ class MAMLPlusPlus(MAML):
     def _update_statistics(self, momentum: float = 0.1) -> None:
         """Move the running statistics towards the means over all tasks and passes of a step."""
         for at, passes in self._observed.items():
-            for block, new in enumerate(zip(*passes, strict=True)):
-                for kind, moments in zip(
-                    ("means", "variances"), zip(*new, strict=True), strict=True
-                ):
-                    rows = self._statistics(kind)[block]
-                    rows[at].lerp_(torch.cat(moments).mean(0), momentum)
+            for statistics, moments in zip(
+                self._statistics(), zip(*passes, strict=True), strict=True
+            ):
+                for rows, values in zip(statistics, zip(*moments, strict=True), strict=True):
+                    rows[at].lerp_(torch.cat(values).mean(0), momentum)
         self._observed.clear()
 
-    def _statistics(self, kind: str) -> list[Tensor]:
-        n_blocks = len(self.backbone.blocks)  # type: ignore[arg-type]
-        return [self.get_buffer(f"step_{kind}_{at}") for at in range(n_blocks)]
+    def _statistics(self) -> list[Moments]:
+        """Return the running means and variances of every block, `steps x channels` each."""
+        return [
+            (self.get_buffer(f"step_means_{block}"), self.get_buffer(f"step_variances_{block}"))
+            for block in range(len(self.backbone.blocks))  # type: ignore[arg-type]
+        ]

@@ -74,7 +74,7 @@ _MANY_WAYS, _DRAWS, _FEW_DRAWS = 9, 1000, 100
 
 
 @dataclass(frozen=True)
-class SavedRun:
+class SavedState:
     """What a checkpoint of a run holds."""
 
     trainer: dict[str, Any]
@@ -185,7 +185,7 @@ class RunFolder:
         self.is_open = True
 
     def describe(self, settings: Mapping[str, Any], algorithms: Mapping[str, Any]) -> None:
-        """Write what a trainer knows about a run that has no configuration.
+        """Write what a trainer knows about a run that has no configuration, before it trains it.
 
         Args:
             settings: For `run.json`, in the layout of config.toml.
@@ -194,6 +194,7 @@ class RunFolder:
         Raises:
             TrainingError: If it cannot be written.
         """
+        (self.path / TEST).unlink(missing_ok=True)  # of fewer steps
         for name, content in ((RUN, settings), (ALGORITHMS, algorithms)):
             replace_file(self.path / name, json.dumps(content, indent=1).encode() + b"\n")
 
@@ -223,7 +224,7 @@ class RunFolder:
         saved = {"trainer": state, "metrics_size": self.metrics.size, "config": self.config_text}
         save_latest(self.path, saved)
 
-    def load(self, report: Callable[[str], None]) -> SavedRun | None:
+    def load(self, report: Callable[[str], None]) -> SavedState | None:
         """Return the last complete checkpoint, or None; `report` is called if one is damaged.
 
         Raises:
@@ -240,7 +241,7 @@ class RunFolder:
             and isinstance(text, str | None)
         ):
             raise StateError(f"{path} is not a checkpoint of a training run.")
-        return SavedRun(trainer, max(0, size), text)
+        return SavedState(trainer, max(0, size), text)
 
     def save_best(self, checkpoints: Iterable[Checkpoint]) -> None:
         """Write the best weights; remove the file if there are none.

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn, optim
 
-from adaptask.arguments import check_integer, check_members
+from adaptask.arguments import check_integer, check_members, format_value
 from adaptask.errors import ArgumentError, StateError, TrainingError
 from adaptask.interfaces import TaskSampler
 from adaptask.intervals import Intervals
@@ -107,6 +107,10 @@ class Trainer:
     ) -> None:
         check_members("sampler", sampler, "sample", "update")
         check_members("source", source, "device", "draw")
+        if display is not None and not isinstance(display, Display):
+            raise ArgumentError(
+                f"display must derive from adaptask.training.Display; got {format_value(display)}."
+            )
         if group.size > 1 and not _has_state(sampler):
             raise ArgumentError(
                 "a run on several processes needs a sampler with state_dict and load_state_dict, "
@@ -178,7 +182,7 @@ class Trainer:
             with self.group.sync_errors():
                 if self.folder is not None:
                     self._open(self.folder, held)
-                    if self.folder.config_text is None:
+                    if self.folder.config_text is None and self.step < n_steps:
                         self.folder.describe(*self._description(n_steps))
             self._copy_main_state()
             stop = held.enter_context(StopSignals()) if stop is None else stop

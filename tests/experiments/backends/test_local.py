@@ -204,14 +204,15 @@ def test_a_process_that_dies_is_replaced_once(three_jobs, monkeypatch, take_note
 @pytest.mark.parametrize(
     ("kind", "n_at_once"), [(Interleaved, 1), (Interleaved, 2), (ProcessPool, 2)]
 )
-def test_a_display_that_fails_is_no_success(three_jobs, kind, n_at_once, take_notes):
+@pytest.mark.parametrize("error", [BrokenPipeError, SystemExit])  # rich raises the second
+def test_a_display_that_fails_is_no_success(three_jobs, kind, n_at_once, error, take_notes):
     jobs = [three_jobs[0], three_jobs[2]]
 
     def fail(event):
-        if event.kind == "end":
-            raise BrokenPipeError("nobody reads")
+        if event.kind == ("end" if error is BrokenPipeError else "advance"):
+            raise error("nobody reads")
 
-    with pytest.raises(BrokenPipeError, match="nobody reads"):
+    with pytest.raises(error, match="nobody reads"):
         kind(n_at_once).run(jobs, fail)
     # Nothing is left of it that would stop others.
     assert kind(n_at_once).run(jobs, take_notes()) == {}
@@ -224,7 +225,6 @@ SCRIPT = """
     from pathlib import Path
     from dataclasses import replace
     from adaptask.experiments.config_file import load_config
-from adaptask.experiments.options import configure
     from adaptask.experiments.backends.interleaved import Interleaved
     from adaptask.experiments.backends.processes import ProcessPool
     from adaptask.experiments.study_display import StudyDisplay

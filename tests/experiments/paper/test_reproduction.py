@@ -57,7 +57,7 @@ def test_what_is_not_as_in_the_paper_is_said(nothing_prepared):
         "adaptask reproduce table-mini --dataset omniglot --scale 0.01 --shots 5 --seeds 2"
     )
     replaced, scale, *ours = planned.notes
-    assert "omniglot takes the place of mini-imagenet" in replaced
+    assert "omniglot replaces mini-imagenet" in replaced
     assert "At scale 0.01" in scale
     assert "not to be compared" in scale
     assert tuple(ours) == (*planned.target.notes, *recipe_notes(t.config for t in planned.trials))

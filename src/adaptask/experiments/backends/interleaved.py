@@ -134,16 +134,16 @@ class _ActiveRun:
     ) -> None:
         self.run, self.stream = run, stream
         self.failure: str | None = None
-        self._on_event = on_event
+        self._on_event, self._stop = on_event, stop
         self._wait: Wait = None
-        self._steps = self._begin(stop)
+        self._steps = self._begin()
         on_event(Event("begin", run.name))
 
-    def _begin(self, stop: StopSignals) -> DeviceSteps[None]:
+    def _begin(self) -> DeviceSteps[None]:
         loggers = [] if self.run.open_logger is None else [self.run.open_logger()]
         display = EventDisplay(self.run, self._on_event)
         yield from run_steps(
-            self.run.config, self.run.path, display=display, loggers=loggers, stop=stop
+            self.run.config, self.run.path, display=display, loggers=loggers, stop=self._stop
         )
 
     @property
@@ -169,6 +169,8 @@ class _ActiveRun:
         except StopIteration:
             pass
         except (KeyboardInterrupt, SystemExit):
+            if self._stop.received is None:  # such as a display that nobody reads any more
+                raise
             return False  # stopped by a signal, with a checkpoint
         except RunPruned as pruned:
             record_pruning(self.run, pruned)

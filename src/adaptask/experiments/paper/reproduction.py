@@ -15,7 +15,7 @@ from adaptask.arguments import check_choice, check_integer, check_number
 from adaptask.data import glyphs
 from adaptask.data.benchmarks import Benchmark
 from adaptask.data.cache import cache_root, read_meta
-from adaptask.data.datasets import DATASETS, is_prepared
+from adaptask.data.datasets import DATASETS, is_plugin, is_prepared
 from adaptask.data.datasets import names as dataset_names
 from adaptask.errors import ArgumentError
 from adaptask.experiments.backends.ray import ClusterOptions
@@ -45,7 +45,7 @@ class Plan:
     rows: tuple[str, ...]
     shots: tuple[int, ...]
     learners: tuple[str, ...]
-    """In place of that of the settings; empty where the target has no choice."""
+    """In place of that of the settings; empty if the target has no choice."""
     seeds: int
     """Runs per trial, with the seeds 0, 1, ..."""
     scale: float
@@ -63,12 +63,12 @@ class Plan:
 
     @property
     def n_runs(self) -> int:
-        """How many runs there are."""
+        """Number of runs."""
         return len(self.trials) * self.seeds
 
     @property
     def times(self) -> tuple[PrintedTime, ...]:
-        """What is to be timed, where the target is about time."""
+        """What is to be timed, if the target is about time."""
         found = self.target.times
         return tuple(t for t in found if t.name in self.rows and t.n_shot in self.shots)
 
@@ -179,14 +179,14 @@ class Plan:
         target, scale, found = self.target, self.scale, []
         if foreign := [name for name in self.datasets if name not in target.datasets]:
             figures = (
-                "the paper's times are those of its own"
+                "the paper has times for its own datasets only"
                 if target.times
                 else "the paper has no figures for it"
             )
             found.append(
-                f"{foreign[0]} takes the place of {' and '.join(target.datasets)}; {figures}. "
-                "Settings that depend on the dataset are those of CIFAR-FS where the literature "
-                "has none for it."
+                f"{foreign[0]} replaces {' and '.join(target.datasets)}; {figures}. "
+                "Settings that depend on the dataset are those of CIFAR-FS if the literature has "
+                "none for it."
             )
         if self.learners != target.learners[:1]:
             found.append(
@@ -238,15 +238,15 @@ def plan(
 
     Args:
         target: A key of `TARGETS`.
-        dataset: Takes the place of all datasets of the target.
+        dataset: Replaces all datasets of the target.
         scale: Of steps, milestones, intervals and episodes, above 0 and at most 1.
-        rows: Which rows; all where none are named.
+        rows: Which rows; by default all.
         seeds: Runs per trial; None: three for what is measured, one for what is looked at.
-        shots: Which shots; all where none are named.
-        learners: Other learners than the paper's, where the target has a choice.
+        shots: Which shots; by default all.
+        learners: Other learners than the paper's, if the target has a choice.
         schedule: `paper`, or `cosine` in the place of learning rates that the paper leaves
             constant.
-        device: Where it is computed; auto: on a GPU where there is one.
+        device: Where it is computed; auto: a GPU if there is one.
 
     Raises:
         ArgumentError: If there is no such target, dataset, row, shot or learner, or a number is
@@ -260,7 +260,7 @@ def plan(
         check_integer("seeds", seeds, low=1)
         if chosen.times:
             raise ArgumentError(f"{target} is timed, not trained; leave out --seeds.")
-    if dataset is not None and dataset not in dataset_names():
+    if dataset is not None and dataset not in dataset_names() and not is_plugin(dataset):
         raise ArgumentError(
             f"there is no dataset '{dataset}'; there are {', '.join(dataset_names())}."
         )
@@ -309,7 +309,7 @@ def plan(
 
 
 def _part(what: str, available: Sequence[T], wanted: Sequence[T]) -> tuple[T, ...]:
-    """Return what is wanted of what there is, in its order; all where nothing is named."""
+    """Return the wanted part of what there is, in its order; all if nothing is named."""
     for value in wanted:
         check_choice(what, str(value), [str(known) for known in available])
     return tuple(value for value in available if value in wanted or not wanted)
@@ -338,7 +338,7 @@ def reproduce(
 
     Args:
         planned: What is to be run, or timed.
-        folder: Where; one named after it where it is not given. What it has already is kept.
+        folder: Where; by default one named after the plan. Finished runs in it are kept.
         workers: How many runs at once; None chooses. Times are measured one after the other.
         cluster: Where the runs are made, if not by this machine alone. Times are measured here.
 
@@ -437,11 +437,11 @@ def _interval(interval: int, ratio: float, share: float = 0.0) -> int:
 def fitted(config: RunConfig, n_images: int | None) -> RunConfig:
     """Return a run whose tasks take no more images of a class than there are, if that can be.
 
-    Training gives up shots beyond those of the test first, then queries; tests give up queries.
+    Training drops shots beyond those of the test first, then queries; tests drop queries.
 
     Args:
         config: Any.
-        n_images: How many images the smallest class has; None where that is not known.
+        n_images: How many images the smallest class has; None if that is not known.
     """
     if n_images is None:
         return config

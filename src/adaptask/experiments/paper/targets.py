@@ -1,6 +1,6 @@
 """Every table and figure of the paper that shows results, as something that can be run.
 
-Figures 1 and 2 of the paper are drawings of the method. Everything about a target stands in its
+Figures 1 and 2 of the paper are drawings of the method. Everything about a target is in its
 entry here, except for the figures that the paper prints, in `published.py`, and the settings of
 each learner, in `recipes.py`.
 """
@@ -75,7 +75,7 @@ class Target:
     labels: tuple[str, ...] = ("learner", "backbone", "sampler", "dataset", "shots")
     """What distinguishes the trials in the report."""
     columns: tuple[str, ...] = ("dataset", "shots")
-    """Labels that stand beside each other."""
+    """Labels that become columns of the table."""
     seeds: int = 3
     learners: tuple[str, ...] = ()
     """Learners that can be chosen in place of that of the settings, the paper's first."""
@@ -159,8 +159,8 @@ def _picture(
         notes=(
             note,
             "Open: backbone, shots and the moment of training that is shown. We take ProtoNet on "
-            "Conv-4, 5-way 1-shot, and show the whole of training where the picture can move, "
-            "else its end.",
+            "Conv-4, 5-way 1-shot, and show the whole of training if the picture can move, "
+            "otherwise its end.",
         ),
         first_section=section,
     )
@@ -213,7 +213,7 @@ _ALL = (
         table=TABLE_3,
         notes=(
             "The rows without gcp are what the paper calls local replications.",
-            "MAML++ on CIFAR-FS, 5-shot, stands with other figures in Table 4 (73.36 and 74.58).",
+            "MAML++ on CIFAR-FS, 5-shot, has other figures in Table 4 (73.36 and 74.58).",
             *_SAMPLER_NOTES,
         ),
     ),
@@ -232,7 +232,7 @@ _ALL = (
         learners=("maml++", *(name for name in CONV4_LEARNERS if name != "maml++")),
         table=TABLE_4,
         notes=(
-            "MAML++ on CIFAR-FS, 5-shot, stands with other figures in Table 3 (73.86 and 73.98).",
+            "MAML++ on CIFAR-FS, 5-shot, has other figures in Table 3 (73.86 and 73.98).",
             "c-sampling starts from equal weights of 1, not from probabilities, on which Eq. 3 "
             "would raise a class for being drawn at all.",
             *_SAMPLER_NOTES,

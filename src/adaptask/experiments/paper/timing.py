@@ -20,7 +20,7 @@ from rich.table import Table as RichTable
 
 from adaptask.atomic_file import not_written, replace_file
 from adaptask.data.cache import cache_root
-from adaptask.data.datasets import DATASETS, Generated, check_available, is_prepared
+from adaptask.data.datasets import DATASETS, Generated, check_available, is_plugin, is_prepared
 from adaptask.experiments.backends import choose_backend
 from adaptask.experiments.config import (
     EvaluationConfig,
@@ -93,7 +93,7 @@ class TimedRun:
 
 @dataclass(frozen=True)
 class Timing:
-    """What was measured in a setting, beside what the paper prints."""
+    """What was measured in a setting, and what the paper prints."""
 
     printed: PrintedTime
     uniform: float
@@ -196,7 +196,7 @@ def time_plan(planned: Plan, folder: Path) -> None:
 
 
 def timing_table(timings: Sequence[Timing], notes: Sequence[str] = ()) -> Table:
-    """Return the measured times beside those of the paper."""
+    """Return the measured times next to those of the paper."""
     rows = []
     for timing in timings:
         printed = timing.printed
@@ -279,7 +279,7 @@ def dry_run(planned: Plan, *, workers: int | None = None) -> None:
 
 def _is_there(dataset: str) -> bool:
     is_made_on_first_use = isinstance(DATASETS.get(dataset), Generated)
-    return is_made_on_first_use or is_prepared(cache_root() / dataset)
+    return is_made_on_first_use or is_plugin(dataset) or is_prepared(cache_root() / dataset)
 
 
 def _show_trials(
@@ -293,7 +293,7 @@ def _show_trials(
         key: list(dict.fromkeys(trial.labels[key] for trial in planned.trials))
         for key in planned.trials[0].labels
     }
-    # What is the same for all is said once.
+    # What is the same for all is printed once.
     if same := [f"{key} {found[0]}" for key, found in values.items() if len(found) == 1]:
         console.print(", ".join(same) + "\n", markup=False)
     keys = [key for key, found in values.items() if len(found) > 1]
@@ -324,13 +324,13 @@ def _show_trials(
             )
     console.print(table)
     trials, seeds = _counted(len(planned.trials), "trial"), _counted(planned.seeds, "seed")
-    said = f"\n{trials}, {seeds} each: {_counted(planned.n_runs, 'run')}."
+    text = f"\n{trials}, {seeds} each: {_counted(planned.n_runs, 'run')}."
     if total:
         n_at_once = min(backend.n_at_once, planned.n_runs)
         at_once = f"{n_at_once} at once" if n_at_once > 1 else "one by one"
-        said += f" About {format_duration(total / min(backend.speedup, n_at_once))} here, {at_once}"
-        said += f", without {' and '.join(missing)}." if missing else "."
-    console.print(said)
+        text += f" About {format_duration(total / min(backend.speedup, n_at_once))} here, {at_once}"
+        text += f", without {' and '.join(missing)}." if missing else "."
+    console.print(text)
 
 
 def _kinds(trials: Sequence[Arm]) -> dict[RunConfig, list[Arm]]:
