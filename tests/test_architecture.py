@@ -38,7 +38,7 @@ MAY_IMPORT = {
     "report": {"errors", "arguments", "atomic_file", "parsing", "old_config", "__init__"},
     "experiments": FOUNDATION
     | {"report", "theory", "samplers", "data", "conformance", "backbones", "learners", "training"},
-    "cli": {"errors", "experiments", "report", "cli_data"},
+    "cli": {"errors", "experiments", "registry", "report", "cli_data"},
     "cli_data": {"experiments"},
     "__main__": {"cli"},
     "saved_run": FOUNDATION | {"report", "experiments", "data", "training"},

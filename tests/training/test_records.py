@@ -244,7 +244,7 @@ def test_a_snapshot_that_cannot_be_written_leaves_nothing_behind(tmp_path, monke
 
     monkeypatch.setattr(os, "fsync", fail)
     sampler = build_sampler("gcp", n_classes=6, n_way=3)
-    with pytest.raises(TrainingError, match=r"step-0000007.npz: No space left.*make room"):
+    with pytest.raises(TrainingError, match=r"step-0000007.npz: No space left.*free some space"):
         Snapshots(tmp_path).save(7, sampler)
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").write_text("")
