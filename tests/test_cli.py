@@ -144,7 +144,7 @@ def test_a_mistyped_name_is_answered_without_torch(words, message):
         ("train --sampler uniform --tau 0.3", "'uniform' takes no tau; it takes no options"),
         ("train --learner maml --learner.penalty 1", "'maml' takes no penalty; it takes inner"),
         ("train --backbone.no-drop 1", "'conv4' takes no no_drop; it takes filters"),
-        ("compare --samplers uniform c --sampler.forget all", "'uniform' and 'c' takes no forget"),
+        ("compare --samplers uniform c --sampler.forget all", "'uniform' and 'c' take no forget"),
         ("compare --seed 3", "set their number with --seeds"),
         ("sweep --sampler c --sampler.forget all --alpha 1", "'c' takes no forget"),
     ],

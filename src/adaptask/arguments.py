@@ -144,6 +144,3 @@ def format_value(value: object) -> str:
 def format_count(count: int) -> str:
     """Return a count in a few digits, also beyond the range of a float."""
     return f"{count:.3g}" if count < 10**300 else f"10^{math.log10(count):.0f}"
-
-
-shown = format_value

@@ -410,7 +410,7 @@ def test_a_folder_that_cannot_be_read_is_named(tmp_path, cache_home, monkeypatch
     real = os.scandir
 
     def scandir(path):
-        if Path(path) == secret:
+        if path == secret:
             raise PermissionError(errno.EACCES, "Permission denied", str(secret))
         return real(path)
 

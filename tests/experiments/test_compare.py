@@ -115,7 +115,7 @@ def test_what_makes_no_sense_is_refused(base, learners, samplers, message):
 def test_an_option_that_none_takes_is_refused_with_what_they_take():
     chosen = {"learners": ("protonet",), "samplers": ("uniform", "c")}
     for options, message in (
-        ({"sampler": {"forget": "all"}}, "'uniform' and 'c' takes no forget; it takes alpha"),
+        ({"sampler": {"forget": "all"}}, "'uniform' and 'c' take no forget; they take alpha"),
         ({"learner": {"inner_steps": 3}}, "'protonet' takes no inner_steps; it takes temperature"),
     ):
         with pytest.raises(ArgumentError, match=message):

@@ -88,7 +88,7 @@ def test_ranges_are_linear_or_logarithmic_by_their_span():
         ("optimizer=3", "must be a section"),
         ("seed=1,2", "--seeds"),
         ("data.dataset=glyphs,omniglot", "sweep each by itself"),
-        ("evaluation.n_validation=10,20", "measured alike"),
+        ("evaluation.n_validation=10,20", "measured in the same way"),
         ("every.validate=10,20", "equally often"),
     ],
 )

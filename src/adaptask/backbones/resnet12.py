@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import leaky_relu, max_pool2d, pad
 
-from adaptask.arguments import check_choice, check_integer, check_number, shown
+from adaptask.arguments import check_choice, check_integer, check_number, format_value
 from adaptask.backbones.base import Backbone, ImageShape, size_after_pooling
 from adaptask.backbones.normalization import Norm, build_norm, normalize
 from adaptask.errors import ArgumentError
@@ -180,7 +180,8 @@ def _check_widths(widths: str | Sequence[int]) -> tuple[int, int, int, int]:
         return WIDTHS[check_choice("widths", widths, WIDTHS)]
     if len(widths) != 4:
         raise ArgumentError(
-            f"widths must be one of {', '.join(WIDTHS)} or four integers; got {shown(widths)}."
+            f"widths must be one of {', '.join(WIDTHS)} or four integers; got "
+            f"{format_value(widths)}."
         )
     first, second, third, fourth = (check_integer("each of widths", n, low=1) for n in widths)
     return first, second, third, fourth

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (its usual name)
 from torch import Tensor
 
-from adaptask.arguments import shown
+from adaptask.arguments import format_value
 from adaptask.errors import ArgumentError
 
 _BOX_ATTEMPTS = 10
@@ -292,7 +292,7 @@ def choose_augmentation(augmentation: str | Augmentation | None) -> Augmentation
     if augmentation is not None and not callable(augmentation):
         raise ArgumentError(
             f"augmentation must be one of {', '.join(AUGMENTATIONS)}, or a callable; got "
-            f"{shown(augmentation)}."
+            f"{format_value(augmentation)}."
         )
     return None if augmentation == AUGMENTATIONS["none"] else augmentation
 

@@ -19,7 +19,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TypeVar
 
-from adaptask.arguments import check_choice, shown
+from adaptask.arguments import check_choice, format_value
 from adaptask.data import glyphs
 from adaptask.data.atomic_folder import restore_folder, restore_folders
 from adaptask.data.benchmarks import BENCHMARKS, Benchmark
@@ -218,7 +218,7 @@ def _call_plugin(name: str, split: str) -> ImageSet | None:
     )
     function = import_object(_installed().get(name, name), "dataset")
     if not callable(function):
-        raise ArgumentError(f"the dataset '{name}' is {shown(function)}; {expected}.")
+        raise ArgumentError(f"the dataset '{name}' is {format_value(function)}; {expected}.")
     try:
         found = function(split)
     except AdaptaskError:
@@ -237,7 +237,7 @@ def _call_plugin(name: str, split: str) -> ImageSet | None:
             image_set = ImageSet.from_labels(images, labels, dataset=name, split=split)
         except (TypeError, ValueError, RuntimeError) as error:
             raise DataError(
-                f"the dataset '{name}' returned {shown(found)} for '{split}'; {expected}."
+                f"the dataset '{name}' returned {format_value(found)} for '{split}'; {expected}."
             ) from error
     image_set.class_counts()  # checks its form
     # Sources of one device share their copy of the images.

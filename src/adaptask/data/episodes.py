@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adaptask.arguments import check_integer, check_seed, shown
+from adaptask.arguments import check_integer, check_seed, format_value
 from adaptask.data.augmentation import (
     Augmentation,
     DrawnAugmentation,
@@ -288,7 +288,7 @@ class EpisodeSource:
                 isinstance(found, Tensor) and (found.dtype != torch.uint8 or found.ndim != 1)
             ):
                 raise StateError(
-                    f"the episode source's state is damaged: {key!r} is {shown(found)}."
+                    f"the episode source's state is damaged: {key!r} is {format_value(found)}."
                 )
         places = ("device", "storage")
         if any(state_dict[key] != here[key] for key in places):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,8 +56,6 @@ def prepare(
         DataError: If the source is not recognized, incomplete, damaged or not to be trusted, or
             the disk is full. It names the first ten things that are wrong. Nothing was changed.
     """
-    if workers is not None:
-        workers = check_integer("workers", workers, low=1)
     entry = DATASETS.get(name)
     if isinstance(entry, Generated):
         raise ArgumentError(
@@ -84,13 +82,8 @@ def prepare_benchmark(
     progress: Progress | None = None,
 ) -> Prepared:
     """Do what `prepare` does, for a benchmark that need not be in `DATASETS`."""
-    start = time.perf_counter()
-    root = cache_root()
-    with (
-        open_source(source, scratch=root) as opened,
-        scratch_folder(root / "unpacked") as scratch,
-        _clear_errors(source, opened),
-    ):
+
+    def find(opened: Path, scratch: Path) -> tuple[str, Found]:
         layout, folder = _recognize(benchmark, opened, source)
         found = _read(layout, folder, benchmark, scratch)
         if problems := _problems(benchmark, found):
@@ -99,15 +92,9 @@ def prepare_benchmark(
                 f"The source was read as: {layout.description}. Download or extract what is "
                 "missing, or give another folder.",
             )
-        return _write(
-            found,
-            dataset=benchmark.name,
-            source=layout.description + (f", {found.how}" if found.how else ""),
-            image_format=benchmark.image_format,
-            workers=workers,
-            progress=progress,
-            start=start,
-        )
+        return layout.description + (f", {found.how}" if found.how else ""), found
+
+    return _prepare(benchmark.name, source, benchmark.image_format, find, workers, progress)
 
 
 def prepare_folder(
@@ -135,26 +122,66 @@ def prepare_folder(
         workers: As for `prepare`.
         progress: As for `prepare`.
     """
-    start = time.perf_counter()
     check_dataset_name(name, [known for known in DATASETS if known != "folder"])
     image_size = check_integer("image_size", image_size, low=1, high=4096)
-    if workers is not None:
-        workers = check_integer("workers", workers, low=1)
     image_format = ImageFormat(
         channels=1 if gray else 3, height=image_size, width=image_size, turn=True
     )
-    with open_source(source, scratch=cache_root()) as opened, _clear_errors(source, opened):
+
+    def find(opened: Path, _: Path) -> tuple[str, Found]:
         found = find_classes(opened, fractions=fractions, seed=seed, split_lists=split_lists)
-        how = found.how.replace(str(opened), source.name) if opened != source else found.how
-        return _write(
-            found,
-            dataset=name,
-            source=f"{source.resolve().name}, {how}",
-            image_format=image_format,
-            workers=workers,
-            progress=progress,
-            start=start,
-        )
+        how = found.how if opened == source else found.how.replace(str(opened), source.name)
+        return f"{source.resolve().name}, {how}", found
+
+    return _prepare(name, source, image_format, find, workers, progress)
+
+
+def _prepare(
+    dataset: str,
+    source: Path,
+    image_format: ImageFormat,
+    find: Callable[[Path, Path], tuple[str, Found]],
+    workers: int | None,
+    progress: Progress | None,
+) -> Prepared:
+    """Find images, convert them and write the cache, or leave the one that is there as it was.
+
+    `find` gets the source, extracted if it is an archive, and an empty folder to work in. It
+    returns a description of what it found, and the images.
+    """
+    start = time.perf_counter()
+    if workers is not None:
+        workers = check_integer("workers", workers, low=1)
+    root = cache_root()
+    with (
+        open_source(source, scratch=root) as opened,
+        scratch_folder(root / "unpacked") as scratch,
+        _clear_errors(source, opened),
+    ):
+        description, found = find(opened, scratch)
+        n_images = {s: sum(len(c.images) for c in classes) for s, classes in found.splits.items()}
+        total = sum(n_images.values())
+        with (
+            open_cache_writer(
+                root / dataset, dataset=dataset, source=description, image_shape=image_format.shape
+            ) as writer,
+            worker_pool(total, workers) as pool,
+        ):
+            converter = Converter(image_format, n_images=total, pool=pool, progress=progress)
+            for split, classes in found.splits.items():
+                counts = [len(c.images) for c in classes]
+                pixels = converter.convert(classes)
+                writer.write_split(split, [c.name for c in classes], counts, pixels)
+            converter.finish()
+    return Prepared(
+        dataset=dataset,
+        folder=root / dataset,
+        source=description,
+        n_classes={split: len(classes) for split, classes in found.splits.items()},
+        n_images=n_images,
+        seconds=time.perf_counter() - start,
+        left_out=tuple(found.left_out),
+    )
 
 
 @contextmanager
@@ -171,43 +198,6 @@ def _clear_errors(source: Path, opened: Path) -> Iterator[None]:
         raise DataError(
             f"{where} cannot be read: {error.strerror or error}. Nothing was changed."
         ) from error
-
-
-def _write(
-    found: Found,
-    *,
-    dataset: str,
-    source: str,
-    image_format: ImageFormat,
-    workers: int | None,
-    progress: Progress | None,
-    start: float,
-) -> Prepared:
-    """Convert images and write the cache, or leave the one that is there as it was."""
-    folder = cache_root() / dataset
-    n_images = {s: sum(len(c.images) for c in classes) for s, classes in found.splits.items()}
-    total = sum(n_images.values())
-    with (
-        open_cache_writer(
-            folder, dataset=dataset, source=source, image_shape=image_format.shape
-        ) as writer,
-        worker_pool(total, workers) as pool,
-    ):
-        converter = Converter(image_format, n_images=total, pool=pool, progress=progress)
-        for split, classes in found.splits.items():
-            counts = [len(c.images) for c in classes]
-            pixels = converter.convert(classes)
-            writer.write_split(split, [c.name for c in classes], counts, pixels)
-        converter.finish()
-    return Prepared(
-        dataset=dataset,
-        folder=folder,
-        source=source,
-        n_classes={split: len(classes) for split, classes in found.splits.items()},
-        n_images=n_images,
-        seconds=time.perf_counter() - start,
-        left_out=tuple(found.left_out),
-    )
 
 
 def _recognize(benchmark: Benchmark, opened: Path, source: Path) -> tuple[Layout, Path]:

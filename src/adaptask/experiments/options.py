@@ -111,13 +111,14 @@ def check_taken(
     Raises:
         ArgumentError: If one is not; the message says what they take.
     """
-    known = list(known)
+    known, names = list(known), list(names)
     if unknown := [option for option in given if option not in known]:
-        who = " and ".join(map(repr, names))
-        raise ArgumentError(
-            f"the {kind} {who} takes no {', '.join(unknown)}; "
-            f"it takes {', '.join(known) or 'no options'}."
-        )
+        who, options = " and ".join(map(repr, names)), ", ".join(known) or "no options"
+        if len(names) > 1:
+            raise ArgumentError(
+                f"the {kind}s {who} take no {', '.join(unknown)}; they take {options}."
+            )
+        raise ArgumentError(f"the {kind} {who} takes no {', '.join(unknown)}; it takes {options}.")
 
 
 def options_of(section: AlgorithmConfig) -> dict[str, Any]:

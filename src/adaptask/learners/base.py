@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from adaptask.arguments import check_members, check_number, shown
+from adaptask.arguments import check_members, check_number, format_value
 from adaptask.backbones import Backbone
 from adaptask.errors import ArgumentError
 from adaptask.interfaces import Episodes, Outcome
@@ -155,7 +155,7 @@ def check_backbone(backbone: object, *members: str) -> None:
     if not isinstance(backbone, nn.Module):
         raise ArgumentError(
             "backbone must be a torch.nn.Module, such as build_backbone returns; "
-            f"got {shown(backbone)}."
+            f"got {format_value(backbone)}."
         )
     check_members("backbone", backbone, *members)
 

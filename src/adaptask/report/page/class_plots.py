@@ -64,7 +64,8 @@ def counts_plot(data: StudyData) -> Plot | None:
     metric = COUNTS
     counts, preview = subject.class_counts(), subject.preview()
     if counts is not None and preview and len(preview.class_names) == len(counts):
-        names = [class_labels(preview.class_names)[c] for c in np.argsort(-counts, kind="stable")]
+        labels = class_labels(preview.class_names)
+        names = [labels[c] for c in np.argsort(-counts, kind="stable")]
         most, least = names[:N_MOST_DRAWN], names[N_MOST_DRAWN:][-N_MOST_DRAWN:]
         named = f"{subject.name} drew most often: {', '.join(most)}; least often: "
         metric = replace(COUNTS, caption=f"{COUNTS.caption} {named}{', '.join(least)}.")
