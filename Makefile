@@ -3,13 +3,19 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: demo test fuzz lint format docs setup clean
+.PHONY: demo test test-slow fuzz lint format docs setup clean
 
 demo: $(READY)
 	@$(BIN)/adaptask demo
 
+PYTEST := $(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4 --dist loadgroup
+
 test: $(READY)
-	@$(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4 --dist loadgroup
+	@$(PYTEST) -m "not slow"
+
+# Kills, several processes, Ray, damaged files, the wheel: about as long again.
+test-slow: $(READY)
+	@$(PYTEST) -m slow
 
 # A hundred thousand damaged files and some sixty kills; about twenty minutes on one core.
 fuzz: $(READY)

@@ -95,3 +95,11 @@ def test_the_pages_speak_of_the_project_alone():
     home = str(ROOT)
     for page in PAGES:
         assert home not in page.read_text()
+
+
+def test_the_modules_that_the_architecture_names_exist():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    modules = [str(path) for path in (ROOT / "src" / "adaptask").rglob("*.py")]
+    modules += [str(path) for path in (ROOT / "tests").glob("*.py")]
+    for name in set(re.findall(r"[\w/]+\.py", page)):
+        assert any(module.endswith(name) for module in modules), name

@@ -99,6 +99,19 @@ def test_a_run_that_has_only_begun_has_no_results(folder, tmp_path):
     assert "not tested" in repr(run)
 
 
+def test_a_run_that_was_made_in_python_has_all_but_a_configuration(tiny, tmp_path):
+    source = open_episodes(tiny, "train")
+    backbone = adaptask.Conv4(image_shape=source.image_set.image_shape, filters=4)
+    sampler = adaptask.GCPSampler(n_classes=source.n_classes, n_way=3)
+    learner = adaptask.ProtoNet(backbone=backbone)
+    adaptask.Trainer(learner, sampler, source, n_query=4, folder=tmp_path / "mine").fit(4)
+    run = load_run(tmp_path / "mine")
+    assert run.metrics["train"]["step"][-1] == 4
+    assert run.potentials.values.shape[1:] == (12, 12)
+    with pytest.raises(ArgumentError, match="was made in Python"):
+        _ = run.config
+
+
 def test_a_folder_without_a_run_is_refused(tmp_path):
     with pytest.raises(ArgumentError, match=r"holds no run: there is no config\.toml"):
         load_run(tmp_path)

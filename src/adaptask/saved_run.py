@@ -46,7 +46,7 @@ class SavedRun:
     def __init__(self, path: Path, *, trust: bool) -> None:
         self.path = path
         self._trust = trust
-        self._settings = read_settings(path / "config.toml")
+        self._settings = read_settings(_description(path))
 
     def __repr__(self) -> str:
         tested = "not tested"
@@ -59,11 +59,17 @@ class SavedRun:
         """The configuration from which the run can be repeated.
 
         Raises:
-            ArgumentError: If the run names classes outside the package, and is not trusted.
+            ArgumentError: If the run names classes outside the package, and is not trusted; or if
+                it was made in Python by a `Trainer`, which has no configuration.
         """
         from adaptask.experiments.config_file import load_config
 
         self._refuse_plugins()
+        if not (self.path / "config.toml").exists():
+            raise ArgumentError(
+                f"the run in {self.path} was made in Python: there is no config.toml in it. Build "
+                "its learner as you did; trainer.resume() loads its weights."
+            )
         return load_config(self.path / "config.toml", trust_plugins=self._trust)
 
     @cached_property
@@ -162,7 +168,8 @@ def load_run(folder: str | os.PathLike[str], *, trust: bool = False) -> SavedRun
     ```
 
     Args:
-        folder: What `adaptask train` wrote; runs of a study are in its `runs/*/seed-*`.
+        folder: What `adaptask train`, or a `Trainer` with a folder, wrote; runs of a study are in
+            its `runs/*/seed-*`.
         trust: Whether classes outside the package that the run names, such as
             `my_package.samplers:MySampler`, may be imported. That runs code.
 
@@ -173,9 +180,15 @@ def load_run(folder: str | os.PathLike[str], *, trust: bool = False) -> SavedRun
     from adaptask.experiments.config_file import no_run_in
 
     path = Path(folder)
-    if not (path / "config.toml").exists():
+    if not _description(path).exists():
         raise no_run_in(path)
     return SavedRun(path, trust=trust)
+
+
+def _description(path: Path) -> Path:
+    """Return the file that describes a run; one made in Python has `run.json`."""
+    made_in_python = path / "run.json"
+    return made_in_python if made_in_python.exists() else path / "config.toml"
 
 
 def _columns(records: list[dict[str, Any]]) -> dict[str, NDArray[np.float64]]:

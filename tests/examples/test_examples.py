@@ -81,11 +81,11 @@ def test_the_notebook(glyphs_of_noise, tmp_path, monkeypatch, capsys):
     cells = ["".join(c["source"]) for c in notebook["cells"] if c["cell_type"] == "code"]
     assert "STEPS, SEEDS = 300, 2" in cells[0]
     cells[0] = cells[0].replace("STEPS, SEEDS = 300, 2", "STEPS, SEEDS = 4, 2")
+    cells = [re.sub(r"(n_episodes\W+|n_validation\W+)\d+", r"\g<1>4", cell) for cell in cells]
     kernel = ModuleType("__main__")
     monkeypatch.setitem(sys.modules, "__main__", kernel)
     for cell in cells:
         exec(compile(cell, "first_steps.ipynb", "exec"), vars(kernel))
     printed = capsys.readouterr().out
-    assert printed.count("FewClassesSampler") >= 2  # in the table and in a verdict
-    assert "too few seeds" in printed or "seeds" in printed
+    assert printed.count("FewClassesSampler against uniform") == 2  # with the table, and by itself
     assert not any(c.get("outputs") for c in notebook["cells"]), "clear its outputs"

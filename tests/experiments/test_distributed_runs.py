@@ -134,7 +134,7 @@ def test_a_killed_process_is_named_and_torchrun_goes_on_to_the_same_end(finished
     assert said.count("adaptask: ") == 1
     assert "adaptask: a process of this run is gone" in said
     assert f"failed (exitcode: -9) local_rank: 1 (pid: {victim})" in said
-    assert "going on from step 4 of" in said
+    assert "resuming from step 4 of" in said
     whole, _ = finished
     assert records(folder) == records(whole)
     assert same(state(folder), state(whole))
@@ -274,7 +274,7 @@ def test_two_machines_go_on_after_a_kill_on_one_and_it_costs_one_restart(
     assert everything.count("adaptask: ") == 1
     assert "adaptask: a process of this run is gone" in everything
     assert f"failed (exitcode: -9) local_rank: 0 (pid: {note.read_text()})" in everything
-    assert everything.count("going on from step 4 of") == 1
+    assert everything.count("resuming from step 4 of") == 1
     whole, _ = finished
     assert records(folder) == records(whole)
     assert same(state(folder), state(whole))

@@ -85,7 +85,7 @@ def test_a_stopped_run_goes_on_with_nothing_else_to_say(tiny_run, tmp_path, fini
     (short / "config.toml").write_text(text.replace("steps = 8", "steps = 12"))
     capsys.readouterr()
     assert main(["train", "--resume", str(short)]) == 0
-    assert "going on from step 8 of 12" in capsys.readouterr().err
+    assert "resuming from step 8 of 12" in capsys.readouterr().err
     assert same_weights(short, finished)
 
 

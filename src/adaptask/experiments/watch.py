@@ -174,7 +174,7 @@ def _view(folder: Path, runs: Sequence[RunState], width: int) -> RenderableType:
 def _columns_that_fit(columns: Mapping[str, Sequence[Text]], width: int) -> dict[str, int]:
     """Return the columns for which there is room, with their widths.
 
-    Others are left out: of a heading that is cut off, nobody knows what it means.
+    Others are left out, since a heading that is cut off does not say what it means.
     """
     widths = {name: max(len(name), *map(len, cells)) for name, cells in columns.items()}
     for name in _LEFT_OUT_FIRST:

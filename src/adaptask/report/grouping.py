@@ -55,8 +55,8 @@ def _find_runs(folder: Path) -> list[Path]:
             names = [path.relative_to(folder).as_posix() for path in (*studies, *runs)]
             more = f" and {len(names) - 5} more" if len(names) > 5 else ""
             raise ArgumentError(
-                f"{folder} is not one study: it holds {', '.join(names[:5])}{more}. Name one of "
-                "them."
+                f"{folder} is not a study itself. Name one of the studies and runs in it: "
+                f"{', '.join(names[:5])}{more}."
             )
         if runs:
             return runs

@@ -43,7 +43,7 @@ def save_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
 
     Args:
         path: The file.
-        state: Dicts, lists, tuples, tensors, int, float, str, bool and None, nested at will.
+        state: Dicts, lists, tuples, tensors, int, float, str, bool and None, nested.
 
     Raises:
         StateError: If the state holds anything else; nothing is written.
@@ -144,7 +144,7 @@ def _damaged(path: Path, what: str) -> DamagedError:
 def _serialize(state: Mapping[str, Any]) -> memoryview:
     check_savable("state", state)
     buffer = io.BytesIO()
-    # Saved where they are, tensors of a GPU could be loaded only where there is one.
+    # Tensors saved on a GPU could only be loaded on a machine that has one.
     on_host = {key: _on_host(value) for key, value in state.items()}
     torch.save({"format": FORMAT, "adaptask": __version__, "state": on_host}, buffer)
     seal = _SEAL + hashlib.sha256(buffer.getbuffer()).hexdigest().encode()

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 import warnings
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TextIO
@@ -169,52 +170,85 @@ class PlainLines(Display):
         return figures
 
 
-class NotebookLine(PlainLines):
-    """Rewrites one line of text in the output of a notebook."""
+class _Redrawn(PlainLines):
+    """Shows one state that is drawn again, five times a second."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
+        self._is_training = False
+        self._step = 0
         self._next_update = 0.0
 
     def begin(self, step: int, n_steps: int) -> None:
-        """Start the clock and write the line."""
+        """Start the clock and draw."""
         self._start_clock(step, n_steps)
-        self._rewrite(step)
+        self._is_training = True
+        self._draw_step(step)
 
     def advance(self, step: int, metrics: Mapping[str, float] | None = None) -> None:
-        """Keep the metrics; rewrite the line if it is time."""
-        self._metrics.update(metrics or {})
+        """Keep the metrics; draw again if it is time."""
+        self._step = step
+        if metrics is not None:
+            self._metrics.update(metrics)
         if time.perf_counter() >= self._next_update:
-            self._rewrite(step)
+            self._draw_step(step)
 
     def evaluate(self, split: str, n_done: int, n_episodes: int) -> None:
-        """Show how far the evaluation is in place of the line."""
+        """Show how far the evaluation is."""
         self._time_evaluation(n_done, n_episodes)
-        if time.perf_counter() >= self._next_update:
-            self._write(evaluation_text(split, n_done, n_episodes))
+        if 0 < n_done < n_episodes and time.perf_counter() < self._next_update:
+            return
+        text = evaluation_text(split, n_done, n_episodes)
+        if self._is_training:
+            position = self._position(self._step + 1)  # the step has been made
+            self._draw(position, [text] if n_done < n_episodes else [], self._step, self._n_steps)
+        else:
+            self._draw(text, [], n_done, n_episodes)
+            if n_done == n_episodes:
+                self._close()
+
+    def end(self, step: int) -> None:
+        """Leave the last state, and write how long it took."""
+        if self._is_training:
+            self._draw_step(step)
+            self._close()
+            self._is_training = False
+            super().end(step)
+
+    def _draw_step(self, step: int) -> None:
+        self._step = step
+        self._draw(self._position(step), self._figures(step), step, self._n_steps)
+
+    def _draw(self, position: str, figures: list[str], completed: int, total: int) -> None:
+        self._next_update = time.perf_counter() + SECONDS_BETWEEN_UPDATES
+
+    @abstractmethod
+    def _close(self) -> None:
+        """Leave what was drawn last."""
+
+
+class NotebookLine(_Redrawn):
+    """Rewrites one line of text in the output of a notebook."""
 
     def message(self, text: str) -> None:
         """Replace the line by one that stays."""
         self._write(text)
-        print(file=self._stream, flush=True)
+        self._close()
 
-    def end(self, step: int) -> None:
-        """Leave the line as it is at the end, and write how long it took."""
-        self._rewrite(step)
-        print(file=self._stream)
-        super().end(step)
-
-    def _rewrite(self, step: int) -> None:
-        self._write("  ".join([f"step {self._position(step)}", *self._figures(step)]))
+    def _draw(self, position: str, figures: list[str], completed: int, total: int) -> None:
+        self._write("  ".join([f"step {position}" if figures else position, *figures]))
+        super()._draw(position, figures, completed, total)
 
     def _write(self, text: str) -> None:
         # A notebook starts the line again at \r, but keeps the end of a longer one before.
         print(f"\r{text:{_NOTEBOOK_COLUMNS}}", end="", file=self._stream, flush=True)
-        self._next_update = time.perf_counter() + SECONDS_BETWEEN_UPDATES
+
+    def _close(self) -> None:
+        print(file=self._stream, flush=True)
 
 
-class ProgressBar(PlainLines):
-    """Draws a bar on a terminal with steps per second, metrics and time left, five times a second.
+class ProgressBar(_Redrawn):
+    """Draws a bar on a terminal, with metrics, time left and steps per second.
 
     Raises:
         ModuleNotFoundError: If rich is not installed.
@@ -226,57 +260,32 @@ class ProgressBar(PlainLines):
         super().__init__(stream)
         self._console = Console(file=stream, highlight=False, soft_wrap=True)
         self._bar: Progress | None = None
-        self._is_training = False
-        self._step = 0
-        self._next_update = 0.0
-
-    def begin(self, step: int, n_steps: int) -> None:
-        """Start the clock and draw the bar."""
-        self._start_clock(step, n_steps)
-        self._is_training = True
-        self._open_bar()
-        self._draw(step)
-
-    def advance(self, step: int, metrics: Mapping[str, float] | None = None) -> None:
-        """Keep the metrics; draw the bar again if it is time."""
-        self._step = step
-        if metrics is not None:
-            self._metrics.update(metrics)
-        if time.perf_counter() >= self._next_update:
-            self._draw(step)
-
-    def evaluate(self, split: str, n_done: int, n_episodes: int) -> None:
-        """Show how far the evaluation is, after training in a bar of its own."""
-        self._time_evaluation(n_done, n_episodes)
-        if n_done and n_done < n_episodes and time.perf_counter() < self._next_update:
-            return
-        text = evaluation_text(split, n_done, n_episodes)
-        if self._is_training:
-            position = self._position(self._step + 1)  # the step has been made
-            self._update(position, [text] if n_done < n_episodes else [], self._step, self._n_steps)
-            return
-        if n_done == 0:
-            self._open_bar()
-        self._update(text, [], n_done, n_episodes)
-        if n_done == n_episodes:
-            self._close_bar()
 
     def message(self, text: str) -> None:
         """Write a line above the bar."""
         self._console.print(text, markup=False)
 
-    def end(self, step: int) -> None:
-        """Leave the bar as it is at the end, and write how long it took."""
-        if self._is_training:
-            self._draw(step)
-            self._close_bar()
-            self._is_training = False
-            super().end(step)
+    def _draw(self, position: str, figures: list[str], completed: int, total: int) -> None:
+        if self._bar is None:
+            self._bar = self._open_bar()
+        # On a narrow terminal the last figures are left out rather than cut.
+        room = self._console.width - _NARROWEST_BAR
+        while figures and len("  ".join((position, *figures))) > room:
+            figures.pop()
+        self._bar.update(
+            self._bar.task_ids[0],
+            completed=completed,
+            total=total,
+            description=position,
+            figures="  ".join(figures),
+        )
+        self._bar.refresh()
+        super()._draw(position, figures, completed, total)
 
-    def _open_bar(self) -> None:
+    def _open_bar(self) -> Progress:
         from rich.progress import BarColumn, Progress, TextColumn
 
-        self._bar = Progress(
+        bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),
             TextColumn("{task.fields[figures]}"),
@@ -287,33 +296,14 @@ class ProgressBar(PlainLines):
             redirect_stdout=sys.stdout.isatty(),
             redirect_stderr=sys.stderr.isatty(),
         )
-        self._bar.add_task("", total=None, figures="")
-        self._bar.start()
+        bar.add_task("", total=None, figures="")
+        bar.start()
+        return bar
 
-    def _close_bar(self) -> None:
+    def _close(self) -> None:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
-
-    def _draw(self, step: int) -> None:
-        self._step = step
-        self._update(self._position(step), self._figures(step), step, self._n_steps)
-
-    def _update(self, position: str, figures: list[str], completed: int, total: int) -> None:
-        if self._bar is not None:
-            # On a narrow terminal the last figures are left out rather than cut.
-            room = self._console.width - _NARROWEST_BAR
-            while figures and len("  ".join((position, *figures))) > room:
-                figures.pop()
-            self._bar.update(
-                self._bar.task_ids[0],
-                completed=completed,
-                total=total,
-                description=position,
-                figures="  ".join(figures),
-            )
-            self._bar.refresh()
-        self._next_update = time.perf_counter() + SECONDS_BETWEEN_UPDATES
 
 
 def choose_display(*, quiet: bool = False, stream: TextIO | None = None) -> Display:

@@ -109,13 +109,13 @@ class ProcessGroup:
             return "cpu"
         if index:
             raise ArgumentError(
-                f"each of several processes takes a GPU of its own; give the kind alone, cuda, "
-                f"instead of {name!r}."
+                "each of several processes uses its own GPU; give the kind alone, cuda, instead "
+                f"of {name!r}."
             )
         if self.local_size > n_devices:
             raise ArgumentError(
                 f"{self.local_size} processes were started on a machine with {n_devices} GPUs; "
-                f"each needs one of its own. Give torchrun --nproc-per-node {max(1, n_devices)}, "
+                f"each needs its own. Use torchrun --nproc-per-node {max(1, n_devices)}, "
                 "or adaptask --device cpu."
             )
         return f"cuda:{self.local_rank}"
@@ -310,8 +310,8 @@ def _communication() -> Iterator[None]:
     except RuntimeError as error:
         raise ProcessLostError(
             "a process of this run is gone: killed, out of memory, or out of reach; torchrun says "
-            "which one. The run can go on from its last checkpoint: start it again with --resume, "
-            f"or let torchrun do so, with --max-restarts. (torch.distributed: {error})"
+            "which one. The run can be resumed from its last checkpoint: start it again with "
+            f"--resume, or let torchrun do so, with --max-restarts. (torch.distributed: {error})"
         ) from error
 
 

@@ -241,7 +241,7 @@ def _compiled(outcomes: Outcomes) -> Outcomes:
     # request 181925).
     if hasattr(settings, "use_recursive_dict_tags_for_guards"):
         settings.use_recursive_dict_tags_for_guards = False
-    # It warns of what it could do better, which nobody who trains can act on.
+    # It warns about what could be faster, about which users can do nothing.
     warnings.filterwarnings("ignore", category=UserWarning, module=r"torch\._(dynamo|inductor)")
     # The shapes of a run are fixed: each gets its own kernels.
     return torch.compile(outcomes, dynamic=False)
