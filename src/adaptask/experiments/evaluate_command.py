@@ -83,7 +83,7 @@ def evaluate_run(
         log = MetricsLog(folder.path / "evaluations.jsonl")
         log.log(steps[0], f"{image_set.dataset}/{image_set.split}", {**tested, **result.summary()})
     except TrainingError as error:  # the result is not worth less for it
-        _warn(str(error))
+        _warn(f"Warning: the result above could not be recorded: {error}")
     return result
 
 

@@ -327,7 +327,8 @@ def _keep(
         (folder.path / outdated).unlink(missing_ok=True)
     replace_file(folder.path / TEST, json.dumps(record).encode())
     if tester is None or result is None:
-        trainer.display.message(f"Kept {_described(best)}, not tested.\nThe run is in {folder.path}")
+        kept = f"Kept {_described(best)}, not tested."
+        trainer.display.message(f"{kept}\nThe run is in {folder.path}")
         return
     for logger in trainer.loggers:
         logger.log(trainer.step, "test", result.summary())
