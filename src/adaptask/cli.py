@@ -211,6 +211,7 @@ def reproduce(
     learners: Annotated[tuple[str, ...], arg(metavar="[NAME...]")] = (),
     seeds: Annotated[int | None, arg(metavar="INT")] = None,
     schedule: Literal["paper", "cosine"] = "paper",
+    quick: bool = False,
     dry_run: bool = False,
     output: Annotated[Path | None, arg(metavar="FOLDER")] = None,
     workers: Annotated[int | None, arg(metavar="INT")] = None,
@@ -219,7 +220,9 @@ def reproduce(
 ) -> int:
     """Reproduce a table or a figure of the paper, with the published figures beside ours.
 
-    adaptask reproduce table-compat --dataset glyphs --scale 0.01
+    adaptask reproduce table-compat --quick
+
+    It begins with an estimate of how long it will take here.
 
     Args:
         target: A table or figure, such as table-compat; `adaptask list` shows all.
@@ -230,6 +233,8 @@ def reproduce(
         learners: Other learners than the paper's, if the target has a choice.
         seeds: Runs of each; three by default, one for figures without statistics.
         schedule: Of the learning rate: the paper's, or a cosine if that is constant.
+        quick: See that it works, in minutes on a CPU: on glyphs, with few steps, small tasks and
+            narrow networks.
         dry_run: Print what would run, and how long it would take here, measured now.
         output: Folder of the runs and the report; by default one under runs/.
         workers: Number of runs at once; by default one per core on a CPU, on a GPU as many as fit.
@@ -251,6 +256,7 @@ def reproduce(
         learners=learners,
         schedule=schedule,
         device=device,
+        quick=quick,
     )
     if dry_run:
         from adaptask.experiments.paper.timing import dry_run as show

@@ -104,9 +104,13 @@ class SavedRun:
 
     @cached_property
     def test_accuracies(self) -> NDArray[np.float64] | None:
-        """Accuracy in each test task, 0 to 1; None before the run is tested."""
+        """Accuracy in each test task, 0 to 1; None before the run is tested.
+
+        A run on a dataset without test classes has none either.
+        """
         path = self.path / "test.json"
-        return read_test(path).accuracies if path.exists() else None
+        result = read_test(path) if path.exists() else None
+        return None if result is None else result.accuracies
 
     @cached_property
     def learner(self) -> nn.Module:

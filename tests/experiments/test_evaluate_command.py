@@ -106,6 +106,14 @@ def test_folders_without_weights_are_refused(run, tmp_path, capsys):
     assert main(["evaluate", str(run), "--weights", "last"]) == 0
 
 
+def test_a_result_that_cannot_be_recorded_is_printed_with_a_warning(run, capsys):
+    (run / "evaluations.jsonl").mkdir()  # cannot be written, also by root
+    assert main(["evaluate", str(run)]) == 0
+    said = capsys.readouterr()
+    assert "tiny (test), 3-way 1-shot, 6 episodes" in said.out
+    assert said.err.startswith("adaptask: Warning: the result above could not be recorded: ")
+
+
 def test_weights_of_another_architecture_are_refused(run, capsys):
     config = run / "config.toml"
     config.write_text(config.read_text().replace("filters = 4", "filters = 5"))

@@ -135,10 +135,10 @@ def test_quiet_says_nothing(tiny_run, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("--n-way 13", "n_way must be between 2 and 12, the number of training classes in 'tiny'"),
+        ("--n-way 13", "n_way must be between 2 and 12, the number of classes in tiny"),
         (
             "--n-way 9",
-            "between 2 and 8, the number of classes in 'tiny' (val); got 9. Training tasks may",
+            "between 2 and 8, the number of classes in tiny (val); got 9. Training tasks may",
         ),
         ("--n-way 1", "n_way must be"),
         ("--n-shot 13", "has 16 images, but n_shot 13 + n_query 4 = 17"),

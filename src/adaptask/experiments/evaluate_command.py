@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from adaptask.data import EpisodeSource, load, load_statistics
+from adaptask.data.datasets import splits_of
 from adaptask.data.images import resize_images
 from adaptask.errors import StateError, TrainingError
 from adaptask.experiments.config import RunConfig
@@ -82,7 +83,7 @@ def evaluate_run(
         log = MetricsLog(folder.path / "evaluations.jsonl")
         log.log(steps[0], f"{image_set.dataset}/{image_set.split}", {**tested, **result.summary()})
     except TrainingError as error:  # the result is not worth less for it
-        _warn(str(error))
+        _warn(f"Warning: the result above could not be recorded: {error}")
     return result
 
 
@@ -93,7 +94,10 @@ def trained_learner(
     device: torch.device,
     weights: str,
 ) -> tuple[nn.Module, list[int]]:
-    """Return the learner of a run with its weights, and after which steps they are."""
+    """Return the learner of a run with its weights, and after which steps they are.
+
+    Without validation classes the best weights are the last ones.
+    """
     learner = build_model(config, image_shape, device)
     if weights == "last":
         saved = folder.load(_warn)
@@ -101,6 +105,8 @@ def trained_learner(
             raise StateError(f"{folder.path} has no checkpoint yet.")
         return with_weights(learner, [saved.trainer["learner"]]), [saved.trainer["step"]]
     best = folder.load_best()
+    if not best and "val" not in splits_of(config.data.dataset):
+        return trained_learner(folder, config, image_shape, device, "last")
     if not best:
         raise StateError(
             f"{folder.path} has no best weights yet: it was never validated. Try --weights last."

@@ -10,6 +10,7 @@ from torch import nn, optim
 
 from adaptask.backbones import build_backbone
 from adaptask.data import EpisodeSource, open_episodes
+from adaptask.data.datasets import splits_of
 from adaptask.errors import ArgumentError, StateError
 from adaptask.experiments.config import RunConfig
 from adaptask.experiments.options import class_of, options_of, takes_argument
@@ -123,7 +124,7 @@ def build_trainer(
     display: Display | None,
     group: ProcessGroup = SINGLE_PROCESS,
 ) -> Trainer:
-    """Build everything that a run needs.
+    """Build everything that a run needs; without validation if the dataset has no `val` classes.
 
     Args:
         config: Everything that decides it.
@@ -138,7 +139,9 @@ def build_trainer(
     """
     source = open_split(config, "train", device)
     learner, sampler, optimizer = build_parts(config, source, device)
-    machine = config.machine
+    machine, validation = config.machine, None
+    if "val" in splits_of(config.data.dataset):
+        validation = build_evaluator(config, "val", device, group=group)
     return Trainer(
         learner,
         sampler,
@@ -153,7 +156,7 @@ def build_trainer(
         precision=machine.precision,
         compiled=machine.compile == "yes",
         engine=machine.engine,
-        validation=build_evaluator(config, "val", device, group=group),
+        validation=validation,
         keep_best=config.evaluation.keep_best,
         every=config.every,
         folder=folder,
@@ -164,12 +167,7 @@ def build_trainer(
 
 def _check_tasks(config: RunConfig, source: EpisodeSource) -> None:
     """Check that training tasks can be drawn, and that evaluation has tasks of their kind."""
-    n_way = config.task.n_way
-    if n_way > source.n_classes:
-        raise ArgumentError(
-            f"n_way must be between 2 and {source.n_classes}, the number of training classes in "
-            f"{config.data.dataset!r}; got {n_way}."
-        )
+    n_way = source.check_way(config.task.n_way)
     has_fixed_way = getattr(class_of(config.learner), "has_fixed_way", False)
     if has_fixed_way and config.tested_way != n_way:
         raise ArgumentError(
@@ -210,20 +208,18 @@ def build_evaluator(
 
     Raises:
         ArgumentError: If the split has too few classes.
-        DataError: If its classes have too few images.
+        DataError: If it has one class only, or its classes have too few images.
     """
     evaluation = config.evaluation
     source = source or open_split(config, split, device)
-    n_way = config.tested_way
-    if n_way > source.n_classes:
-        raise ArgumentError(
-            f"n_way of evaluation must be between 2 and {source.n_classes}, the number of classes "
-            f"in {source.image_set.dataset!r} ({split}); got {n_way}. Training tasks may have "
-            "more: set --evaluation.n-way."
-        )
+    try:
+        source.check_way(config.tested_way, "n_way of evaluation")
+    except ArgumentError as error:
+        hint = " Training tasks may have more: set --evaluation.n-way."
+        raise ArgumentError(f"{error}{hint}") from error
     return Evaluator(
         source,
-        n_way=n_way,
+        n_way=config.tested_way,
         n_shot=config.tested_shot,
         n_query=evaluation.n_query,
         n_episodes=evaluation.n_validation if split == "val" else evaluation.n_episodes,

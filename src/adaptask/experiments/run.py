@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from adaptask.atomic_file import replace_file
+from adaptask.data.datasets import splits_of
 from adaptask.errors import ArgumentError
 from adaptask.experiments.config import MachineConfig, RunConfig, check_config
 from adaptask.experiments.config_file import dump_config, load_config, parse_config
@@ -73,6 +74,9 @@ def run_steps(
 ) -> DeviceSteps[None]:
     """Train, validate and test in a folder, advanced step by step as `Trainer.steps` is.
 
+    A dataset may have no `val` classes: then the last weights are tested. Without `test` classes
+    the run ends after training.
+
     Args:
         config: Everything that decides the run.
         path: Its folder.
@@ -126,7 +130,7 @@ def run_steps(
             if group.is_main:
                 (folder.path / PRUNED).unlink(missing_ok=True)  # it is trained further
             yield from _fit(trainer, config, folder, stop)
-            yield from _test(trainer, tester, folder, stop)
+            yield from _end(trainer, tester, folder, stop)
         finally:
             for logger in trainer.loggers:
                 logger.close()
@@ -154,14 +158,21 @@ def _build(
     folder: RunFolder,
     display: Display,
     group: ProcessGroup,
-) -> tuple[Trainer, Evaluator]:
-    """Build what trains and what tests."""
+) -> tuple[Trainer, Evaluator | None]:
+    """Build what trains and what tests; say which of them the dataset does not allow."""
     group.set_device(device)
     set_up_process(threads=config.machine.threads, deterministic=config.machine.deterministic)
     seed_process(config.seed)
     trainer = build_trainer(config, device, folder=folder, display=display, group=group)
-    # Before training, so that too few test classes are an error now and not at the end.
-    tester = build_evaluator(config, "test", device, group=group)
+    dataset, tester = config.data.dataset, None
+    if "test" in splits_of(dataset):
+        # Before training, so that too few test classes are an error now and not at the end.
+        tester = build_evaluator(config, "test", device, group=group)
+    if trainer.validation is None:
+        kept = "nothing chooses among the weights, and the last ones are used"
+        trainer.display.warn(f"{dataset} has no val classes: {kept}.")
+    if tester is None:
+        trainer.display.warn(f"{dataset} has no test classes: the run ends after training.")
     optimizer = config.optimizer
     needs_plain_sgd = getattr(class_of(config.learner), "needs_plain_sgd", False)
     if needs_plain_sgd and (optimizer.name, optimizer.momentum) != ("sgd", 0):
@@ -264,14 +275,19 @@ def _fit(
         )
 
 
-def _test(
-    trainer: Trainer, tester: Evaluator, folder: RunFolder, stop: StopSignals | None
+def _end(
+    trainer: Trainer, tester: Evaluator | None, folder: RunFolder, stop: StopSignals | None
 ) -> DeviceSteps[None]:
-    """Test the best weights by validation; the test classes decide nothing."""
+    """Test the best weights by validation, if there are test classes, and mark the run finished.
+
+    The test classes decide nothing.
+    """
     best = trainer.best.checkpoints
     learner = with_weights(trainer.learner, [checkpoint.learner for checkpoint in best])
-    show = partial(trainer.display.evaluate, "test")
-    result = yield from _unless_stopped(tester.steps(learner, show), stop)
+    result = None
+    if tester is not None:
+        show = partial(trainer.display.evaluate, "test")
+        result = yield from _unless_stopped(tester.steps(learner, show), stop)
     with trainer.group.sync_errors():
         if trainer.group.is_main:
             _keep(trainer, tester, result, learner, folder)
@@ -292,18 +308,28 @@ def _unless_stopped(steps: DeviceSteps[T], stop: StopSignals | None) -> DeviceSt
 
 
 def _keep(
-    trainer: Trainer, tester: Evaluator, result: Evaluation, learner: nn.Module, folder: RunFolder
+    trainer: Trainer,
+    tester: Evaluator | None,
+    result: Evaluation | None,
+    learner: nn.Module,
+    folder: RunFolder,
 ) -> None:
-    """Write and print a test result."""
+    """Write and print how a run ended; without test classes there is no result."""
     best = trainer.best.checkpoints
     shown = learner.members[0] if isinstance(learner, Ensemble) else learner
-    tested = (tester.source.image_set.class_names, result.confusion)
-    save_preview(folder.path, shown, trainer.sampler, trainer.source, tested)  # type: ignore[arg-type]
     steps = [checkpoint.step for checkpoint in best] or [trainer.step]
-    record = {**result.summary(), "steps": steps, "accuracies": result.accuracies.tolist()}
+    tested, record = None, {"steps": steps, "accuracies": None}
+    if tester is not None and result is not None:
+        tested = (tester.source.image_set.class_names, result.confusion)
+        record |= {**result.summary(), "accuracies": result.accuracies.tolist()}
+    save_preview(folder.path, shown, trainer.sampler, trainer.source, tested)  # type: ignore[arg-type]
     for outdated in (FAILURE, PRUNED):
         (folder.path / outdated).unlink(missing_ok=True)
     replace_file(folder.path / TEST, json.dumps(record).encode())
+    if tester is None or result is None:
+        kept = f"Kept {_described(best)}, not tested."
+        trainer.display.message(f"{kept}\nThe run is in {folder.path}")
+        return
     for logger in trainer.loggers:
         logger.log(trainer.step, "test", result.summary())
     n_way, n_shot = tester.plan.class_ids.shape[1], tester.plan.n_shot

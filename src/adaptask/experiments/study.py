@@ -14,6 +14,7 @@ import torch
 from adaptask.arguments import check_integer
 from adaptask.atomic_file import not_written
 from adaptask.data import load
+from adaptask.data.datasets import splits_of
 from adaptask.errors import AdaptaskError, ArgumentError, DataError
 from adaptask.experiments.backends import Event, choose_backend
 from adaptask.experiments.config import MachineConfig, RunConfig, check_config
@@ -119,7 +120,10 @@ def run_study(
     possible = [run for run in runs if run.config.data.dataset not in missing]
     if not possible:
         raise next(iter(missing.values()))
-    check_buildable({a.name: a.config for a in study.arms if a.config.data.dataset not in missing})
+    check_buildable(
+        {a.name: a.config for a in study.arms if a.config.data.dataset not in missing},
+        needed_split="val" if study.by_validation else "test",
+    )
     with ExitStack() as stack:
         stack.push(_print_how_to_continue)
         if cluster is not None:
@@ -199,11 +203,12 @@ def _create_folder(folder: Path) -> None:
         raise not_written(folder, error) from error
 
 
-def check_buildable(configs: Mapping[str, RunConfig]) -> None:
+def check_buildable(configs: Mapping[str, RunConfig], *, needed_split: str) -> None:
     """Build the parts of each arm, so that mistakes are found before any training.
 
     Args:
         configs: The configurations of the arms, by name.
+        needed_split: The split whose accuracies the study compares, `val` or `test`.
 
     Raises:
         AdaptaskError: If a value is out of range, or does not fit the data.
@@ -221,10 +226,24 @@ def check_buildable(configs: Mapping[str, RunConfig]) -> None:
             config = resolve_auto(config, cpu)
             build_parts(config, open_split(config, "train", cpu), cpu)
             build_schedule(config)
+            splits = splits_of(config.data.dataset)
+            if needed_split not in splits:
+                raise ArgumentError(_nothing_to_compare(config.data.dataset, needed_split))
             for split in ("val", "test"):
-                build_evaluator(config, split, cpu)
+                if split in splits:
+                    build_evaluator(config, split, cpu)
         except AdaptaskError as error:
             raise type(error)(f"{name} cannot be trained: {error}") from error
+
+
+def _nothing_to_compare(dataset: str, split: str) -> str:
+    """Return why a study cannot be made, and what to do."""
+    compared = "validation" if split == "val" else "test"
+    return (
+        f"{dataset} has no {split} classes, but this command compares {compared} accuracies. "
+        f"Prepare it again with {split} classes, such as with adaptask data prepare folder "
+        "--fractions 0.64 0.16 0.2; or train single runs with adaptask train."
+    )
 
 
 def _merge_with_folder(study: Study, folder: Path, config_of: ConfigOf) -> Study:

@@ -435,14 +435,19 @@ def _is_finished(summary: ArmSummary) -> bool:
 
 def _notes(ranked: Sequence[ArmSummary]) -> tuple[str, ...]:
     best = ranked[0]
-    if best.mean is None or best.validation is None or not _is_finished(best):
+    if best.validation is None or not _is_finished(best):
         return ("No trial has finished, so that validation chooses none.",)
     values = ", ".join(f"{name} {text}" for name, text in best.arm.labels.items())
     choice = (
-        f"Chosen by validation: {values}, with a validation accuracy of {best.validation:.2f} % "
-        f"and a test accuracy of {best.mean.mean:.2f} %. The test accuracies of the others decide "
-        "nothing: the highest of many is too high."
+        f"Chosen by validation: {values}, with a validation accuracy of {best.validation:.2f} %"
     )
+    if best.mean is None:
+        choice += ". The dataset has no test classes."
+    else:
+        choice += (
+            f" and a test accuracy of {best.mean.mean:.2f} %. The test accuracies of the others "
+            "decide nothing: the highest of many is too high."
+        )
     n_equal = sum(_is_finished(arm) and arm.validation == best.validation for arm in ranked)
     if n_equal == 1:
         return (choice,)

@@ -123,7 +123,7 @@ def _read_run(path: Path, name: str, modified: tuple[float, ...]) -> RunState:
     message = ""
     if run.damage:
         state, message = "failed", next(iter(run.damage.values()))
-    elif test is not None:
+    elif run.is_finished:
         state = "finished"
     elif pruned:
         state = "pruned"

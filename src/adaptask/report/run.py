@@ -153,7 +153,7 @@ class Run:
 
     @property
     def is_finished(self) -> bool:
-        """Whether it has been tested."""
+        """Whether it has ended: it has been tested, if its dataset has test classes."""
         return (self.path / "test.json").exists()
 
     @property
@@ -168,7 +168,7 @@ class Run:
 
     @cached_property
     def test(self) -> TestResult | None:
-        """The test result; None before the run has ended."""
+        """The test result; None before the run has ended, and without test classes."""
         return self._read("test.json", read_test)
 
     @cached_property
@@ -320,10 +320,12 @@ def _is_metrics(record: object) -> bool:
     )
 
 
-def read_test(path: Path) -> TestResult:
-    """Return the test result in a file."""
+def read_test(path: Path) -> TestResult | None:
+    """Return the test result in a file; None if the dataset has no test classes."""
     with _reading(path, "Remove it and resume the run, which then is tested again."):
         found = parse_json(path.read_text(encoding="utf-8"))
+        if found["accuracies"] is None:
+            return None
         accuracies = np.array(found["accuracies"], dtype=np.float64)
         if accuracies.ndim != 1 or not len(accuracies):
             raise ValueError("it has no list of accuracies")

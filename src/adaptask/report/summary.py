@@ -34,6 +34,8 @@ class ArmSummary:
     """Over these runs; None if there are none."""
     failures: Mapping[int, str] = field(default_factory=dict)
     """Why a run failed or cannot be read, by seed."""
+    untested: tuple[int, ...] = ()
+    """Seeds of runs that have ended without a result: their dataset has no test classes."""
     unfinished: Mapping[int, str] = field(default_factory=dict)
     """Progress of each run that has neither failed nor finished, by seed."""
     seconds: Mapping[tuple[int, str], float] = field(default_factory=dict)
@@ -72,8 +74,8 @@ class ArmSummary:
 
     @property
     def n_finished(self) -> int:
-        """Number of runs that have been tested."""
-        return len(self.accuracies)
+        """Number of runs that have ended: tested, if their dataset has test classes."""
+        return len(self.accuracies) + len(self.untested)
 
     @property
     def is_significant(self) -> bool:
@@ -161,9 +163,12 @@ def _summarize_arm(arm: Arm) -> ArmSummary:
     tests, seconds, best = {}, {}, []
     failures: dict[int, str] = {}
     unfinished: dict[int, str] = {}
+    untested: list[int] = []
     for run in arm.runs:
         if run.test is not None and run.is_readable:
             tests[run.seed] = _task_accuracies(run)
+        elif run.is_finished and run.is_readable and "test.json" not in run.damage:
+            untested.append(run.seed)
         else:
             failed, why = _status(run)
             (failures if failed else unfinished)[run.seed] = why
@@ -177,6 +182,7 @@ def _summarize_arm(arm: Arm) -> ArmSummary:
         accuracies={seed: float(values.mean()) for seed, values in tests.items()},
         mean=mean_interval(list(tests.values())) if tests else None,
         failures=failures,
+        untested=tuple(untested),
         unfinished=unfinished,
         seconds=seconds,
         validation=fmean(best) if best else None,

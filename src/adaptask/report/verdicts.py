@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from adaptask.report.statistics import MIN_SEEDS
 from adaptask.report.study import Study
@@ -52,13 +52,16 @@ def short_verdict(found: ArmSummary) -> str:
 
 
 def missing_runs(summary: StudySummary) -> list[str]:
-    """Return sentences about runs that failed or have not finished."""
+    """Return sentences about runs that failed, have not finished, or could not be tested."""
     sentences = []
     for found in summary.arms:
         for reason, seeds in _by_reason(found.failures).items():
             sentences.append(f"{found.arm.name}, {_seeds(seeds)} failed: {reason}")
         for reason, seeds in _by_reason(found.unfinished).items():
             sentences.append(f"{found.arm.name}, {_seeds(seeds)} not finished: {reason}.")
+        if found.untested:
+            reason = "its dataset has no test classes"
+            sentences.append(f"{found.arm.name}, {_seeds(found.untested)} not tested: {reason}.")
     return sentences
 
 
@@ -137,7 +140,7 @@ def _by_reason(reasons: Mapping[int, str]) -> dict[str, list[int]]:
     return found
 
 
-def _seeds(seeds: list[int]) -> str:
+def _seeds(seeds: Sequence[int]) -> str:
     return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
 
 

@@ -11,6 +11,7 @@ from adaptask.experiments.config import DataConfig, EvaluationConfig, RunConfig,
 from adaptask.experiments.config import check_config as check
 from adaptask.experiments.paper.reproduction import LEAST_EPISODES, LEAST_STEPS, fitted, scaled
 from adaptask.experiments.recipes import preset_config, presets
+from adaptask.intervals import Intervals
 from adaptask.training import StepSchedule
 
 names = st.sampled_from(sorted(presets()))
@@ -67,8 +68,9 @@ def test_a_larger_scale_is_no_smaller_run(name, one, other):
 def test_full_scale_changes_nothing_and_never_stays_never():
     full = preset_config("protonet-conv4-cifar-fs-1shot")
     assert scaled(full, 1.0) is full
-    never = replace(full, every=replace(full.every, validate=0))
-    assert scaled(never, 0.1).every.validate == 0
+    never = replace(full, every=Intervals(log=0, validate=0, checkpoint=0, snapshot=0))
+    assert scaled(never, 0.1).every == never.every
+    assert min(vars(scaled(full, 1e-3).every).values()) >= 1
 
 
 def test_drop_block_grows_over_the_same_share_and_on_no_other_backbone():

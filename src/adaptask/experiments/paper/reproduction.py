@@ -20,7 +20,7 @@ from adaptask.data.datasets import names as dataset_names
 from adaptask.errors import ArgumentError
 from adaptask.experiments.backends.ray import ClusterOptions
 from adaptask.experiments.config import RunConfig
-from adaptask.experiments.options import configure, options_of
+from adaptask.experiments.options import AlgorithmConfig, configure, options_of
 from adaptask.experiments.paper.published import PrintedTime
 from adaptask.experiments.paper.targets import TARGETS, UNIFORM, Setting, Target
 from adaptask.experiments.recipes import recipe, recipe_notes
@@ -32,6 +32,8 @@ TIMING_SECONDS = 60.0
 """For a setting of Table 5, at full scale."""
 LEAST_STEPS = 30
 LEAST_EPISODES = 50
+QUICK_SCALE = 1e-4
+QUICK_EPISODES = 20
 
 T = TypeVar("T", str, int)
 
@@ -55,6 +57,8 @@ class Plan:
     """`auto`, or the name of one."""
     command: str
     """What repeats it."""
+    quick: bool = False
+    """Whether tasks and networks are small as well."""
 
     @property
     def title(self) -> str:
@@ -130,7 +134,8 @@ class Plan:
         config = replace(config, sampler=setting.sampler, **self.target.overrides)
         if self.schedule == "cosine" and config.optimizer.schedule == "constant":
             config = replace(config, optimizer=replace(config.optimizer, schedule="cosine"))
-        config = fitted(scaled(config, self.scale), images_per_class(dataset))
+        config = scaled(config, self.scale)
+        config = fitted(small(config) if self.quick else config, images_per_class(dataset))
         return replace(config, machine=replace(config.machine, device=self.device))
 
     def all_trials(self) -> tuple[Arm, ...]:
@@ -166,7 +171,7 @@ class Plan:
     def notes(self) -> tuple[str, ...]:
         """What a reader must know: what is not as in the paper, and what the paper leaves open."""
         configs = [trial.config for trial in self.trials]
-        smaller = dict.fromkeys(map(_smaller_task, configs))
+        smaller = {} if self.quick else dict.fromkeys(map(_smaller_task, configs))
         return (
             *self._deviations(),
             *(note for note in smaller if note is not None),
@@ -195,7 +200,12 @@ class Plan:
             )
         if self.schedule == "cosine":
             found.append("Learning rates that the paper leaves constant fall along half a cosine.")
-        if scale < 1 and target.times:
+        if self.quick:
+            found.append(
+                "Quick: few steps, small tasks and narrow networks, to see that everything works. "
+                "Nothing here can be compared with the paper."
+            )
+        elif scale < 1 and target.times:
             found.append(
                 f"At scale {scale:g}: settings are timed for that share of a minute each, and for "
                 "a second at least."
@@ -233,6 +243,7 @@ def plan(
     learners: Sequence[str] = (),
     schedule: str = "paper",
     device: str = "auto",
+    quick: bool = False,
 ) -> Plan:
     """Return what is to be run of a table or a figure of the paper.
 
@@ -247,6 +258,9 @@ def plan(
         schedule: `paper`, or `cosine` in the place of learning rates that the paper leaves
             constant.
         device: Where it is computed; auto: a GPU if there is one.
+        quick: Make all of it so small that it takes minutes on a CPU: few steps, small tasks,
+            narrow networks; unless they are given, the dataset is glyphs, with the fewest shots
+            and one seed.
 
     Raises:
         ArgumentError: If there is no such target, dataset, row, shot or learner, or a number is
@@ -283,6 +297,11 @@ def plan(
         "--device": [device] if device != "auto" else [],
     }
     words = [word for flag, values in flags.items() if values for word in (flag, *values)]
+    if quick:
+        words.append("--quick")
+        dataset, scale = dataset or glyphs.NAME, QUICK_SCALE if scale == 1 else scale
+        shots = shots or ([] if chosen.times else [min(chosen.shots)])
+        seeds = seeds or 1
     planned = Plan(
         target=chosen,
         datasets=chosen.datasets if dataset is None else (dataset,),
@@ -294,6 +313,7 @@ def plan(
         schedule=schedule,
         device=device,
         command=shlex.join(["adaptask", "reproduce", target, *words]),
+        quick=quick,
     )
     schedules = {trial.config.optimizer.schedule for trial in planned.trials}
     if schedule == "cosine" and "cosine" not in schedules:
@@ -322,7 +342,9 @@ def default_folder(planned: Plan) -> Path:
         words += planned.datasets
     if planned.schedule != "paper":
         words.append(planned.schedule)
-    if planned.scale < 1:
+    if planned.quick:
+        words.append("quick")
+    elif planned.scale < 1:
         words.append(f"scale{planned.scale:g}")
     return Path("runs") / "-".join(words)
 
@@ -359,6 +381,10 @@ def reproduce(
         return 0
     from adaptask.experiments.study import run_and_report
 
+    if cluster.cluster is None:
+        from adaptask.experiments.paper.timing import print_estimate
+
+        print_estimate(planned, folder, workers=workers)
     study = Study(
         title=planned.title,
         arms=tuple(arm.with_runs(folder, range(planned.seeds)) for arm in planned.trials),
@@ -411,8 +437,12 @@ def scaled(config: RunConfig, scale: float) -> RunConfig:
         optimizer=replace(config.optimizer, milestones=tuple(milestones)),
         every=Intervals(
             log=_interval(every["log"], ratio),
-            validate=_interval(every["validate"], ratio, share=n_validation / tests.n_validation),
-            checkpoint=max(_interval(every["checkpoint"], ratio), math.ceil(steps / 10)),
+            validate=_interval(
+                every["validate"],
+                ratio,
+                least=math.ceil(every["validate"] * n_validation / tests.n_validation),
+            ),
+            checkpoint=_interval(every["checkpoint"], ratio, least=math.ceil(steps / 10)),
             snapshot=_interval(every["snapshot"], ratio),
         ),
     )
@@ -423,15 +453,44 @@ def scaled(config: RunConfig, scale: float) -> RunConfig:
     return found
 
 
+def small(config: RunConfig) -> RunConfig:
+    """Return a run of small tasks, few episodes and a narrow backbone."""
+    task, tests = config.task, config.evaluation
+    n_shot = min(task.n_shot, config.tested_shot)
+    return replace(
+        config,
+        task=replace(task, n_shot=n_shot, n_query=min(task.n_query, 5), n_tasks=1),
+        optimizer=replace(config.optimizer, accumulate=1),
+        evaluation=replace(
+            tests,
+            n_shot=config.tested_shot,
+            n_query=min(tests.n_query, 5),
+            n_episodes=QUICK_EPISODES,
+            n_validation=QUICK_EPISODES,
+            keep_best=1,
+        ),
+        backbone=narrowed(config.backbone),
+    )
+
+
+def narrowed(backbone: AlgorithmConfig) -> AlgorithmConfig:
+    """Return a backbone with few channels, if it has an option for that."""
+    options = options_of(backbone)
+    narrow = {"filters": 16, "widths": (8, 16, 32, 64)}
+    options |= {name: value for name, value in narrow.items() if name in options}
+    return configure("backbone", backbone.name, **options)
+
+
 def _episodes(n_episodes: int, scale: float) -> int:
     return min(n_episodes, max(LEAST_EPISODES, round(n_episodes * scale)))
 
 
-def _interval(interval: int, ratio: float, share: float = 0.0) -> int:
-    """Return an interval that shrinks with the steps, but not below `share` of itself."""
-    if interval == 0:
-        return 0
-    return max(1, round(interval * ratio), math.ceil(interval * share))
+def _interval(interval: int, ratio: float, least: int = 1) -> int:
+    """Return an interval that shrinks with the steps, but not below `least`.
+
+    One of 0, only after the last step, stays so.
+    """
+    return max(least, round(interval * ratio)) if interval else 0
 
 
 def fitted(config: RunConfig, n_images: int | None) -> RunConfig:

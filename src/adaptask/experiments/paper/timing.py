@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import json
 import math
+import multiprocessing
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from rich.console import Console
@@ -21,6 +24,7 @@ from rich.table import Table as RichTable
 from adaptask.atomic_file import not_written, replace_file
 from adaptask.data.cache import cache_root
 from adaptask.data.datasets import DATASETS, Generated, check_available, is_plugin, is_prepared
+from adaptask.errors import AdaptaskError
 from adaptask.experiments.backends import choose_backend
 from adaptask.experiments.config import (
     EvaluationConfig,
@@ -28,9 +32,9 @@ from adaptask.experiments.config import (
     TaskConfig,
 )
 from adaptask.experiments.factory import build_trainer
-from adaptask.experiments.options import configure
+from adaptask.experiments.options import class_of, configure
 from adaptask.experiments.paper.published import PrintedTime
-from adaptask.experiments.paper.reproduction import Plan, fitted, images_per_class
+from adaptask.experiments.paper.reproduction import Plan, fitted, images_per_class, narrowed
 from adaptask.experiments.recipes import recipe
 from adaptask.experiments.run import resolve_auto
 from adaptask.intervals import Intervals
@@ -38,7 +42,11 @@ from adaptask.report.formats import print_table
 from adaptask.report.study import Arm
 from adaptask.report.tables import Cell, Table
 from adaptask.training.displays import format_duration
-from adaptask.training.process import StopSignals, choose_device, set_up_process
+from adaptask.training.process import StopSignals, choose_device, device_type, set_up_process
+
+if TYPE_CHECKING:
+    from adaptask.experiments.backends.interleaved import Interleaved
+    from adaptask.experiments.backends.processes import ProcessPool
 
 FILE = "times.json"
 FORMAT = 1
@@ -84,8 +92,9 @@ class TimedRun:
         return time.perf_counter() - start
 
     def validation_seconds(self) -> float:
-        """Validate; return how long it takes."""
-        assert self._trainer.validation is not None
+        """Validate; return how long it takes, 0 if the dataset has no classes for it."""
+        if self._trainer.validation is None:
+            return 0.0
         start = time.perf_counter()
         self._trainer.validation(self._trainer.learner)  # it ends by reading the scores
         return time.perf_counter() - start
@@ -111,7 +120,9 @@ class Timing:
     """Steps per turn, of each."""
 
 
-def setting_config(printed: PrintedTime, dataset: str, sampler: str) -> RunConfig:
+def setting_config(
+    printed: PrintedTime, dataset: str, sampler: str, is_quick: bool = False
+) -> RunConfig:
     """Return the run whose steps are timed: one task of 16 queries per class per step."""
     config = recipe("protonet", printed.backbone, dataset, printed.n_shot)
     config = replace(
@@ -121,11 +132,17 @@ def setting_config(printed: PrintedTime, dataset: str, sampler: str) -> RunConfi
         sampler=configure("sampler", sampler),
         evaluation=EvaluationConfig(n_way=2),  # not made, and has fewer classes than training
     )
+    config = replace(config, backbone=narrowed(config.backbone)) if is_quick else config
     return fitted(config, images_per_class(dataset))
 
 
 def time_setting(
-    printed: PrintedTime, dataset: str, device: torch.device, *, budget: float
+    printed: PrintedTime,
+    dataset: str,
+    device: torch.device,
+    *,
+    budget: float,
+    is_quick: bool = False,
 ) -> Timing:
     """Let uniform and gcp take turns for about `budget` seconds, and for five turns at least.
 
@@ -134,13 +151,14 @@ def time_setting(
         dataset: Whose images.
         device: Where it is computed.
         budget: Seconds.
+        is_quick: Whether the backbone is narrow.
 
     Raises:
         ArgumentError: If the dataset has too few classes.
         DataError: If it has not been prepared, or its classes have too few images.
     """
     runs = {
-        sampler: TimedRun(setting_config(printed, dataset, sampler), device)
+        sampler: TimedRun(setting_config(printed, dataset, sampler, is_quick), device)
         for sampler in ("uniform", "gcp")
     }
     for run in runs.values():
@@ -181,7 +199,10 @@ def time_plan(planned: Plan, folder: Path) -> None:
     with console.status("") as status:
         for printed in planned.times:
             status.update(f"timing {printed.name}")
-            timings.append(time_setting(printed, dataset, device, budget=planned.timing_seconds))
+            budget = planned.timing_seconds
+            timings.append(
+                time_setting(printed, dataset, device, budget=budget, is_quick=planned.quick)
+            )
     content = {
         "format": FORMAT,
         "dataset": dataset,
@@ -227,10 +248,14 @@ def timing_table(timings: Sequence[Timing], notes: Sequence[str] = ()) -> Table:
     )
 
 
-# What a plan would take: --dry-run ----------------------------------------------------------------
+# What a plan would take ---------------------------------------------------------------------------
 
+_SECONDS = 10.0
+"""Of all measurements for an estimate together, about."""
 _REPEATS = 5
 _MOST_SECONDS = 3.0
+_LONG = 600.0
+"""Seconds from which on `reproduce` says how to run less."""
 # A GPU evaluates many at once.
 _EPISODES, _EPISODES_ON_GPU = 2, 50
 
@@ -243,6 +268,13 @@ class Cost:
     """Seconds of a training step."""
     episode: float
     """Seconds of an evaluation episode."""
+
+    def scaled(self, measured: RunConfig, config: RunConfig) -> Cost:
+        """Return the cost of another run, by the number of its images."""
+        return Cost(
+            self.step * _step_images(config) / _step_images(measured),
+            self.episode * _episode_images(config) / _episode_images(measured),
+        )
 
 
 def dry_run(planned: Plan, *, workers: int | None = None) -> None:
@@ -302,44 +334,108 @@ def _show_trials(
         table.add_column(key)
     for heading in ("steps", "tasks", "runs", "per run"):
         table.add_column(heading, justify="right", no_wrap=True)
+    kinds = _kinds(planned.trials)
+    with console.status(f"timing a few steps on {device}"):
+        available = [config for config in kinds if config.data.dataset not in missing]
+        seconds = estimate_seconds(available, device)
     total = 0.0
-    with console.status("") as status:
-        for config, members in _kinds(planned.trials).items():
-            n_runs, per_run = len(members) * planned.seeds, "?"
-            if config.data.dataset not in missing:
-                status.update(
-                    f"timing {config.learner.name} on {config.backbone.name}, "
-                    f"{config.data.dataset}, {config.tested_shot}-shot, on {device}"
-                )
-                seconds = run_seconds(config, measure_cost(config, device))
-                total += seconds * n_runs
-                per_run = format_duration(seconds)
-            labels = [{trial.labels[key]: None for trial in members} for key in keys]
-            table.add_row(
-                *(", ".join(found) for found in labels),
-                f"{config.steps:,}",
-                str(config.task.n_tasks),
-                str(n_runs),
-                per_run,
-            )
+    for config, members in kinds.items():
+        n_runs, per_run = len(members) * planned.seeds, "?"
+        if config in seconds:
+            total += seconds[config] * n_runs
+            per_run = format_duration(seconds[config])
+        labels = [{trial.labels[key]: None for trial in members} for key in keys]
+        table.add_row(
+            *(", ".join(found) for found in labels),
+            f"{config.steps:,}",
+            str(config.task.n_tasks),
+            str(n_runs),
+            per_run,
+        )
     console.print(table)
     trials, seeds = _counted(len(planned.trials), "trial"), _counted(planned.seeds, "seed")
     text = f"\n{trials}, {seeds} each: {_counted(planned.n_runs, 'run')}."
     if total:
-        n_at_once = min(backend.n_at_once, planned.n_runs)
-        at_once = f"{n_at_once} at once" if n_at_once > 1 else "one by one"
-        text += f" About {format_duration(total / min(backend.speedup, n_at_once))} here, {at_once}"
+        text += f" About {_duration_here(total, backend, planned.n_runs)}"
         text += f", without {' and '.join(missing)}." if missing else "."
     console.print(text)
+
+
+def print_estimate(planned: Plan, folder: Path, *, workers: int | None = None) -> None:
+    """Print about how long the runs of a plan will take that are not finished in a folder.
+
+    Nothing is printed if that cannot be measured; the runs then say why.
+    """
+    runs = [
+        run for arm in planned.trials for run in arm.with_runs(folder, range(planned.seeds)).runs
+    ]
+    configs = [
+        replace(run.config, seed=0)
+        for run in runs
+        if not run.is_finished and _is_there(run.config.data.dataset)
+    ]
+    if not configs:
+        return
+    kind = device_type(planned.device)
+    backend = choose_backend(workers, configs, kind)
+    console = Console(stderr=True, highlight=False)
+    try:
+        with console.status(f"timing a few steps on {kind}"):
+            kinds = list(dict.fromkeys(map(_shared, configs)))
+            seconds = _estimate_apart(kinds, planned.device, backend.threads)
+    except AdaptaskError:
+        return
+    total = sum(seconds[config] for config in map(_shared, configs))
+    count = _counted(len(configs), "run")
+    text = f"{count}: about {_duration_here(total, backend, len(configs))}."
+    if total / backend.speedup > _LONG and not planned.quick:
+        text += " For less: --quick, --scale, --rows, --shots or --seeds."
+    console.print(text, markup=False)
+
+
+def _estimate_apart(
+    configs: Sequence[RunConfig], device: str, threads: int | None
+) -> dict[RunConfig, float]:
+    """Return what `estimate_seconds` does, and leave this process as it is.
+
+    On a GPU another process measures: this one may only start others, and should then take no
+    memory there.
+    """
+    if device_type(device) == "cuda":
+        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+            times = pool.submit(_measure_all, configs, device, threads).result()
+    else:
+        before = torch.get_num_threads()
+        try:
+            times = _measure_all(configs, device, threads)
+        finally:
+            torch.set_num_threads(before)
+    return dict(zip(configs, times, strict=True))
+
+
+def _measure_all(configs: Sequence[RunConfig], device: str, threads: int | None) -> list[float]:
+    set_up_process(threads=threads)  # as the runs will have it
+    return list(estimate_seconds(configs, choose_device(device)).values())
+
+
+def _duration_here(total: float, backend: Interleaved | ProcessPool, n_runs: int) -> str:
+    """Return in words how long runs of so many seconds in all take on this machine."""
+    n_at_once = min(backend.n_at_once, n_runs)
+    at_once = f"{n_at_once} at once" if n_at_once > 1 else "one by one"
+    return f"{format_duration(total / min(backend.speedup, n_at_once))} here, {at_once}"
 
 
 def _kinds(trials: Sequence[Arm]) -> dict[RunConfig, list[Arm]]:
     """Return trials that differ in their sampler alone together, by what they share."""
     found: dict[RunConfig, list[Arm]] = {}
     for trial in trials:
-        shared = replace(trial.config, sampler=configure("sampler", "uniform"))
-        found.setdefault(shared, []).append(trial)
+        found.setdefault(_shared(trial.config), []).append(trial)
     return found
+
+
+def _shared(config: RunConfig) -> RunConfig:
+    """Return a configuration without what hardly matters for its time."""
+    return replace(config, sampler=configure("sampler", "uniform"))
 
 
 def _counted(number: int, what: str) -> str:
@@ -356,18 +452,99 @@ def run_seconds(config: RunConfig, cost: Cost) -> float:
     return config.steps * cost.step + n_episodes * cost.episode
 
 
-def measure_cost(config: RunConfig, device: torch.device) -> Cost:
-    """Return what steps and episodes of a run cost, by making some."""
-    n_episodes = _EPISODES_ON_GPU if device.type == "cuda" else _EPISODES
+def estimate_seconds(configs: Sequence[RunConfig], device: torch.device) -> dict[RunConfig, float]:
+    """Return about how long runs take, measured now in about ten seconds altogether.
+
+    For each learner, backbone and dataset the run with the smallest steps is measured; others are
+    taken to cost as much per image.
+
+    Args:
+        configs: Of the runs.
+        device: Where they are computed.
+
+    Raises:
+        ArgumentError: If a configuration does not fit the data.
+        DataError: If a dataset has not been prepared, or a class has too few images.
+    """
+    models: dict[tuple[str, ...], list[RunConfig]] = {}
+    for config in configs:
+        model = (config.learner.name, config.backbone.name, config.data.dataset)
+        models.setdefault(model, []).append(config)
+    costs = {}
+    for members in models.values():
+        smallest = min(members, key=_step_images)
+        measured = measure_cost(smallest, device, _SECONDS / len(models))
+        costs |= {config: measured.scaled(smallest, config) for config in members}
+    return {config: run_seconds(config, costs[config]) for config in configs}
+
+
+def measure_cost(config: RunConfig, device: torch.device, budget: float) -> Cost:
+    """Return what steps and episodes of a run cost, by making some in about `budget` seconds.
+
+    On a CPU a step of one task is made first, and before that, of a large backbone, one on a few
+    images. If whole steps would take too long, their time is extrapolated by the images.
+    """
+    if device.type == "cuda":
+        return _measure(config, device, _EPISODES_ON_GPU, budget)
+    deadline = time.perf_counter() + budget
+    optimizer = replace(config.optimizer, accumulate=1)
+    one_task = replace(config, task=replace(config.task, n_tasks=1), optimizer=optimizer)
+    few_images = replace(
+        one_task,
+        task=replace(one_task.task, n_way=2, n_shot=1, n_query=1),
+        evaluation=replace(config.evaluation, n_way=2, n_shot=1, n_query=1),
+    )
+    is_small = getattr(class_of(config.backbone), "is_small", False)
+    first = one_task if is_small else few_images
+    made = [(first, _measure(first, device, _EPISODES, budget / 4))]
+    for larger in (one_task, config):
+        expected, left = _extrapolated(made, larger), deadline - time.perf_counter()
+        if larger != first and expected.step + _EPISODES * expected.episode < left:
+            made.append((larger, _measure(larger, device, _EPISODES, left)))
+    return _extrapolated(made, config)
+
+
+def _extrapolated(made: Sequence[tuple[RunConfig, Cost]], config: RunConfig) -> Cost:
+    """Return what a run costs, from one or two smaller ones that were measured."""
+    measured, cost = made[-1]
+    if measured == config or len(made) == 1:
+        return cost.scaled(measured, config)
+    before, cost_before = made[-2]
+
+    def line(images: Callable[[RunConfig], int], small: float, large: float) -> float:
+        n_small, n_large = images(before), images(measured)
+        if n_large == n_small:
+            return large * images(config) / n_large
+        slope = (large - small) / (n_large - n_small)
+        # What does not depend on the images is seldom more than three quarters.
+        return large + max(slope, large / n_large / 4) * (images(config) - n_large)
+
+    return Cost(
+        line(_step_images, cost_before.step, cost.step),
+        line(_episode_images, cost_before.episode, cost.episode),
+    )
+
+
+def _measure(config: RunConfig, device: torch.device, n_episodes: int, budget: float) -> Cost:
     evaluation = replace(config.evaluation, n_validation=n_episodes)
     run = TimedRun(replace(config, evaluation=evaluation), device)
-    step = _median_seconds(run.step_seconds)
-    return Cost(step, _median_seconds(run.validation_seconds) / n_episodes)
+    most = min(_MOST_SECONDS, budget / 2)
+    step = _median_seconds(run.step_seconds, most)
+    return Cost(step, _median_seconds(run.validation_seconds, most) / n_episodes)
 
 
-def _median_seconds(measure: Callable[[], float]) -> float:
+def _median_seconds(measure: Callable[[], float], most: float = _MOST_SECONDS) -> float:
     """Return the median of some measurements, fewer of what takes long."""
     times = [measure()]
-    while len(times) <= _REPEATS and sum(times) < _MOST_SECONDS:
+    while len(times) <= _REPEATS and sum(times) < most:
         times.append(measure())
     return statistics.median(times[1:] or times)  # the first time is slower
+
+
+def _step_images(config: RunConfig) -> int:
+    task = config.task
+    return task.n_tasks * task.n_way * (task.n_shot + task.n_query)
+
+
+def _episode_images(config: RunConfig) -> int:
+    return config.tested_way * (config.tested_shot + config.evaluation.n_query)

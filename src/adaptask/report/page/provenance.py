@@ -32,12 +32,13 @@ def describe_runs(data: StudyData) -> dict[str, Any]:
     strategies = dict.fromkeys(one.strategy for one in series)
     explained += [_STRATEGIES[name] for name in strategies if name in _STRATEGIES]
     planned = [run for arm in study.arms for run in arm.runs]
-    n_finished = sum(record.test is not None for record in records)
+    # A damaged result counts as missing.
+    n_finished = sum(r.is_finished and "test.json" not in r.damage for r in records)
     return {
         "statement": _statement(study, records, len(planned), n_finished),
         "samplers": explained,
         "n_planned": len(planned),
-        "n_finished": n_finished,
+        "n_without_result": len(planned) - sum(record.test is not None for record in records),
         "troubles": [clean(sentence) for sentence in missing_runs(data.summary)],
         "damage": [clean(text) for record in records for text in record.damage.values()],
         "common": [(key, *found[key]) for key in keys if len(found[key]) == 1],
