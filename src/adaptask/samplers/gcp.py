@@ -102,7 +102,9 @@ class PairPotentialSampler(Sampler):
     @property
     def dtype(self) -> torch.dtype:
         """The precision of the potentials; `sampler.double()` raises it."""
-        return self.log_potentials.dtype
+        potentials: Any = self._buffers["log_potentials"]  # quicker than the attribute
+        dtype: torch.dtype = potentials.dtype
+        return dtype
 
     def prepare(self) -> None:
         """Notice potentials that were edited, loaded or moved since they were last used."""
