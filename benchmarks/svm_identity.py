@@ -45,10 +45,10 @@ def of_glyphs(n_shot: int, backbone: nn.Module) -> Tensor:
     source = open_episodes("glyphs", "test", seed=1)
     sampler = build_sampler("uniform", n_classes=source.n_classes, n_way=N_WAY, seed=1)
     episodes = source.draw(sampler.sample(N_TASKS), n_shot=n_shot, n_query=N_QUERY)
-    parts = [
-        torch.cat([backbone(task) for task in images.split(1)]).unflatten(1, (N_WAY, -1))
-        for images in (episodes.support_images, episodes.query_images)
-    ]
+    parts = []
+    for images in (episodes.support_images, episodes.query_images):
+        features: Tensor = backbone(images)
+        parts.append(features.view(N_TASKS, N_WAY, -1, features.shape[-1]))
     return torch.cat(parts, dim=2)
 
 

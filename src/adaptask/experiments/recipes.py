@@ -113,8 +113,8 @@ def how_to_train_maml(learner: str, dataset: str, shots: int) -> RunConfig:
     0cbec87: 100 epochs of 500 steps of 2 tasks, Adam at 1e-3, 5 inner steps of 0.01, 15 queries,
     no augmentation, 600 validation episodes per epoch, and the five best epochs as an ensemble. The
     learning rate falls to 0.001 from 0.001, and second order starts at epoch -1: these files
-    switch both annealings of MAML++ off. Its network has `leaky_relu` where its paper has ReLU; ours
-    has ReLU.
+    switch both annealings of MAML++ off. Its network has `leaky_relu` where its paper, and
+    ours, have ReLU.
     """
     epoch = 500
     options = {"anneal_order": False} if learner == "maml++" else {}

@@ -125,6 +125,10 @@ class _Solve(torch.autograd.Function):
 
         Free variables satisfy H du + dH u + dnu = 0 with sums over classes of 0; the others do not
         change. With the symmetric inverse M of that system, d alpha = -(C / s) M (dK alpha).
+
+        If all features are zero, so is dK. Any feasible alpha with C for the own class is then
+        optimal; the ridge selects -C / (way - 1) for the others, and d weights = alpha dX are the
+        partial derivatives of the weights.
         """
         hessian, unit, free, alpha = ctx.saved_tensors
         moved, _ = _restricted(hessian, free).solve(grad_alpha)
