@@ -1,7 +1,9 @@
 """The support vector machine as a learner: what it says, and what it does when it cannot."""
 
+import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize
 
 from adaptask.errors import ArgumentError, TrainingError
 from adaptask.learners import LEARNERS, MetaOptNetSVM, build_learner, svm_solver
@@ -53,9 +55,59 @@ def test_in_lower_precision_logits_are_those_of_the_rounded_features(
     torch.testing.assert_close(logits.double(), exact, rtol=0, atol=1e-5)
 
 
-def test_derivatives_equal_finite_differences(flat):
+def published_logits(support, query, penalty):
+    """Return the logits of one task as MetaOptNet's code poses them, with SciPy as the solver."""
+    n_way, n_shot, n_features = support.shape
+    points, n_support = support.reshape(-1, n_features), n_way * n_shot
+    blocks = np.kron(points @ points.T, np.eye(n_way)) + np.eye(n_support * n_way)
+    labels = np.eye(n_way).repeat(n_shot, axis=0).ravel()
+    sums = np.kron(np.eye(n_support), np.ones((1, n_way)))
+    found = minimize(
+        lambda z: 0.5 * z @ blocks @ z - labels @ z,
+        np.zeros(n_support * n_way),
+        jac=lambda z: blocks @ z - labels,
+        bounds=[(None, high) for high in penalty * labels],
+        constraints={"type": "eq", "fun": lambda z: sums @ z, "jac": lambda z: sums},
+        method="SLSQP",
+        options={"ftol": 1e-15, "maxiter": 1000},
+    )
+    return query @ points.T @ found.x.reshape(n_support, n_way)
+
+
+@pytest.mark.parametrize("size", [0.1, 0.5, 2.0])
+@pytest.mark.parametrize(("n_way", "n_shot"), [(5, 1), (3, 3)])
+def test_with_a_regularization_of_1_logits_are_those_of_the_published_head(
+    n_way, n_shot, size, flat, feature_episodes
+):
+    support, query = (size * part for part in random_features(1, n_way, n_shot, 8))
+    expected = published_logits(support[0].numpy(), query[0].numpy(), 0.1)
+    learner = MetaOptNetSVM(backbone=flat, regularization=1.0).double()
+    logits = learner(feature_episodes(support, query))[0].detach().numpy()
+    np.testing.assert_allclose(logits, expected, atol=1e-6)
+    without = MetaOptNetSVM(backbone=flat).double()(feature_episodes(support, query))[0]
+    assert np.abs(without.detach().numpy() - expected).max() > 1e-4
+
+
+def test_zero_support_features_have_a_finite_gradient(flat, feature_episodes):
+    """Moving the features against it lowers the loss; the task beside it is not disturbed."""
+    support, query = random_features(n_tasks=2, dtype=torch.float32)
+    support[0] = 0
+    episodes = feature_episodes(support.requires_grad_(), query)
+    learner = MetaOptNetSVM(backbone=flat)
+    loss = learner.loss(learner(episodes), episodes.query_labels)
+    loss.backward()
+    assert support.grad.isfinite().all()
+    assert support.grad[0].any()
+    assert learner.scale.grad.isfinite()
+    with torch.no_grad():
+        lower = feature_episodes(support - 0.01 * support.grad, query)
+        assert learner.loss(learner(lower), lower.query_labels) < loss
+
+
+@pytest.mark.parametrize("regularization", [0.0, 1.0])
+def test_derivatives_equal_finite_differences(regularization, flat):
     support, query = random_features(1, 3, 2, 4)
-    learner = MetaOptNetSVM(backbone=flat, penalty=0.3).double()
+    learner = MetaOptNetSVM(backbone=flat, penalty=0.3, regularization=regularization).double()
     inputs = (support.requires_grad_(), query.requires_grad_(), *learner.parameters())
 
     def logits(support, query, *_):
@@ -104,7 +156,14 @@ def test_where_nothing_may_be_read_the_logits_say_it_and_check_counts(
 
 
 @pytest.mark.parametrize(
-    "settings", [{"penalty": 0}, {"penalty": "soft"}, {"scale": -1}, {"label_smoothing": 0.9}]
+    "settings",
+    [
+        {"penalty": 0},
+        {"penalty": "soft"},
+        {"regularization": -1},
+        {"scale": -1},
+        {"label_smoothing": 0.9},
+    ],
 )
 def test_bad_settings_are_refused(settings, flat):
     with pytest.raises(ArgumentError, match=f"{next(iter(settings))} must be a number between"):

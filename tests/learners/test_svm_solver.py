@@ -108,26 +108,34 @@ def test_logits_are_those_of_other_solvers(case, solver, method):
     assert error.item() < TOLERANCE
 
 
-def test_the_solution_is_that_of_a_general_solver(method):
-    features = 0.3 * clustered(3, 2, n_tasks=1, n_features=5)
-    kernel, targets = gram(features)[0].numpy(), np.eye(3).repeat(2, axis=1)
-    penalty = 0.4
+def by_general_solver(kernel, n_way, penalty):
+    """Return the dual solution for one Gram matrix by SciPy, `way x support`."""
+    n_support = len(kernel)
+    targets = np.eye(n_way).repeat(n_support // n_way, axis=1)
 
     def objective(flat):
-        alpha = flat.reshape(3, 6)
+        alpha = flat.reshape(n_way, n_support)
         return 0.5 * np.sum(alpha @ kernel * alpha) - np.sum(alpha * targets)
 
     found = minimize(
         objective,
-        np.zeros(18),
-        jac=lambda flat: (flat.reshape(3, 6) @ kernel - targets).ravel(),
+        np.zeros(n_way * n_support),
+        jac=lambda flat: (flat.reshape(n_way, n_support) @ kernel - targets).ravel(),
         bounds=[(None, high) for high in (penalty * targets).ravel()],
-        constraints={"type": "eq", "fun": lambda flat: flat.reshape(3, 6).sum(0)},
+        constraints={"type": "eq", "fun": lambda flat: flat.reshape(n_way, n_support).sum(0)},
         method="SLSQP",
         options={"ftol": 1e-15, "maxiter": 1000},
     )
+    return found.x.reshape(n_way, n_support)
+
+
+def test_the_solution_is_that_of_a_general_solver(method):
+    features = 0.3 * clustered(3, 2, n_tasks=1, n_features=5)
+    kernel, targets = gram(features)[0].numpy(), np.eye(3).repeat(2, axis=1)
+    penalty = 0.4
+    expected = by_general_solver(kernel, 3, penalty)
     alpha, _ = solve_crammer_singer(gram(features), n_way=3, penalty=penalty)
-    np.testing.assert_allclose(alpha[0], found.x.reshape(3, 6), atol=1e-5)
+    np.testing.assert_allclose(alpha[0], expected, atol=1e-5)
     assert (alpha[0].numpy() > penalty * targets - 1e-9).any()  # some at their bound, some not
     assert (alpha[0].numpy() < penalty * targets - 1e-3).any()
 
@@ -206,11 +214,65 @@ def test_hard_cases_are_right(name, path, penalty, monkeypatch):
     assert points.grad.isfinite().all()
 
 
-def test_features_that_are_all_zero_have_no_weights_and_no_error():
+def test_features_that_are_all_zero_have_no_weights_and_no_error(method):
     kernel = torch.zeros(2, 10, 10, dtype=torch.float64, requires_grad=True)
     alpha, error = solve_crammer_singer(kernel, n_way=5, penalty=0.1)
     assert alpha.isfinite().all()
     assert (error <= TOLERANCE).all()
+    alpha.square().sum().backward()
+    assert kernel.grad.isfinite().all()
+
+
+def weights_of(points, n_way, penalty):
+    alpha, _ = solve_crammer_singer(gram(points), n_way=n_way, penalty=penalty)
+    return alpha @ points
+
+
+@pytest.mark.parametrize(("n_way", "n_shot"), [(2, 3), (3, 2), (5, 1)])
+def test_at_zero_features_derivatives_equal_finite_differences(n_way, n_shot, method):
+    points = torch.zeros(1, n_way * n_shot, 4, dtype=torch.float64, requires_grad=True)
+
+    def weights(points):
+        return weights_of(points, n_way, 0.2)
+
+    assert torch.autograd.gradcheck(weights, (points,), eps=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(("n_way", "n_shot"), [(2, 3), (3, 2), (5, 1)])
+def test_at_zero_features_derivatives_are_those_of_a_general_solver(n_way, n_shot):
+    penalty, step, n_support = 0.2, 0.1, n_way * n_shot
+    zero = torch.zeros(1, n_support, 4, dtype=torch.float64)
+    jacobian = torch.autograd.functional.jacobian(lambda x: weights_of(x, n_way, penalty)[0], zero)
+    jacobian = jacobian[:, :, 0].numpy()  # way x features x support x features
+    for i in range(n_support):
+        ends = []
+        for sign in (1, -1):
+            points = np.zeros((n_support, 4))
+            points[i, 0] = sign * step
+            ends.append(by_general_solver(points @ points.T, n_way, penalty) @ points)
+        expected = (ends[0] - ends[1]) / (2 * step)
+        np.testing.assert_allclose(jacobian[:, :, i, 0], expected, atol=1e-5)
+
+
+def test_with_two_ways_the_derivative_at_zero_features_is_that_beside_it():
+    """With more ways the weights have a kink there, and it depends on the direction."""
+    beside = 1e-8 * clustered(2, 3, n_tasks=1, n_features=4)
+    expected, found = (
+        torch.autograd.functional.jacobian(lambda x: weights_of(x, 2, 0.1), points)
+        for points in (beside, torch.zeros_like(beside))
+    )
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
+
+
+def test_a_task_of_zeros_does_not_change_the_others(method):
+    features = clustered(5, 3)
+    features[1] = 0
+    points = features.clone().requires_grad_()
+    weights_of(points, 5, 0.1).square().sum().backward()
+    others = features[[0, 2]].clone().requires_grad_()
+    weights_of(others, 5, 0.1).square().sum().backward()
+    torch.testing.assert_close(points.grad[[0, 2]], others.grad)
+    assert points.grad.isfinite().all()
 
 
 def test_the_bound_covers_the_error_of_a_solution_that_is_not_reached(monkeypatch):
@@ -333,6 +395,15 @@ def test_kernels_solve_a_task_alike_beside_others_and_refuse_what_is_no_number(m
     # Not to the last bit: a GPU may multiply a batch of matrices otherwise than a single one.
     torch.testing.assert_close(together[:1], alone, rtol=0, atol=1e-12)
     assert (error <= TOLERANCE).tolist() == [True, True, False]
+
+
+@needs_kernels
+def test_kernels_have_the_derivative_at_zero_features_that_torch_has(monkeypatch):
+    points = torch.zeros(1, 6, 4, dtype=torch.float64)
+    expected = torch.autograd.functional.jacobian(lambda x: weights_of(x, 3, 0.1), points)
+    by_kernels(monkeypatch)
+    found = torch.autograd.functional.jacobian(lambda x: weights_of(x, 3, 0.1), points)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
 
 
 @needs_kernels

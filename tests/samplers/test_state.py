@@ -42,12 +42,18 @@ def test_a_state_of_another_number_of_classes_is_refused():
         build(n=10).load_state_dict(build(n=12).state_dict())
 
 
-def test_a_state_of_another_way_is_welcome():
-    trained = build(k=3)
+@pytest.mark.parametrize(("trained_way", "n_way"), [(3, 5), (5, 4)])
+def test_a_state_of_another_way_is_welcome(trained_way, n_way):
+    trained = build(k=trained_way)
     trained.log_potentials[0, 1] = trained.log_potentials[1, 0] = 2.0
-    wider = build(k=5)
-    wider.load_state_dict(trained.state_dict())
-    assert torch.equal(wider.log_potentials, trained.log_potentials)
+    other = build(k=n_way)
+    other.load_state_dict(trained.state_dict())
+    assert torch.equal(other.log_potentials, trained.log_potentials)
+    class_ids = other.sample(2)
+    assert class_ids.shape == (2, n_way)
+    probabilities = torch.full((2, n_way, n_way), 1 / n_way)
+    other.update(class_ids, probabilities, torch.arange(n_way))
+    assert not torch.equal(other.log_potentials, trained.log_potentials)
 
 
 @pytest.mark.parametrize("damage", ["nan", "inf", "asymmetric", "diagonal"])

@@ -113,7 +113,8 @@ def how_to_train_maml(learner: str, dataset: str, shots: int) -> RunConfig:
     0cbec87: 100 epochs of 500 steps of 2 tasks, Adam at 1e-3, 5 inner steps of 0.01, 15 queries,
     no augmentation, 600 validation episodes per epoch, and the five best epochs as an ensemble. The
     learning rate falls to 0.001 from 0.001, and second order starts at epoch -1: these files
-    switch both annealings of MAML++ off.
+    switch both annealings of MAML++ off. Its network has `leaky_relu` where its paper has ReLU; ours
+    has ReLU.
     """
     epoch = 500
     options = {"anneal_order": False} if learner == "maml++" else {}
@@ -200,8 +201,9 @@ _MAML_NOTES = (
     "epochs. These files switch off what the paper on MAML++ describes as annealing of the "
     "learning rate and of the derivative order; that paper has 4 tasks per step for 1 shot.",
     "Conv-4 has the 64 filters of the paper's text; those files have 48.",
-    "Not as in that code: on ImageNet it clips every entry of the gradient at 10, and its MAML "
-    "does not adapt the weights of normalization to a task.",
+    "Not as in that code: its Conv-4 has leaky ReLU of slope 0.01, where its paper and ours have "
+    "ReLU; on ImageNet it clips every entry of the gradient at 10; and its MAML does not adapt the "
+    "weights of normalization to a task.",
 )
 _REPTILE_NOTES = (
     "Reptile trains as in the code of Nichol et al. The paper names Reptile-Pytorch, which says of "

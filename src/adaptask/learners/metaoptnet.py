@@ -64,12 +64,17 @@ class MetaOptNetSVM(EmbeddingLearner):
     The weights minimize  1/2 sum_k |w_k|^2 + C sum_i max_k (w_k x_i - w_yi x_i + 1 - [k = y_i]);
     the logits of a query are scale w_k f(x). Gradients go through the fitted machine.
 
+    The published code adds the identity to the matrix of inner products of the support features,
+    for its solver; `regularization=1` does the same.
+
     If the machine of a task cannot be fitted to `TOLERANCE`, the CPU raises an error at once. On
     other devices the logits of the task are NaN, and `check()` raises an error.
 
     Args:
         backbone: Maps images to features.
         penalty: Weight of the hinge losses, C.
+        regularization: Number added to the squared lengths of the support features; 1 in the
+            published code.
         scale: Initial value of the learned factor of the logits.
         label_smoothing: Share of the target probability that training gives to the other classes.
 
@@ -85,11 +90,13 @@ class MetaOptNetSVM(EmbeddingLearner):
         *,
         backbone: Backbone,
         penalty: float = 0.1,
+        regularization: float = 0.0,
         scale: float = 1.0,
         label_smoothing: float = 0.0,
     ) -> None:
         super().__init__(backbone=backbone, label_smoothing=label_smoothing)
         self.penalty = check_number("penalty", penalty, low=1e-6, high=1e6)
+        self.regularization = check_number("regularization", regularization, low=0, high=1e6)
         self.scale = nn.Parameter(torch.tensor(check_number("scale", scale, low=1e-6, high=1e6)))
         self.register_buffer("n_unsolved", torch.zeros((), dtype=torch.int64), persistent=False)
 
@@ -104,6 +111,9 @@ class MetaOptNetSVM(EmbeddingLearner):
         # Products of large or nearly dependent features need float64.
         points = support.flatten(1, 2).double()
         gram = points @ points.transpose(1, 2)
+        if self.regularization > 0:
+            identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+            gram = gram + self.regularization * identity
         alpha, error = solve_crammer_singer(gram, n_way=n_way, penalty=self.penalty)
         solved = error <= TOLERANCE  # False if the error is NaN
         self.n_unsolved += (~solved).sum()

@@ -74,7 +74,7 @@ class Program:
     unit: Tensor
     """s, `tasks x 1 x 1`."""
     size: Tensor
-    """Mean of the diagonal of H, at most 1, `tasks x 1 x 1`."""
+    """Mean of the diagonal of H, at most 1, `tasks x 1 x 1`; 1 if H is zero."""
 
     def residual(self, u: Tensor) -> Tensor:
         """Return minus the gradient of the objective, Y - uH, `tasks x way x support`."""
@@ -165,7 +165,10 @@ def _program(gram: Tensor, n_way: int, penalty: float) -> Program:
     unit = size.clamp(min=1)
     targets = torch.eye(n_way, dtype=gram.dtype, device=gram.device)
     targets = targets.repeat_interleave(n_support // n_way, dim=1)
-    return Program(gram * (penalty / unit), targets, unit, size / unit)
+    # Tolerances and ridges are relative to the size. Those of a zero matrix must not be zero: its
+    # systems would be singular, and the derivative NaN.
+    size = torch.where(size == 0, 1.0, size / unit)
+    return Program(gram * (penalty / unit), targets, unit, size)
 
 
 def _restricted(hessian: Tensor, free: Tensor) -> _Newton:

@@ -195,11 +195,12 @@ class Sampler(FeedbackModule):
         Raises:
             ArgumentError: If anything does not fit.
         """
-        check_tensor("class_ids", class_ids, "int64", self.device, (None, self.n_way))
-        shape = (len(class_ids), None, self.n_way)
-        check_tensor("probabilities", probabilities, "floating-point", self.device, shape)
+        device = self.device
+        check_tensor("class_ids", class_ids, "int64", device, (None, self.n_way))
+        shape = (class_ids.shape[0], None, self.n_way)
+        check_tensor("probabilities", probabilities, "floating-point", device, shape)
         n_tasks, n_queries, _ = probabilities.shape
-        check_tensor("labels", labels, "integer", self.device, (n_tasks, n_queries), (n_queries,))
+        check_tensor("labels", labels, "integer", device, (n_tasks, n_queries), (n_queries,))
         kernels = self._kernels()
         if kernels is not None and kernels.fits(self.n_way, n_queries):
             tolerance = row_tolerance(probabilities.dtype)
@@ -298,15 +299,20 @@ def condense(
         ArgumentError: On the CPU, if any task failed any check.
     """
     xp = namespace(class_ids)
-    ids, answers, probs = view(class_ids), view(labels), view(probabilities.detach().to(dtype))
-    positions = xp.arange(ids.shape[1], device=ids.device)
-    one_hot = xp.asarray(answers[..., None] == positions, dtype=probs.dtype)
-    counts = one_hot.sum(-2)
     tolerance = row_tolerance(probabilities.dtype)
+    if probabilities.dtype != dtype:
+        probabilities = probabilities.to(dtype)
+    ids, answers, probs = view(class_ids), view(labels), view(probabilities.detach())
+    n_way = ids.shape[1]
+    positions = _positions(n_way) if xp is np else torch.arange(n_way, device=ids.device)
+    # `way x queries`, or `tasks x way x queries`; NumPy is quicker if the longer dimension is last.
+    is_answer = answers[..., None, :] == positions[:, None]
+    one_hot = xp.asarray(is_answer, dtype=probs.dtype)
+    counts = one_hot.sum(-1)
     accepted: Array | None = None
     passed: Array | None = None
     if xp is np:
-        if not _surely_fit(ids, probs, counts, answers.size, n_classes, tolerance):
+        if not _surely_fit(ids, probs, is_answer, counts, n_classes, tolerance):
             found = _which_pass(ids, probs, counts, answers.shape[-1], n_classes, tolerance, xp)
             if not found.all():
                 raise ArgumentError(describe_refusal(found, PROBLEMS))
@@ -314,24 +320,35 @@ def condense(
         passed = _which_pass(ids, probs, counts, answers.shape[-1], n_classes, tolerance, xp)
         accepted = passed.all(-1)
         ids = torch.where(accepted[:, None], ids, positions)
-    confusion = one_hot.swapaxes(-1, -2) @ probs / counts[..., None]
+    confusion = one_hot @ probs / counts[..., None]
     return Feedback(ids, confusion, counts, accepted), passed
 
 
 def _surely_fit(
-    ids: Array, probs: Array, counts: Array, n_answers: int, n_classes: int, tolerance: float
+    ids: Array, probs: Array, is_answer: Array, counts: Array, n_classes: int, tolerance: float
 ) -> bool:
     """Return whether all tasks pass at a glance, in a third of the time of the checks below."""
     if not probs.min() >= 0:  # NaN fails it too
         return False
-    misses = (probs @ _ones(probs.shape[-1], probs.dtype) - 1).reshape(-1)
-    if not (misses @ misses <= tolerance**2 and counts.min() > 0 and counts.sum() == n_answers):
+    n_way = ids.shape[1]
+    misses = probs.reshape(-1, n_way) @ _ones(n_way, probs.dtype) - 1
+    if not misses @ misses <= tolerance**2:
         return False
-    if len(ids) > 8:
-        return bool(classes_fit(ids, n_classes).all())
-    return all(
-        len(set(row)) == len(row) and min(row) >= 0 and max(row) < n_classes for row in ids.tolist()
-    )
+    every_label_fits = np.count_nonzero(is_answer) * n_way == is_answer.size
+    if not every_label_fits or np.count_nonzero(counts) != counts.size:
+        return False
+    if len(ids) < 8:  # so few are checked sooner without NumPy
+        return all(
+            len(set(row)) == len(row) and min(row) >= 0 and max(row) < n_classes
+            for row in ids.tolist()
+        )
+    n_same = np.count_nonzero(ids[:, :, None] == ids[:, None, :])
+    return bool(n_same == ids.size and ids.min() >= 0 and ids.max() < n_classes)
+
+
+@functools.cache
+def _positions(size: int) -> Array:
+    return np.arange(size)
 
 
 @functools.cache
@@ -437,7 +454,7 @@ def check_tensor(
             f"{name} must be a dense {kind} tensor; got {value.dtype}, {value.layout}."
         )
     came = value.shape
-    if came not in shapes and not any(_has_shape(came, shape) for shape in shapes):
+    if not _has_shape(came, shapes):
         allowed = " or ".join(
             " x ".join("any" if size is None else str(size) for size in shape) for shape in shapes
         )
@@ -457,8 +474,12 @@ def _is_of_kind(dtype: torch.dtype, kind: str) -> bool:
     return dtype.is_floating_point if kind == "floating-point" else dtype == torch.int64
 
 
-def _has_shape(came: tuple[int, ...], shape: tuple[int | None, ...]) -> bool:
-    return len(came) == len(shape) and all(
-        size == wanted or (wanted is None and size > 0)
-        for size, wanted in zip(came, shape, strict=True)
-    )
+def _has_shape(came: tuple[int, ...], shapes: tuple[tuple[int | None, ...], ...]) -> bool:
+    if came in shapes:
+        return True
+    for shape in shapes:
+        if len(shape) == len(came):
+            wanted = [n if size is None else size for size, n in zip(shape, came, strict=True)]
+            if came == tuple(wanted) and 0 not in came:
+                return True
+    return False

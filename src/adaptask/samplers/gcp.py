@@ -102,7 +102,9 @@ class PairPotentialSampler(Sampler):
     @property
     def dtype(self) -> torch.dtype:
         """The precision of the potentials; `sampler.double()` raises it."""
-        return self.log_potentials.dtype
+        potentials: Any = self._buffers["log_potentials"]  # quicker than the attribute
+        dtype: torch.dtype = potentials.dtype
+        return dtype
 
     def prepare(self) -> None:
         """Notice potentials that were edited, loaded or moved since they were last used."""
@@ -234,6 +236,9 @@ class GCPSampler(PairPotentialSampler):
 
     All tasks are drawn at once, in O(n K) per task. The classes of a row are in the order in which
     they were drawn. `PairPotentialSampler` describes how the potentials are learned.
+
+    The state has one potential per pair of classes, whatever the number of ways: a state of
+    `n_way=5` loads into a sampler with `n_way=4` and the same `n_classes`.
 
     Deviation: the paper's Proposition 1, that this is the distribution of Eq. 4, does not hold
     for K >= 3, since each step divides by another constant. For Eq. 4 use `cp`.

@@ -74,12 +74,12 @@ class UpdateRule:
 
 def namespace(tensor: Tensor) -> Any:
     """Return the library to compute with: `numpy` for a CPU tensor, `torch` for others."""
-    return torch if tensor.device.type != "cpu" else np
+    return np if tensor.is_cpu else torch
 
 
 def view(tensor: Tensor) -> Array:
     """Return the array that `namespace(tensor)` works on; it shares the tensor's memory."""
-    return tensor if tensor.device.type != "cpu" else tensor.numpy()
+    return tensor.numpy() if tensor.is_cpu else tensor
 
 
 def log_sum_exp(rows: Array, xp: Any) -> Array:

@@ -118,11 +118,12 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         raise _damaged(path, "its content does not match its checksum")
     try:
         saved = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except Exception as error:  # whatever a file made by somebody else brings about
-        # torch's own message is left out: it advises to load the file with weights_only=False.
+    except Exception:  # whatever a file made by somebody else brings about
+        # torch's own message is left out, also of the traceback: it advises to load the file with
+        # weights_only=False.
         raise _damaged(
             path, "it holds something other than tensors and plain values, and is not loaded"
-        ) from error
+        ) from None
     if not isinstance(saved, dict) or not isinstance(saved.get("format"), int):
         raise _damaged(path, "it has no format number")
     if saved["format"] > FORMAT:

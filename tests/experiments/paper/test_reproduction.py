@@ -68,6 +68,12 @@ def test_what_is_not_as_in_the_paper_is_said(nothing_prepared):
     assert folder == "runs/reproduce-table-mini-omniglot-scale0.01"
 
 
+@pytest.mark.parametrize("learner", ["maml", "maml++"])
+def test_the_notes_on_maml_say_where_its_code_is_not_its_paper(learner):
+    notes = " ".join(recipe_notes([recipe(learner, "conv4", "mini-imagenet", 1)]))
+    assert "leaky ReLU of slope 0.01, where its paper and ours have ReLU" in notes
+
+
 def test_tasks_take_no_more_images_than_a_class_has(tiny):
     planned = plan("table-compat", dataset=tiny, rows=["reptile"], shots=[1])
     task = planned.trials[0].config.task
