@@ -3,15 +3,17 @@
 import re
 import subprocess
 import sys
+from contextlib import redirect_stdout
+from io import StringIO
 
 import numpy as np
 import pytest
 
-from adaptask import __version__
+from adaptask import __version__, cli
 from adaptask.cli import main
 from adaptask.data.cache import open_cache_writer
-from adaptask.experiments.command_line import read_command_line, upgrade_flags
-from adaptask.experiments.options import configure
+from adaptask.experiments.command_line import flags_of, read_command_line, upgrade_flags
+from adaptask.experiments.options import REGISTRIES, configure
 
 
 def test_version(capsys):
@@ -214,3 +216,90 @@ def test_an_output_that_nobody_reads_ends_quietly():
     command = f"{sys.executable} -m adaptask list | true"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        ("train --dataset glyhps", "no dataset 'glyhps'; did you mean 'glyphs'?"),
+        ("evaluate runs/x --dataset glyhps", "did you mean 'glyphs'?"),
+        ("data check glyhps", "did you mean 'glyphs'?"),
+        ("reproduce table-compat --dataset glyhps", "did you mean 'glyphs'?"),
+        ("reproduce table-compta", "Did you mean 'table-compat'?"),
+        ("train --learner protnet", "did you mean 'protonet'?"),
+        ("compare --samplers uniform gpc", "did you mean 'gcp'?"),
+    ],
+)
+def test_a_mistyped_name_gets_the_nearest_one(words, answer, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("ADAPTASK_CACHE", str(tmp_path))
+    assert main(words.split()) == 1
+    assert answer in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        ("trian --dataset glyphs", "no command 'trian'; did you mean 'train'?"),
+        ("data prepar x", "did you mean 'data prepare'?"),
+        ("train --lernear protonet", "train has no option --lernear. Did you mean --learner?"),
+        ("train --step=10", "Did you mean --steps?"),
+        ("train --n_wya 5", "Did you mean --n-way?"),
+        ("train --optimizer.lrr 3", "Did you mean --lr?"),
+        ("train --evaluation.n-wya 3", "Did you mean --evaluation.n-way?"),
+        ("compare --sampelrs gcp", "Did you mean --samplers?"),
+        ("sweep --tua 0.3 0.5", "Did you mean --tau?"),
+        ("evaluate runs/x --n-epsiodes 5", "Did you mean --n-episodes?"),
+        ("data prepare folder --sorce x", "Did you mean --source?"),
+        ("data list --foo", "data list has no option --foo. To see all: adaptask data list --help"),
+    ],
+)
+def test_a_mistyped_command_or_flag_gets_the_nearest_one(words, answer, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(words.split())
+    assert end.value.code == 2
+    assert answer in capsys.readouterr().err
+
+
+def test_an_option_of_a_class_gets_the_nearest_one(capsys):
+    assert main(["train", "--sampler.tua", "0.3"]) == 1
+    assert "Did you mean tau?" in capsys.readouterr().err
+
+
+def test_mistyped_names_are_answered_without_torch():
+    lines = ["trian", "train --step 3", "train --dataset glyhps", "evaluate x --dataset glyhps"]
+    lines += ["reproduce table-compta", "reproduce table-time --dataset glyhps"]
+    code = (
+        "import sys\nfrom adaptask.cli import main\n"
+        f"for line in {lines!r}:\n"
+        "    try:\n"
+        "        assert main(line.split()) == 1\n"
+        "    except SystemExit as end:\n"
+        "        assert end.code == 2\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_the_flags_that_are_known_are_those_of_the_parser():
+    """`flags_of` follows the parser: each flag in its help is known, and no other one."""
+    for name in ("train", "compare", "sweep", "evaluate", "reproduce", "watch"):
+        function = cli.app._subcommands[name].target
+        with pytest.raises(SystemExit) as end, redirect_stdout(StringIO()) as printed:
+            cli.app.cli(args=[name, "--help"])
+        assert end.value.code == 0
+        shown = set(re.findall(r"(?<![\w`])--[a-z][\w.-]*", printed.getvalue()))
+        positional = {"--run", "--target", "--folder"}
+        known = {flag for flag in flags_of(function) if "no-" not in flag} - positional
+        extra = {"--help-all", "--alpha", "--tau", "--strategy"}
+        extra |= {f"--{kind}{name}" for kind in REGISTRIES for name in ("", ".name")}
+        assert known - extra <= shown, name
+        sections = tuple(f"--{kind}." for kind in REGISTRIES)
+        options = {flag for flag in shown if not flag.startswith(sections)}
+        assert {flag for flag in options if "no-" not in flag} <= known, name
+
+
+def test_targets_are_known_by_name_before_they_are_imported():
+    from adaptask.experiments.paper import TARGET_NAMES
+    from adaptask.experiments.paper.targets import TARGETS
+
+    assert tuple(TARGETS) == TARGET_NAMES

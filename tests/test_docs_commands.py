@@ -19,6 +19,7 @@ from torch.distributed.run import get_args_parser
 from tyro.extras import SubcommandApp
 
 from adaptask import cli
+from adaptask.data.datasets import check_name
 from adaptask.experiments.compare_command import comparison
 from adaptask.experiments.config import RunConfig, check_config
 from adaptask.experiments.config_file import dump_config, parse_config
@@ -130,6 +131,11 @@ def run_planned(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "my_module", raising=False)
     monkeypatch.setattr(cli, "app", planning(cli.app))
+    # What the page about own images has prepared.
+    monkeypatch.setattr(
+        "adaptask.experiments.command_line.check_name",
+        lambda name: name == "birds" or check_name(name),
+    )
     for command in (cli.train, cli.compare, cli.sweep):
         monkeypatch.setattr(command, "__defaults__", command.__defaults__)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import operator
 from collections.abc import Iterable
@@ -94,11 +95,15 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> str:
     """Return `value` if it is one of `choices`.
 
     Raises:
-        ArgumentError: If it is not; the message lists the choices.
+        ArgumentError: If it is not; the message lists the choices and has the nearest one.
     """
     known = list(choices)
     if not isinstance(value, str) or value not in known:
-        raise ArgumentError(f"{name} must be one of {', '.join(known)}; got {format_value(value)}.")
+        near = difflib.get_close_matches(str(value), known, n=1)
+        guess = f" Did you mean {near[0]!r}?" if near else ""
+        raise ArgumentError(
+            f"{name} must be one of {', '.join(known)}; got {format_value(value)}.{guess}"
+        )
     return value
 
 

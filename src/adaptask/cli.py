@@ -14,18 +14,25 @@ from tyro.conf import Positional, arg
 from tyro.extras import SubcommandApp
 
 from adaptask import __version__
+from adaptask.arguments import check_choice
 from adaptask.cli_data import app as data_app
 from adaptask.cli_data import replace_old_flags
+from adaptask.data.datasets import check_name
 from adaptask.errors import AdaptaskError, ArgumentError
 from adaptask.experiments.backends.ray import ClusterOptions
 from adaptask.experiments.command_line import (
     CommandLine,
+    UsageError,
     allow_imports_from_here,
+    check_command,
+    check_flags,
     read_command_line,
     short_help,
+    upgrade_flags,
 )
 from adaptask.experiments.config import DEFAULT_NAMES, RunConfig
 from adaptask.experiments.options import AlgorithmConfig
+from adaptask.experiments.paper import TARGET_NAMES
 from adaptask.registry import is_address
 
 _DESCRIPTION = """Adaptive task sampling for few-shot meta-learning.
@@ -130,11 +137,12 @@ def evaluate(
         device: cpu, cuda, or auto: a GPU if there is one.
         trust_plugins: Import plug-in classes, package.module:Class, that the run names.
     """
+    if dataset is not None and not is_address(dataset):
+        check_name(dataset)
     from adaptask.experiments.evaluate_command import evaluate_run
 
     if trust_plugins or is_address(dataset or ""):
         allow_imports_from_here()
-
     evaluate_run(
         run,
         dataset=dataset,
@@ -241,6 +249,10 @@ def reproduce(
         cluster: Where the runs are made.
         device: cpu, cuda, or auto: a GPU if there is one.
     """
+    # Before torch is imported, so that a mistyped name is answered at once.
+    check_choice("target", target, TARGET_NAMES)
+    if dataset is not None and not is_address(dataset):
+        check_name(dataset)
     from adaptask.experiments.paper.reproduction import plan
     from adaptask.experiments.paper.reproduction import reproduce as run_plan
 
@@ -383,9 +395,25 @@ def _prepare(arguments: list[str]) -> list[str]:
         sys.stdout.write(short_help(command, function))
         raise SystemExit(0)
     shows_all = "--help-all" in words
+    words = upgrade_flags(words)
+    check_flags(command, function, words)
     _line = read_command_line(command, [word for word in words if word != "--help-all"])
     function.__defaults__ = (_line.defaults,)
     return [command, *_line.arguments, *(["--help"] if shows_all else [])]
+
+
+def _check_names(commands: SubcommandApp, arguments: list[str], group: str = "") -> None:
+    """Check the name of a command and its flags, before anything is imported for it."""
+    known = commands._subcommands
+    if not arguments or arguments[0].startswith("-"):
+        return  # help, or nothing
+    name, words = arguments[0], arguments[1:]
+    check_command(group + name, [group + command for command in known])
+    target = known[name].target
+    if isinstance(target, SubcommandApp):
+        _check_names(target, words, f"{group}{name} ")
+    else:
+        check_flags(group + name, target, words)
 
 
 def main(args: list[str] | None = None) -> int:
@@ -394,11 +422,16 @@ def main(args: list[str] | None = None) -> int:
     arguments = ["version"] if arguments == ["--version"] else arguments
     try:
         _check_seeds(arguments)
+        if arguments[:1] == ["data"]:
+            arguments = replace_old_flags(arguments)
         if arguments and arguments[0] in _CONFIGURED:
             arguments = _prepare(arguments)
-        elif arguments[:1] == ["data"]:
-            arguments = replace_old_flags(arguments)
+        else:
+            _check_names(app, arguments)
         status = app.cli(prog="adaptask", description=_DESCRIPTION, args=arguments)
+    except UsageError as error:
+        sys.stderr.write(f"adaptask: {error}\n")
+        raise SystemExit(2) from None  # as the parser does
     except AdaptaskError as error:
         sys.stderr.write(f"adaptask: {error}\n")
         return 1

@@ -169,6 +169,16 @@ def dataset_folder(name: str) -> Path:
     )
 
 
+def check_name(name: str) -> None:
+    """Check that there is a dataset of that name, prepared or not.
+
+    Raises:
+        ArgumentError: If there is none; the message has the nearest name and all of them.
+    """
+    if name not in names() and not is_plugin(name):
+        raise _unknown(name)
+
+
 def _unknown(name: str) -> ArgumentError:
     near = difflib.get_close_matches(name, names(), n=1)
     guess = f"did you mean '{near[0]}'? There" if near else "there"

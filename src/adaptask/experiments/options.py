@@ -13,6 +13,7 @@ adaptask.errors.ArgumentError: the sampler 'uniform' takes no tau; it takes no o
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, make_dataclass
@@ -109,16 +110,20 @@ def check_taken(
     """Check that options are among those that some algorithms take.
 
     Raises:
-        ArgumentError: If one is not; the message says what they take.
+        ArgumentError: If one is not; the message has what they take, and the nearest.
     """
     known, names = list(known), list(names)
     if unknown := [option for option in given if option not in known]:
         who, options = " and ".join(map(repr, names)), ", ".join(known) or "no options"
+        near = difflib.get_close_matches(unknown[0], known, n=1)
+        guess = f" Did you mean {near[0]}?" if near else ""
         if len(names) > 1:
             raise ArgumentError(
-                f"the {kind}s {who} take no {', '.join(unknown)}; they take {options}."
+                f"the {kind}s {who} take no {', '.join(unknown)}; they take {options}.{guess}"
             )
-        raise ArgumentError(f"the {kind} {who} takes no {', '.join(unknown)}; it takes {options}.")
+        raise ArgumentError(
+            f"the {kind} {who} takes no {', '.join(unknown)}; it takes {options}.{guess}"
+        )
 
 
 def options_of(section: AlgorithmConfig) -> dict[str, Any]:

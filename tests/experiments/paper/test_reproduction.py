@@ -8,8 +8,10 @@ import torch
 
 from adaptask.errors import ArgumentError, DataError, TrainingError
 from adaptask.experiments.backends.ray import ClusterOptions
+from adaptask.experiments.config import check_config
 from adaptask.experiments.paper import timing
 from adaptask.experiments.paper.reproduction import default_folder, plan, reproduce
+from adaptask.experiments.paper.targets import TARGETS
 from adaptask.experiments.paper.timing import Cost, dry_run, measure_cost, run_seconds
 from adaptask.experiments.recipes import preset_config, recipe, recipe_notes
 
@@ -25,7 +27,7 @@ def known_costs(monkeypatch):
     monkeypatch.setattr(
         timing,
         "measure_cost",
-        lambda config, device: Cost(step=1.0, episode=0.1),
+        lambda config, device, budget: Cost(step=1.0, episode=0.1),
     )
     monkeypatch.setenv("COLUMNS", "120")
 
@@ -137,13 +139,15 @@ def test_a_dry_run_prints_rows_runs_and_the_time_they_would_take(
     nothing_prepared, known_costs, capsys, monkeypatch
 ):
     monkeypatch.setattr("adaptask.experiments.backends.n_cores", lambda: 4)
-    planned = plan("table-compat", rows=["maml", "protonet"], dataset="glyphs", scale=0.01)
+    planned = plan(
+        "table-compat", rows=["maml", "protonet"], shots=[1], dataset="glyphs", scale=0.01
+    )
     dry_run(planned, workers=3)
     printed = capsys.readouterr().out
     assert "Table 3: Five meta-learners" in printed
     assert "backbone conv4, dataset glyphs" in printed
-    assert re.search(r"protonet +uniform, gcp +1 +600 +1 +6", printed)
-    assert "8 trials, 3 seeds each: 24 runs." in printed
+    assert re.search(r"protonet +uniform, gcp +600 +1 +6", printed)
+    assert "4 trials, 3 seeds each: 12 runs." in printed
     total = sum(run_seconds(trial.config, Cost(1.0, 0.1)) * 3 for trial in planned.trials)
     told = f"About {timing.format_duration(total / 3)} here, 3 at once"
     assert told in " ".join(printed.split())
@@ -184,26 +188,110 @@ def test_a_run_costs_its_steps_its_validations_and_its_test():
     assert run_seconds(config, cost) == 60_000 * 2 + 0.5 * (120 * 200 + 1000)
 
 
-def test_runs_that_differ_by_sampler_or_seed_are_measured_once(
-    nothing_prepared, monkeypatch, capsys
-):
+def test_runs_of_one_model_are_measured_once(nothing_prepared, monkeypatch, capsys):
     measured = []
 
-    def measure(config, device):
-        measured.append(config.tested_shot)
+    def measure(config, device, budget):
+        measured.append((config.learner.name, config.tested_shot))
         return Cost(1.0, 0.1)
 
     monkeypatch.setattr(timing, "measure_cost", measure)
-    dry_run(plan("table-strategies", dataset="glyphs", shots=[1]))
-    assert measured == [1]
-    measured.clear()
     dry_run(plan("table-strategies", dataset="glyphs"))
-    assert measured == [1, 5]
+    assert measured == [("maml++", 1)]
+    measured.clear()
+    dry_run(plan("table-compat", dataset="glyphs"))
+    assert [name for name, _ in measured] == [
+        "matchingnet",
+        "protonet",
+        "reptile",
+        "maml",
+        "maml++",
+    ]
+
+
+def test_runs_of_one_model_cost_by_their_images(known_costs):
+    one, five = (t.config for t in plan("table-strategies", dataset="glyphs", rows=["c"]).trials)
+    seconds = timing.estimate_seconds([one, five], torch.device("cpu"))
+    assert seconds[one] == run_seconds(one, Cost(1.0, 0.1))
+    # Five classes of 1 + 15 and of 5 + 15 images.
+    assert seconds[five] == pytest.approx(run_seconds(five, Cost(20 / 16, 0.1 * 20 / 16)))
+
+
+@pytest.mark.parametrize("backbone", ["conv4", "resnet12"])
+def test_steps_that_take_long_are_never_made(monkeypatch, backbone):
+    """An estimate keeps to its budget, and is right if time grows with the images."""
+    clock, largest = [0.0], []
+
+    class Slow:
+        def __init__(self, config, device):
+            self.config = config
+
+        def step_seconds(self):
+            largest.append(timing._step_images(self.config))
+            clock[0] += 0.1 + 0.01 * largest[-1]
+            return 0.1 + 0.01 * largest[-1]
+
+        def validation_seconds(self):
+            clock[0] += 0.02
+            return 0.02
+
+    monkeypatch.setattr(timing, "TimedRun", Slow)
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: clock[0])
+    model = {"conv4": "maml-conv4-cifar-fs-1shot", "resnet12": "protonet-resnet12-cifar-fs"}
+    config = preset_config(model[backbone])
+    config = replace(config, task=replace(config.task, n_tasks=1000))
+    cost = measure_cost(config, torch.device("cpu"), 5.0)
+    assert clock[0] < 10
+    assert max(largest) < timing._step_images(config) / 100
+    assert cost.step == pytest.approx(0.01 * timing._step_images(config), rel=0.2)
+
+
+def test_the_estimate_comes_before_the_first_run_and_leaves_out_what_is_finished(
+    glyphs_of_noise, known_costs, monkeypatch, tmp_path, capsys
+):
+    begun = []
+    monkeypatch.setattr(
+        "adaptask.experiments.study.run_and_report",
+        lambda *args, **options: begun.append(capsys.readouterr().err) or 0,
+    )
+    planned = plan("figure-hyper", dataset="glyphs", rows=["tau"], shots=[1], seeds=1, device="cpu")
+    assert reproduce(planned, tmp_path, workers=1) == 0
+    said = " ".join(begun[0].split())
+    assert re.match(r"6 runs: about \d+:\d\d:\d\d here, one by one\. For less: --quick", said)
+    done = planned.trials[0].with_runs(tmp_path, [0]).runs[0].path
+    done.mkdir(parents=True)
+    (done / "test.json").write_text("{}")
+    assert reproduce(planned, tmp_path, workers=1) == 0
+    assert begun[1].startswith("5 runs: about ")
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS))
+def test_quick_makes_every_target_small(target):
+    planned = plan(target, quick=True)
+    assert planned.datasets == ("glyphs",)
+    assert planned.n_runs <= 10
+    assert planned.timing_seconds == 1.0
+    for trial in planned.trials:
+        config = trial.config
+        check_config(config)
+        assert (config.steps, config.task.n_tasks) == (30, 1)
+        assert timing._step_images(config) <= 50
+        assert config.evaluation.n_episodes == 20
+        assert "16" in str(config.backbone)  # narrow, whatever its option is called
+    assert "Quick" in planned.notes[1]
+    assert planned.command == f"adaptask reproduce {target} --quick"
+    assert default_folder(planned).name.endswith("glyphs-quick")
+
+
+def test_quick_keeps_what_is_asked_for():
+    planned = plan("table-cifar", quick=True, dataset="cifar-fs", shots=[5], seeds=2, scale=0.01)
+    assert (planned.datasets, planned.shots, planned.seeds) == (("cifar-fs",), (5,), 2)
+    assert planned.trials[0].config.steps == 600
 
 
 def test_a_kind_is_measured_by_making_some_of_it(glyphs_of_noise):
     config = plan("figure-evolution", dataset="glyphs", scale=0.05).trials[0].config
-    cost = measure_cost(config, torch.device("cpu"))
+    cost = measure_cost(config, torch.device("cpu"), 2.0)
     assert 0 < cost.episode < 20
     assert 0 < cost.step < 20
 

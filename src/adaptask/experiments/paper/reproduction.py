@@ -15,8 +15,7 @@ from adaptask.arguments import check_choice, check_integer, check_number
 from adaptask.data import glyphs
 from adaptask.data.benchmarks import Benchmark
 from adaptask.data.cache import cache_root, read_meta
-from adaptask.data.datasets import DATASETS, is_plugin, is_prepared
-from adaptask.data.datasets import names as dataset_names
+from adaptask.data.datasets import DATASETS, check_name, is_prepared
 from adaptask.errors import ArgumentError
 from adaptask.experiments.backends.ray import ClusterOptions
 from adaptask.experiments.config import RunConfig
@@ -274,10 +273,8 @@ def plan(
         check_integer("seeds", seeds, low=1)
         if chosen.times:
             raise ArgumentError(f"{target} is timed, not trained; leave out --seeds.")
-    if dataset is not None and dataset not in dataset_names() and not is_plugin(dataset):
-        raise ArgumentError(
-            f"there is no dataset '{dataset}'; there are {', '.join(dataset_names())}."
-        )
+    if dataset is not None:
+        check_name(dataset)
     if learners and not chosen.learners:
         raise ArgumentError(
             f"{target} has the learners of the paper; choose among its rows: "
