@@ -14,16 +14,15 @@ from tyro.conf import Positional, arg
 from tyro.extras import SubcommandApp
 
 from adaptask import __version__
-from adaptask.arguments import check_choice
 from adaptask.cli_data import app as data_app
 from adaptask.cli_data import replace_old_flags
-from adaptask.data.datasets import check_name
 from adaptask.errors import AdaptaskError, ArgumentError
 from adaptask.experiments.backends.ray import ClusterOptions
 from adaptask.experiments.command_line import (
     CommandLine,
     UsageError,
     allow_imports_from_here,
+    check_choices,
     check_command,
     check_flags,
     read_command_line,
@@ -32,7 +31,6 @@ from adaptask.experiments.command_line import (
 )
 from adaptask.experiments.config import DEFAULT_NAMES, RunConfig
 from adaptask.experiments.options import AlgorithmConfig
-from adaptask.experiments.paper import TARGET_NAMES
 from adaptask.registry import is_address
 
 _DESCRIPTION = """Adaptive task sampling for few-shot meta-learning.
@@ -137,8 +135,7 @@ def evaluate(
         device: cpu, cuda, or auto: a GPU if there is one.
         trust_plugins: Import plug-in classes, package.module:Class, that the run names.
     """
-    if dataset is not None and not is_address(dataset):
-        check_name(dataset)
+    check_choices(dataset)
     from adaptask.experiments.evaluate_command import evaluate_run
 
     if trust_plugins or is_address(dataset or ""):
@@ -249,10 +246,7 @@ def reproduce(
         cluster: Where the runs are made.
         device: cpu, cuda, or auto: a GPU if there is one.
     """
-    # Before torch is imported, so that a mistyped name is answered at once.
-    check_choice("target", target, TARGET_NAMES)
-    if dataset is not None and not is_address(dataset):
-        check_name(dataset)
+    check_choices(dataset, target)
     from adaptask.experiments.paper.reproduction import plan
     from adaptask.experiments.paper.reproduction import reproduce as run_plan
 

@@ -19,6 +19,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import docstring_parser
 
+from adaptask.arguments import check_choice
 from adaptask.data.datasets import check_name
 from adaptask.errors import ArgumentError
 from adaptask.experiments.compare_command import split_sampler
@@ -31,6 +32,7 @@ from adaptask.experiments.options import (
     options_of,
     shared_section,
 )
+from adaptask.experiments.paper import TARGET_NAMES
 from adaptask.old_config import upgrade_key
 from adaptask.registry import is_address
 
@@ -102,8 +104,7 @@ def read_command_line(command: str, arguments: Sequence[str]) -> CommandLine:
     for kind, registry in REGISTRIES.items():
         for name in names.get(kind, ()):
             registry.check_name(name)
-    if dataset and not is_address(dataset):
-        check_name(dataset)
+    check_choices(dataset)
     trust = "--trust-plugins" in words
     if trust or any(is_address(name) for found in names.values() for name in found):
         allow_imports_from_here()
@@ -252,6 +253,18 @@ class UsageError(ArgumentError):
     """A command line that cannot be parsed."""
 
 
+def check_choices(dataset: str | None, target: str | None = None) -> None:
+    """Check the names of a dataset and of a table or figure, those that are given.
+
+    Raises:
+        ArgumentError: If there is none of that name; the message has the nearest one.
+    """
+    if target is not None:
+        check_choice("target", target, TARGET_NAMES)
+    if dataset and not is_address(dataset):
+        check_name(dataset)
+
+
 def check_command(name: str, known: Iterable[str]) -> None:
     """Check that there is a command.
 
@@ -309,7 +322,7 @@ def flags_of(function: Callable[..., Any]) -> set[str]:
 
 
 def _flags(hint: Any, name: str, *, section: str) -> set[str]:
-    kind, marks = hint, ()
+    kind, marks = hint, list[Any]()
     if get_origin(hint) is Annotated:
         kind, *marks = get_args(hint)
     for mark in marks:

@@ -318,7 +318,7 @@ def _keep(
     best = trainer.best.checkpoints
     shown = learner.members[0] if isinstance(learner, Ensemble) else learner
     steps = [checkpoint.step for checkpoint in best] or [trainer.step]
-    tested, record = None, {"steps": steps, "accuracies": None}
+    tested, record = None, dict[str, Any](steps=steps, accuracies=None)
     if tester is not None and result is not None:
         tested = (tester.source.image_set.class_names, result.confusion)
         record |= {**result.summary(), "accuracies": result.accuracies.tolist()}

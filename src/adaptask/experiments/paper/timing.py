@@ -470,7 +470,7 @@ def estimate_seconds(configs: Sequence[RunConfig], device: torch.device) -> dict
     for config in configs:
         model = (config.learner.name, config.backbone.name, config.data.dataset)
         models.setdefault(model, []).append(config)
-    costs = {}
+    costs: dict[RunConfig, Cost] = {}
     for members in models.values():
         smallest = min(members, key=_step_images)
         measured = measure_cost(smallest, device, _SECONDS / len(models))
