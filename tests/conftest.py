@@ -3,6 +3,7 @@ import os
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +17,27 @@ from adaptask.data.glyphs import generate
 from adaptask.data.images import ImageSet
 
 torch.set_num_threads(1)
+
+# Kills, several processes, clusters, thousands of damaged files: `make test-slow` runs these.
+SLOW = (
+    "faults",
+    "experiments/backends",
+    "experiments/cluster",
+    "experiments/test_distributed_runs.py",
+    "training/test_compiling.py",
+    "training/test_distributed.py",
+    "training/test_learning.py",
+    "test_site.py",
+)
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects
+def pytest_collection_modifyitems(items):
+    here = Path(__file__).parent
+    for item in items:
+        if any(item.path.is_relative_to(here / slow) for slow in SLOW):
+            item.add_marker(pytest.mark.slow)
+
 
 TINY_RUN = (
     "--dataset tiny --data.augmentation none --backbone.filters 4 --n-way 3 --n-query 4 --steps 12 "
