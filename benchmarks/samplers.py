@@ -39,10 +39,11 @@ shared cores (AMD EPYC), busy with other work, torch 2.13, numpy 2.4:
     growth from K = 5 to 20, n = 1000, 64 tasks: K^1.05
     growth from K = 5 to 20, n = 10000, 64 tasks: K^1.25
 
-At n = 64, K = 5 the bar was 2x for one task and 30x for 64. Six runs of an earlier version on a
-quiet machine gave 2.3x to 2.4x and 33x to 36x; it had separate code to check the usual feedback.
-With one check for all feedback, two runs on a busy machine gave 2.1x and 2.2x, and 27x and 28x; the
-earlier version had 2.6x and 31x there, in one run. That is about 16 us more per update of one task.
+At n = 64, K = 5 the bar is 2x for one task and 30x for 64. Three runs of that row in turn with an
+earlier version, which had separate code to check the usual feedback, gave 2.7x to 2.9x and 34x to
+35x (the earlier version: 2.7x to 2.8x and 34x to 36x). In eight turns of one thread each, the
+median of new / earlier time was 0.91 for a draw of one task, 0.99 for 64, 1.01 for an update of one
+task and 0.99 for 64.
 At n = 10,000 a draw of the transcription, which sums 10^8 potentials, took 1.6 to 2.8 s.
 
 On an H200 (torch 2.11, eager, every operation a launch of its own, wall time), 64 tasks, K = 5:

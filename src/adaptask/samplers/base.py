@@ -201,7 +201,7 @@ class Sampler(FeedbackModule):
         check_tensor("probabilities", probabilities, "floating-point", device, shape)
         n_tasks, n_queries, _ = probabilities.shape
         check_tensor("labels", labels, "integer", device, (n_tasks, n_queries), (n_queries,))
-        kernels = self._kernels()
+        kernels = None if device.type == "cpu" else self._kernels()
         if kernels is not None and kernels.fits(self.n_way, n_queries):
             tolerance = row_tolerance(probabilities.dtype)
             if self._learn_by_kernels(kernels, class_ids, probabilities, labels, tolerance):
@@ -300,9 +300,9 @@ def condense(
     """
     xp = namespace(class_ids)
     tolerance = row_tolerance(probabilities.dtype)
-    if probabilities.dtype != dtype:
-        probabilities = probabilities.to(dtype)
-    ids, answers, probs = view(class_ids), view(labels), view(probabilities.detach())
+    if probabilities.requires_grad or probabilities.dtype != dtype:
+        probabilities = probabilities.detach().to(dtype)
+    ids, answers, probs = view(class_ids), view(labels), view(probabilities)
     n_way = ids.shape[1]
     positions = _positions(n_way) if xp is np else torch.arange(n_way, device=ids.device)
     # `way x queries`, or `tasks x way x queries`; NumPy is quicker if the longer dimension is last.
@@ -331,7 +331,7 @@ def _surely_fit(
     if not probs.min() >= 0:  # NaN fails it too
         return False
     n_way = ids.shape[1]
-    misses = probs.reshape(-1, n_way) @ _ones(n_way, probs.dtype) - 1
+    misses = (probs @ _ones(n_way, probs.dtype) - 1).reshape(-1)
     if not misses @ misses <= tolerance**2:
         return False
     every_label_fits = np.count_nonzero(is_answer) * n_way == is_answer.size
