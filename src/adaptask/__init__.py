@@ -11,8 +11,6 @@ torch.Size([8, 5])
 
 from __future__ import annotations
 
-import importlib
-
 TYPE_CHECKING = False  # type checkers take it for True; importing `typing` would take 15 ms
 if TYPE_CHECKING:  # what they and editors read; a test holds it equal to the table below
     from adaptask import backbones as backbones
@@ -95,10 +93,12 @@ if not TYPE_CHECKING:  # so that they find names that there are not
 
     def __getattr__(name: str) -> object:
         """Import a public name, or a module of the package, when it is first used."""
+        from importlib import import_module  # not above: it would double the time of the import
+
         if name in _MODULE_OF:
-            found = getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+            found = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
         elif name in _SUBMODULES:
-            found = importlib.import_module(f"{__name__}.{name}")
+            found = import_module(f"{__name__}.{name}")
         elif name.startswith("_") or (found := _builtin_class(name)) is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         globals()[name] = found  # the next use costs nothing
