@@ -29,8 +29,8 @@ in turn with the second.
 After training and samplers were simplified, in turn with the version before, on two cores shared
 with other work, 5-way 1-shot conv4, processor time of one thread: gcp / uniform 0.996 and 1.002
 (before: 0.994 and 1.016) over 100 and 120 turns. The least step of a process, median of eight
-processes each: 110.8 ms (before: 112.8 ms; single processes 103 to 137 ms). Whole steps, new against
-old, in two pairs of processes: 0.88 and 1.17, which is what the other work on the machine does.
+processes each: 110.8 ms (before: 112.8 ms; single processes 103 to 137 ms). Whole steps, new
+against old, in two pairs of processes: 0.88 and 1.17, which is what other work on the machine does.
 
 `--memory` instead makes 5,000 steps with every part of the run at work (records, validation,
 checkpoints, snapshots), and prints the process's memory on the way: 767.0 MB after 100 steps,
