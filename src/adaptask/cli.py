@@ -161,7 +161,7 @@ def compare(
     *,
     learners: tuple[str, ...] = (),
     samplers: tuple[str, ...] = ("uniform", "gcp"),
-    seeds: int = 3,
+    seeds: int = 5,
     output: Annotated[Path | None, arg(metavar="FOLDER")] = None,
     workers: Annotated[int | None, arg(metavar="INT")] = None,
     cluster: Annotated[ClusterOptions, arg(name="")] = ClusterOptions(),  # noqa: B008, it is frozen
@@ -181,7 +181,7 @@ def compare(
         learners: Names of learners; by default that of the preset or file, or protonet.
         samplers: Names of samplers, with options of their own if needed:
             gcp:strategy=easy,tau=0.7.
-        seeds: Number of seeds for each; they are 0, 1, ...
+        seeds: Number of seeds for each; they are 0, 1, ... A verdict needs five.
         output: Folder of the runs and the report; by default one under runs/.
         workers: Number of runs at once; by default one per core on a CPU, on a GPU as many as fit.
         cluster: Where the runs are made.

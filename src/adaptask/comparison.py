@@ -166,13 +166,16 @@ def compare(
     from adaptask.experiments.config_file import apply_settings
     from adaptask.experiments.study import run_study
 
+    for name, given in (("samplers", samplers), ("learners", learners)):
+        if isinstance(given, str):
+            raise ArgumentError(f"{name} must be a list, such as [{given!r}]; got {given!r}.")
     sampler_names = [_name(SAMPLERS, sampler) for sampler in samplers]
     learner_names = [_name(LEARNERS, learner) for learner in learners]
     settings = _settings({**options, "data": {**options.get("data", {}), "dataset": dataset}})
     shared = {kind: settings.pop(kind, {}) for kind in ("sampler", "learner")}
     # Every class that is named here was named by the caller.
     base = apply_settings(settings, trust_plugins=True)
-    names = (*sampler_names, *learner_names, base.backbone.name)
+    names = (*sampler_names, *learner_names, base.backbone.name, base.data.dataset)
     if any(name.startswith("__main__:") for name in names):
         workers = _one_worker(workers)
     study, folder, config_of = plan_comparison(
@@ -190,7 +193,15 @@ def compare(
 
 
 def _name(registry: Registry, algorithm: str | type[Any]) -> str:
-    return algorithm if isinstance(algorithm, str) else registry.name_of(algorithm)
+    if isinstance(algorithm, str):
+        return algorithm
+    if not isinstance(algorithm, type):
+        raise ArgumentError(
+            f"a {registry.kind} must be a class or a name, since every run builds its own; got an "
+            f"object of the class {type(algorithm).__name__}. Pass the class, with options in "
+            f"{registry.kind}={{...}}."
+        )
+    return registry.name_of(algorithm)
 
 
 def _settings(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -30,6 +30,7 @@ _SECTIONS = {
 _OPTIONS = {
     "regularisation": "regularization",
     "learn_regularisation": "learn_regularization",
+    "no_learn_regularisation": "no_learn_regularization",
 }
 
 

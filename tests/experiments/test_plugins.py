@@ -166,3 +166,31 @@ def test_any_object_with_two_methods_is_a_sampler(tiny_run, here, capsys):
     assert main([*tiny_run, "--sampler", "my_parts:Forgetful", "--output", "run"]) == 0
     assert "no state_dict()" in capsys.readouterr().err
     assert (here / "run" / "test.json").exists()
+
+
+def test_a_study_names_classes_that_are_not_imported(tiny_comparison, here, capsys):
+    output = here / "study"
+    assert main([*tiny_comparison, "--output", str(output)]) == 0
+    study = output / "study.json"
+    text = study.read_text()
+    assert '"gcp"' in text
+    study.write_text(text.replace('"gcp"', '"my_parts:Picky"').replace("protonet gcp", "protonet x"))
+    main([*tiny_comparison, "--output", str(output)])
+    capsys.readouterr()
+    assert not (here / "imported").exists()
+
+
+def test_a_sampler_without_log_prob_is_trained(tiny_run, here):
+    (here / "own2.py").write_text(
+        "import torch\n"
+        "from adaptask.samplers import Sampler\n"
+        "class Bare(Sampler):\n"
+        "    '''Draws the first classes.'''\n"
+        "    def draw(self, n_tasks):\n"
+        "        return torch.arange(self.n_way).expand(n_tasks, -1)\n"
+        "    def learn(self, feedback): ...\n"
+    )
+    output = here / "bare"
+    words = [*tiny_run, "--sampler", "own2:Bare", "--output", str(output)]
+    assert main(words) == 0
+    assert (output / "test.json").exists()

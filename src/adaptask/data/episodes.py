@@ -282,6 +282,10 @@ class EpisodeSource:
             StateError: If it is damaged; the source is then as it was.
         """
         here = self.state_dict()
+        if not isinstance(state_dict, Mapping):
+            raise StateError(
+                f"the episode source's state must be a dictionary; got {format_value(state_dict)}."
+            )
         for key, expected in here.items():
             found = state_dict.get(key)
             if type(found) is not type(expected) or (

@@ -11,7 +11,7 @@ import inspect
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -38,6 +38,8 @@ from adaptask.registry import is_address
 
 _SHORT_FLAGS = {f"--{option}": option for option in SHORT_FLAGS}
 _SWEPT_FLAGS = {"--alpha": "sampler.alpha", "--tau": "sampler.tau", "--lr": "optimizer.lr"}
+_FLAG_OF_KEY = {"optimizer.lr": "lr", "learner.name": "learner", "backbone.name": "backbone"}
+"""Flags without the name of their section."""
 _SAMPLERS = ("uniform", "gcp")
 """What is compared if no samplers are named."""
 
@@ -89,6 +91,8 @@ def read_command_line(command: str, arguments: Sequence[str]) -> CommandLine:
         ArgumentError: If a name, a file or an option cannot be used.
     """
     words = upgrade_flags(arguments)
+    if command == "compare" and len(_values(words, "--learners")) > 1:
+        _refuse_old_sections(arguments)
     if command == "sweep":
         words = _vary_lists(words)
     if command != "train" and _value(words, "--seed") is not None:
@@ -105,7 +109,7 @@ def read_command_line(command: str, arguments: Sequence[str]) -> CommandLine:
         for name in names.get(kind, ()):
             registry.check_name(name)
     check_choices(dataset)
-    trust = "--trust-plugins" in words
+    trust = "--trust-plugins" in words or "--trust_plugins" in words
     if trust or any(is_address(name) for found in names.values() for name in found):
         allow_imports_from_here()
     config, shared = _start(command, words, names, trust)
@@ -113,6 +117,23 @@ def read_command_line(command: str, arguments: Sequence[str]) -> CommandLine:
     line = CommandLine(command, words, config, learners, samplers, shared)
     _check_options(line)
     return line
+
+
+def _refuse_old_sections(arguments: Sequence[str]) -> None:
+    """Refuse flags that once were for one learner and would now be for all that take them.
+
+    Raises:
+        ArgumentError: If there is such a flag.
+    """
+    for argument in arguments:
+        flag = argument.partition("=")[0]
+        key = flag.removeprefix("--").replace("-", "_")
+        now = upgrade_key(key)
+        if flag.startswith("--") and now.startswith("learner.") and now != key:
+            raise ArgumentError(
+                f"{flag} was for one learner; --{now.replace('_', '-')} is for all that take it. "
+                "Compare one learner at a time, or leave it out."
+            )
 
 
 def allow_imports_from_here() -> None:
@@ -132,6 +153,8 @@ def upgrade_flags(arguments: Iterable[str]) -> list[str]:
         flag, equals, value = argument.partition("=")
         key = flag.removeprefix("--").replace("-", "_")
         current = upgrade_key(key)
+        if current != key:
+            current = _FLAG_OF_KEY.get(current, current)
         if flag.startswith("--") and "." in key and current != key:
             renamed = "--" + current.replace("_", "-")
             sys.stderr.write(
@@ -158,7 +181,8 @@ def _start(
     shared: dict[str, dict[str, Any]] = {}
     if command == "compare":
         for kind in ("sampler", "learner"):
-            if "name" not in settings.get(kind, ("name",)):
+            section = settings.get(kind)
+            if isinstance(section, Mapping) and "name" not in section:
                 shared[kind] = settings.pop(kind)
     base = RunConfig()
     if preset:
@@ -169,7 +193,8 @@ def _start(
         config = apply_settings(settings, base, names=names, trust_plugins=trust)
     except ArgumentError as error:
         raise ArgumentError(f"{path}: {error}" if path else str(error)) from error
-    if command == "train" and not preset and "optimizer" not in settings:
+    names_optimizer = "optimizer" in settings or _value(words, "--optimizer.name") is not None
+    if command != "compare" and not preset and not names_optimizer:
         config = with_default_optimizer(config)
     return config, shared
 

@@ -104,9 +104,15 @@ def plan_comparison(
         notes=_optimizer_notes(base, arms),
     )
 
+    named = {*learners, *(split_sampler(text)[0] for text in samplers)}
+
     def config_of(arm: Arm) -> RunConfig | None:
+        learner, sampler = arm.labels["learner"], arm.labels["sampler"]
+        found = (learner, split_sampler(sampler)[0])
+        if any(is_address(name) and name not in named for name in found):
+            return None  # only the folder names this class: it is not imported
         try:
-            return _configured(base, arm.labels["learner"], arm.labels["sampler"], options)
+            return _configured(base, learner, sampler, options)
         except ArgumentError:
             return None  # a plug-in that was not named now
 

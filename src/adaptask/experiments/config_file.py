@@ -84,6 +84,11 @@ def no_run_in(path: Path) -> ArgumentError:
             f"{path} holds a study, not a run. Give the command that made it again to continue "
             f"it, or name one of its runs: {path}/runs/*/seed-*."
         )
+    if (path / "run.json").exists():
+        return ArgumentError(
+            f"{path} holds a run that was made in Python, which has no config.toml. Use "
+            "Trainer.resume() or an Evaluator in Python."
+        )
     return ArgumentError(f"{path} holds no run: there is no config.toml in it.")
 
 
@@ -204,7 +209,9 @@ def with_value(config: RunConfig, key: str, value: object) -> RunConfig:
     """
     section, _, name = key.rpartition(".")
     if section in REGISTRIES and name == "name":
-        return with_algorithm(config, section, REGISTRIES[section].check_name(value))
+        chosen = REGISTRIES[section].check_name(value)
+        is_same = chosen == getattr(config, section).name
+        return config if is_same else with_algorithm(config, section, chosen)
     types = option_types(config)
     if key not in types:
         raise ArgumentError(_unknown(config, key, value))
@@ -279,7 +286,10 @@ def _converted(name: str, value: object, hint: Any) -> Any:
     Raises:
         ArgumentError: If it is of another type.
     """
-    for kind in get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,):
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    if NoneType in kinds and value in (None, "none"):
+        return None
+    for kind in kinds:
         choices = get_args(kind)
         if get_origin(kind) is Literal and value in choices:
             return value
@@ -290,8 +300,6 @@ def _converted(name: str, value: object, hint: Any) -> Any:
         # TOML distinguishes 1 from 1.0; both are numbers.
         if kind is float and type(value) in (int, float):
             return float(value)  # type: ignore[arg-type]
-        if kind is NoneType and value in (None, "none"):
-            return None
         if isinstance(kind, type) and type(value) is kind:
             return value
     raise ArgumentError(f"{name} must be {_described(hint)}; got {value!r}.")

@@ -285,7 +285,9 @@ def _class_options(kind: str, name: str, found: type[Any]) -> dict[str, _Option]
                 f"an option of the {kind} {name!r} must not be called name, which is that of the "
                 f"{kind} itself."
             )
-        if can_be_set(hint):
+        if isinstance(default, list):
+            default = tuple(default)  # a default must not be changed by anybody
+        if hint is not NoneType and can_be_set(hint):
             options[option] = _Option(hint, default, text)
     return options
 

@@ -287,7 +287,10 @@ def _end(
     result = None
     if tester is not None:
         show = partial(trainer.display.evaluate, "test")
-        result = yield from _unless_stopped(tester.steps(learner, show), stop)
+        try:
+            result = yield from _unless_stopped(tester.steps(learner, show), stop)
+        finally:
+            trainer.display.close()
     with trainer.group.sync_errors():
         if trainer.group.is_main:
             _keep(trainer, tester, result, learner, folder)

@@ -302,5 +302,6 @@ def _changes(run: Run, config: RunConfig) -> list[tuple[str, Any, Any]]:
     except ArgumentError:
         return []  # it has not begun, or the run itself will report the error
     before, now = decisive_settings(dump_config(begun)), decisive_settings(dump_config(config))
-    keys = sorted({*before, *now})
+    # Intervals that are not set are those of the version that begins a run.
+    keys = sorted(k for k in {*before, *now} if not k.startswith("every.") or k in now)
     return [(k, before.get(k), now.get(k)) for k in keys if before.get(k) != now.get(k)]

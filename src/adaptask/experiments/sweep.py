@@ -26,6 +26,7 @@ from adaptask.experiments.config_file import option_value, with_option
 from adaptask.experiments.options import short_name
 from adaptask.experiments.study import run_and_report
 from adaptask.old_config import upgrade_key
+from adaptask.registry import is_address
 from adaptask.report.run import Run
 from adaptask.report.study import Arm, Study
 from adaptask.report.summary import ArmSummary, summarize
@@ -113,7 +114,7 @@ def sweep(
         folder,
         workers=workers,
         cluster=cluster,
-        config_of=lambda arm: labeled_config(base, space, arm.labels),
+        config_of=partial(_config_of, base, space),
         finish=_ranked_by_validation,
     )
 
@@ -262,6 +263,24 @@ def plan_trials(
         Arm(name, labels[name], config=config, baseline=None if name == baseline else baseline)
         for name, config in configs.items()
     ]
+
+
+def _config_of(
+    base: RunConfig, space: Mapping[str, BaseDistribution], arm: Arm
+) -> RunConfig | None:
+    """Return how an arm of the folder would be configured now; None if it cannot be told."""
+    for key, name in short_names(space).items():
+        text = arm.labels.get(name, "")
+        if key.endswith(".name") and is_address(text) and text not in _choices(space[key]):
+            return None  # only the folder names this class: it is not imported
+    try:
+        return labeled_config(base, space, arm.labels)
+    except (ArgumentError, KeyError):
+        return None
+
+
+def _choices(values: BaseDistribution) -> Sequence[Any]:
+    return getattr(values, "choices", ())
 
 
 def labeled_config(base: RunConfig, space: Iterable[str], labels: Mapping[str, str]) -> RunConfig:

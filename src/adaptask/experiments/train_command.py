@@ -55,7 +55,8 @@ def train(
             finish(run_steps(config, path, resume=resume, display=display, log=log, group=group))
         except (KeyboardInterrupt, SystemExit):
             if (path / "config.toml").exists():
-                display.message(f"To continue: {_launcher(group)} train --resume {path}")
+                trust = " --trust-plugins" if config.plugins else ""
+                display.message(f"To continue: {_launcher(group)} train --resume {path}{trust}")
             raise
 
 

@@ -28,11 +28,15 @@ _MAX_ARMS = 40
 """Without `study.json`, more different settings than this are unlikely to belong together."""
 
 
-def find_study(folder: Path) -> Study:
+def find_study(folder: Path, *, check_related: bool = True) -> Study:
     """Return the study in a folder, or one made from the runs in it.
 
     Without `study.json`, the folder is a run itself, or the runs are the folders of the first level
     that has any; nothing below that level is read.
+
+    Args:
+        folder: Of a study, a run, or runs.
+        check_related: Whether to refuse runs that nobody would compare.
 
     Raises:
         ArgumentError: If there are no runs, or they do not belong together.
@@ -42,7 +46,7 @@ def find_study(folder: Path) -> Study:
         raise ArgumentError(f"there is no folder {folder}.")
     if (folder / FILE).exists():
         return read_study(folder)
-    return _study_of_runs(folder, _find_runs(folder))
+    return _study_of_runs(folder, _find_runs(folder), check_related=check_related)
 
 
 def _find_runs(folder: Path) -> list[Path]:
@@ -70,12 +74,12 @@ def _find_runs(folder: Path) -> list[Path]:
 def _subfolders(folder: Path) -> list[Path]:
     try:
         with os.scandir(folder) as entries:
-            return sorted(Path(e.path) for e in entries if e.is_dir(follow_symlinks=False))
+            return sorted(Path(e.path) for e in entries if e.is_dir(follow_symlinks=True))
     except OSError:  # a folder that cannot be read holds no run
         return []
 
 
-def _study_of_runs(folder: Path, paths: Sequence[Path]) -> Study:
+def _study_of_runs(folder: Path, paths: Sequence[Path], *, check_related: bool = True) -> Study:
     """Group runs that differ only by their seed, and name the groups by what else differs.
 
     Arms whose sampler does not learn are the baselines of those that differ from them only by the
@@ -83,7 +87,8 @@ def _study_of_runs(folder: Path, paths: Sequence[Path]) -> Study:
     cannot be read are left out. Notes say so.
     """
     groups, notes = _group(folder, paths)
-    _check_related(folder, groups)
+    if check_related:
+        _check_related(folder, groups)
     labels = _labels_of(groups)
     names = _names_of(labels)
     fixed = [not _learns(members) for members in groups.values()]

@@ -202,7 +202,7 @@ class Sampler(FeedbackModule):
         n_tasks, n_queries, _ = probabilities.shape
         check_tensor("labels", labels, "integer", device, (n_tasks, n_queries), (n_queries,))
         kernels = None if device.type == "cpu" else self._kernels()
-        if kernels is not None and kernels.fits(self.n_way, n_queries):
+        if kernels is not None and kernels.fits(self.n_way, n_queries) and self._kernels_learn():
             tolerance = row_tolerance(probabilities.dtype)
             if self._learn_by_kernels(kernels, class_ids, probabilities, labels, tolerance):
                 return
@@ -224,6 +224,14 @@ class Sampler(FeedbackModule):
         if self.device.type == "cpu" or self.dtype != torch.float32:
             return None
         return find_kernels("adaptask.samplers.triton_kernels", self.device)
+
+    def _kernels_learn(self) -> bool:
+        """Return whether the kernels do what `learn` does: not if a subclass overrides it alone."""
+        owners = {
+            name: next(base for base in type(self).__mro__ if name in vars(base))
+            for name in ("learn", "_learn_by_kernels")
+        }
+        return issubclass(owners["_learn_by_kernels"], owners["learn"])
 
     def _learn_by_kernels(
         self,

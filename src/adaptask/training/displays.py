@@ -58,6 +58,10 @@ class Display:
         """Show that training has ended, or was stopped, after `step` steps."""
         return
 
+    def close(self) -> None:
+        """Leave the terminal in order; called after a test, also one that was stopped."""
+        return
+
 
 class Silent(Display):
     """Shows nothing; warnings become Python warnings."""
@@ -176,6 +180,7 @@ class _Redrawn(PlainLines):
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
         self._is_training = False
+        self._is_testing = False
         self._step = 0
         self._next_update = 0.0
 
@@ -203,9 +208,10 @@ class _Redrawn(PlainLines):
             position = self._position(self._step + 1)  # the step has been made
             self._draw(position, [text] if n_done < n_episodes else [], self._step, self._n_steps)
         else:
+            self._is_testing = True
             self._draw(text, [], n_done, n_episodes)
             if n_done == n_episodes:
-                self._close()
+                self.close()
 
     def end(self, step: int) -> None:
         """Leave the last state, and write how long it took."""
@@ -214,6 +220,12 @@ class _Redrawn(PlainLines):
             self._close()
             self._is_training = False
             super().end(step)
+
+    def close(self) -> None:
+        """Leave the last state of a test."""
+        if self._is_testing:
+            self._close()
+            self._is_testing = False
 
     def _draw_step(self, step: int) -> None:
         self._step = step

@@ -6,7 +6,7 @@ import copy
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -220,7 +220,10 @@ class Trainer:
             learner = Ensemble(learner=learner, states=states)
         elif states:
             learner.load_state_dict(states[0])
-        result = evaluator(learner, partial(self.display.evaluate, "test"))
+        try:
+            result = evaluator(learner, partial(self.display.evaluate, "test"))
+        finally:
+            self.display.close()
         with self.group.sync_errors():
             if self.folder is not None:
                 steps = [checkpoint.step for checkpoint in self.best.checkpoints] or [self.step]
@@ -475,7 +478,8 @@ class Trainer:
         """Save what the sampler has learned, and how far its tasks are from uniform."""
         folder.snapshots.save(self.step, self.sampler, self._train_step.class_counts)
         if isinstance(self.sampler, Sampler):
-            self._record("sampler", distance_from_uniform(self.sampler))
+            with suppress(ArgumentError):  # a sampler without log_prob
+                self._record("sampler", distance_from_uniform(self.sampler))
 
     def _validate(
         self, validation: Evaluator | Callable[[nn.Module], Evaluation]
