@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import http.client
+import importlib.util
 import os
 import shutil
 import time
@@ -16,14 +17,10 @@ from pathlib import Path
 
 from adaptask.errors import DataError
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
-
 _CHUNK = 1 << 20
 _TIMEOUT_SECONDS = 30.0
 _ATTEMPTS = 5
+_HAS_LOCKS = importlib.util.find_spec("fcntl") is not None
 _INSTEAD = (
     "Try again later, or get the data elsewhere and run: adaptask data prepare NAME --source PATH"
 )
@@ -88,9 +85,11 @@ def download(remote: RemoteFile, folder: Path, *, progress: Received | None = No
 @contextmanager
 def _locked(remote: RemoteFile, partial: Path) -> Iterator[None]:
     """Hold the partial file for this process; on Windows, which has no such locks, do nothing."""
-    if fcntl is None:
+    if not _HAS_LOCKS:
         yield
         return
+    import fcntl
+
     with partial.open("ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
