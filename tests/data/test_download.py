@@ -32,8 +32,14 @@ class Handler(BaseHTTPRequestHandler):
             self.send_error(404)
             return
         start = int(asked.removeprefix("bytes=").rstrip("-")) if server.knows_ranges else 0
+        if start > len(content):
+            self.send_error(416)
+            return
         self.send_response(206 if server.knows_ranges else 200)
-        self.send_header("Content-Length", str(len(content) - start))
+        if server.tells_total or server.knows_ranges:
+            self.send_header("Content-Length", str(len(content) - start))
+        if server.tells_total and server.knows_ranges:
+            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
         self.end_headers()
         stop = min([len(content), *server.breaks[:1]])
         del server.breaks[:1]
@@ -51,6 +57,7 @@ def server(monkeypatch):
     monkeypatch.setattr(module.time, "sleep", lambda _: None)
     made = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     made.files, made.asked, made.breaks, made.knows_ranges = {"data.bin": CONTENT}, [], [], True
+    made.tells_total = False
     made.home = f"http://127.0.0.1:{made.server_address[1]}"
     thread = threading.Thread(target=made.serve_forever)
     thread.start()
@@ -105,6 +112,39 @@ def test_another_file_is_refused_and_removed(server, tmp_path, sent):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("knows_ranges", [True, False])
+@pytest.mark.parametrize("sent", [CONTENT[:-1], CONTENT + b"more"])
+def test_a_file_of_another_length_is_refused_before_it_is_written(
+    server, tmp_path, knows_ranges, sent
+):
+    server.knows_ranges, server.tells_total, server.files["data.bin"] = knows_ranges, True, sent
+    (tmp_path / "data.bin.part").write_bytes(CONTENT[:1000])
+    told = []
+    with pytest.raises(DataError, match=f"it has {len(sent):,} bytes, and {len(CONTENT):,} are"):
+        download(remote(server), tmp_path, progress=lambda *numbers: told.append(numbers))
+    assert told == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_ends_before_what_is_there_is_refused_and_removed(server, tmp_path):
+    server.files["data.bin"] = CONTENT[:500]
+    (tmp_path / "data.bin.part").write_bytes(CONTENT[:1000])
+    with pytest.raises(DataError, match=r"it ends before byte 1,000.*was removed"):
+        download(remote(server), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_downloads_at_once_are_refused(server, tmp_path):
+    pytest.importorskip("fcntl")
+    with (
+        module._locked(remote(server), tmp_path / "data.bin.part"),
+        pytest.raises(DataError, match="another process is downloading"),
+    ):
+        download(remote(server), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    assert download(remote(server), tmp_path).read_bytes() == CONTENT
+
+
 def test_what_cannot_be_downloaded_is_said(server, tmp_path):
     with pytest.raises(DataError, match=r"could not be downloaded.*404"):
         download(remote(server, "nothing.bin"), tmp_path)
@@ -157,6 +197,10 @@ def test_the_command_downloads_and_prepares(
     assert f"Downloaded to {cache_home / 'downloads'}" in said
     assert f"{lay_out} prepared in" in said
     assert load(lay_out, "train").n_classes == len(benchmark.classes["train"])
+    mixed = tmp_path / "mixed"
+    mixed.mkdir()
+    (mixed / "notes.txt").write_text("mine")
+    assert main(["data", "download", lay_out, "--folder", str(mixed)]) == 0
 
 
 @pytest.mark.parametrize(

@@ -223,6 +223,7 @@ def test_images_of_every_mode_can_be_read(tmp_path, cache_home, mode):
         ({"fractions": (0, 0.5, 0.5)}, ArgumentError, "for train must be above 0"),
         ({"image_size": 0}, ArgumentError, "image_size must be between"),
         ({"name": "cub"}, ArgumentError, "belongs to a dataset of the package"),
+        ({"name": "downloads"}, ArgumentError, "belongs to the folder of downloads"),
         ({"name": "../x"}, ArgumentError, "lower-case letters"),
         ({"name": ".x"}, ArgumentError, "lower-case letters"),
         ({"name": ""}, ArgumentError, "lower-case letters"),

@@ -10,6 +10,7 @@ import torch
 from adaptask.data import EpisodeSource, ImageSet, datasets, load, load_statistics, open_episodes
 from adaptask.errors import ArgumentError, DataError
 from adaptask.experiments import data_commands
+from adaptask.experiments.paper.reproduction import images_per_class
 
 PLUGIN = """
 import numpy as np
@@ -54,6 +55,14 @@ def images_alone(split):
 def other_shape(split):
     size = 8 if split == "train" else 9
     return torch.zeros(4, 3, size, size, dtype=torch.uint8), [0, 0, 1, 1]
+
+
+def channels_last(split):
+    return np.zeros((4, 8, 8, 3), dtype=np.uint8), [0, 0, 1, 1]
+
+
+def six(split):
+    return torch.zeros(5, 2, 8, 8, dtype=torch.uint8), [0, 0, 1, 1, 1]
 
 
 def fails(split):
@@ -117,6 +126,7 @@ def test_arrays_and_image_sets_will_do(plugin, function):
         ("floats", "must be uint8, .images x channels x height x width.; got torch.float32"),
         ("too_few_labels", r"one label per image.*4 images and labels of .* shape \(2,\)"),
         ("images_alone", "returned tensor.*must be a function of a split"),
+        ("channels_last", r"shape \(4, 8, 8, 3\) for 'train', with the channels last.*transpose"),
         ("fails", "failed for 'train': KeyError: 'no such file'"),
     ],
 )
@@ -181,6 +191,21 @@ def test_commands_take_plugins(plugin, tmp_path, monkeypatch, capsys):
     assert (tmp_path / f"{plugin}.shapes-train.png").is_file()
     with pytest.raises(ArgumentError, match="needs no preparation"):
         data_commands.prepare_dataset(dataset=f"{plugin}:shapes", source=tmp_path)
+
+
+def test_names_are_not_turned_into_emoji_and_two_channels_are_drawn(
+    plugin, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    data_commands.check_dataset(name=f"{plugin}:six")
+    assert f"{plugin}:six: all 15 images" in capsys.readouterr().out
+    data_commands.draw_sheet(name=f"{plugin}:six")
+    assert (tmp_path / f"{plugin}.six-train.png").is_file()
+
+
+def test_the_smallest_class_of_a_plugin_is_known(plugin):
+    assert images_per_class(f"{plugin}:shapes") == 4
+    assert images_per_class(f"{plugin}:six") == 2
 
 
 def test_images_are_grouped_by_their_labels():

@@ -1,3 +1,4 @@
+import os
 import shutil
 
 import pytest
@@ -44,6 +45,15 @@ def test_prepare_says_what_it_left_out(birds, cache_home, capsys):
     said = capsys.readouterr().out
     assert said.count("(empty)") == 10
     assert "left out: 4 more" in said
+
+
+def test_file_names_that_are_not_utf_8_are_printed(birds, cache_home, capsys):
+    try:
+        (birds / os.fsdecode(b"nest-\xff")).mkdir()
+    except OSError:
+        pytest.skip("this file system has only UTF-8 names")
+    data_commands.prepare_dataset(dataset="folder", source=birds, image_size=8)
+    assert r"left out: nest-\udcff/ (empty)" in capsys.readouterr().out
 
 
 def test_list_shows_every_dataset_and_what_is_prepared(birds, cache_home, capsys):

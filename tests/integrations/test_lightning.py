@@ -156,4 +156,4 @@ def test_without_lightning_the_error_says_what_to_install():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "pip install adaptask[lightning]" in done.stderr
+    assert "pip install 'lightning>=2.4'" in done.stderr

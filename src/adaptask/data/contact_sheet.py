@@ -63,7 +63,8 @@ def _spread(n: int, most: int) -> list[int]:
 
 
 def _cell(pixels: np.ndarray) -> Image.Image:
-    image = Image.fromarray(pixels[0] if len(pixels) == 1 else np.moveaxis(pixels, 0, -1))
+    # Of images that are neither gray nor in color, the first channel is shown.
+    image = Image.fromarray(np.moveaxis(pixels, 0, -1) if len(pixels) == 3 else pixels[0])
     # Small images keep their pixels sharp, large ones are averaged.
     resampling = Image.Resampling.NEAREST if max(image.size) < _CELL else Image.Resampling.LANCZOS
     return image.convert("RGB").resize((_CELL, _CELL), resampling)

@@ -250,6 +250,13 @@ def _call_plugin(name: str, split: str) -> ImageSet | None:
                 f"the dataset '{name}' returned {format_value(found)} for '{split}'; {expected}."
             ) from error
     image_set.class_counts()  # checks its form
+    channels, _, width = image_set.image_shape
+    if width in (1, 3) and channels not in (1, 3):
+        raise DataError(
+            f"the dataset '{name}' returned images of shape {tuple(image_set.images.shape)} for "
+            f"'{split}', with the channels last; {expected}. Return images.transpose(0, 3, 1, 2) "
+            "of an array, images.permute(0, 3, 1, 2) of a tensor."
+        )
     # Sources of one device share their copy of the images.
     object.__setattr__(image_set, "file", ("plug-in", name, split))
     return image_set

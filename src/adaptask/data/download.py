@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import http.client
+import importlib.util
+import os
 import shutil
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +20,10 @@ from adaptask.errors import DataError
 _CHUNK = 1 << 20
 _TIMEOUT_SECONDS = 30.0
 _ATTEMPTS = 5
+_HAS_LOCKS = importlib.util.find_spec("fcntl") is not None
+_INSTEAD = (
+    "Try again later, or get the data elsewhere and run: adaptask data prepare NAME --source PATH"
+)
 
 Received = Callable[[int, int], None]
 """Called with the number of bytes received and the number of all."""
@@ -48,7 +55,8 @@ def download(remote: RemoteFile, folder: Path, *, progress: Received | None = No
         progress: Called as the file grows.
 
     Raises:
-        DataError: If the file cannot be downloaded, or is not the expected one.
+        DataError: If the file cannot be downloaded, is not the expected one, or is being
+            downloaded by another process.
     """
     path, partial = folder / remote.name, folder / f"{remote.name}.part"
     if path.is_file() and path.stat().st_size == remote.n_bytes:
@@ -62,15 +70,45 @@ def download(remote: RemoteFile, folder: Path, *, progress: Received | None = No
                 f"{remote.url} needs {remote.n_bytes / 1e6:,.0f} MB in {folder}, "
                 f"{free / 1e6:,.0f} MB are free."
             )
-        _receive_all(remote, partial, progress)
-        _check(remote, partial)
-        partial.replace(path)
+        with _locked(remote, partial):
+            _receive_all(remote, partial, progress)
+            _check(remote, partial)
+            partial.replace(path)
     except (OSError, http.client.HTTPException) as error:
         raise DataError(
             f"{remote.url} could not be downloaded to {folder}: {error}. The same command "
             "continues from there."
         ) from error
     return path
+
+
+@contextmanager
+def _locked(remote: RemoteFile, partial: Path) -> Iterator[None]:
+    """Hold the partial file for this process; on Windows, which has no such locks, do nothing."""
+    if not _HAS_LOCKS:
+        yield
+        return
+    import fcntl
+
+    with partial.open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Another process may have finished or removed the file since it was opened.
+            is_ours = partial.exists() and os.path.samestat(os.fstat(file.fileno()), partial.stat())
+        except BlockingIOError:
+            is_ours = False
+        except OSError:  # a file system without locks
+            is_ours = True
+        if not is_ours:
+            raise DataError(
+                f"another process is downloading {remote.url} to {partial.parent}; wait for it, "
+                "or stop it, and run the same command again."
+            )
+        try:
+            yield
+        finally:
+            if partial.is_file() and not partial.stat().st_size:
+                partial.unlink()
 
 
 def _receive_all(remote: RemoteFile, partial: Path, progress: Received | None) -> None:
@@ -81,7 +119,9 @@ def _receive_all(remote: RemoteFile, partial: Path, progress: Received | None) -
             return
         try:
             _receive(remote, partial, size, progress)
-        except urllib.error.HTTPError:
+        except urllib.error.HTTPError as error:
+            if error.code == 416:
+                raise _other_length(remote, partial, f"ends before byte {size:,}") from error
             raise  # the server has answered: asking again would not help
         except (OSError, http.client.HTTPException):
             if attempt == _ATTEMPTS - 1:
@@ -94,6 +134,10 @@ def _receive(remote: RemoteFile, partial: Path, size: int, progress: Received | 
     with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as response:
         # A server that ignores the range sends the whole file.
         is_rest = response.status == 206
+        header = "Content-Range" if is_rest else "Content-Length"
+        total = response.headers.get(header, "").rpartition("/")[2].strip()
+        if total.isdecimal() and int(total) != remote.n_bytes:
+            raise _other_length(remote, partial, f"has {int(total):,} bytes")
         size = size if is_rest else 0
         with partial.open("ab" if is_rest else "wb") as file:
             # A server that sends too much is cut off: the checksum then refuses the file.
@@ -106,6 +150,15 @@ def _receive(remote: RemoteFile, partial: Path, size: int, progress: Received | 
         raise ConnectionError(f"the connection broke off after {size:,} bytes")
 
 
+def _other_length(remote: RemoteFile, partial: Path, found: str) -> DataError:
+    """Remove what was received of another file, and return the error that says so."""
+    partial.unlink(missing_ok=True)
+    return DataError(
+        f"{remote.url} is not the expected file: it {found}, and {remote.n_bytes:,} are "
+        f"expected. What was received of it was removed. {_INSTEAD}"
+    )
+
+
 def _check(remote: RemoteFile, partial: Path) -> None:
     with partial.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
@@ -113,6 +166,5 @@ def _check(remote: RemoteFile, partial: Path) -> None:
         partial.unlink()
         raise DataError(
             f"{remote.url} is not the expected file: its SHA-256 is {found}, not {remote.sha256}. "
-            "It was removed. Try again later, or get the data elsewhere and run: adaptask data "
-            "prepare NAME --source PATH"
+            f"It was removed. {_INSTEAD}"
         )

@@ -82,6 +82,8 @@ def check_dataset_name(name: str, taken: Sequence[str]) -> None:
             "the name of a dataset consists of lower-case letters, digits, '.', '_' and '-', and "
             f"starts with a letter or digit; got '{name}'."
         )
+    if name == "downloads":
+        raise ArgumentError("the name 'downloads' belongs to the folder of downloads; use another.")
     if name in taken:
         raise ArgumentError(f"the name '{name}' belongs to a dataset of the package; use another.")
 

@@ -17,6 +17,7 @@ from rich.progress import (
 )
 from rich.progress import Progress as ProgressBar
 from rich.table import Table
+from rich.text import Text
 
 from adaptask.data.benchmarks import BENCHMARKS, Benchmark
 from adaptask.data.cache import cache_root, check_cache, find_duplicates
@@ -123,8 +124,12 @@ def download_dataset(*, name: str, folder: Path | None = None, workers: int | No
             f"the home of '{name}' is closed: ask for the data at {entry.home}. "
             f"Then run: adaptask data prepare {name} --source PATH"
         )
-    # Named after the first file, so that datasets of the same files share them.
-    folder = folder or cache_root() / "downloads" / entry.files[0].name.partition(".")[0]
+    if folder is None:
+        # Named after the first file, so that datasets of the same files share them.
+        folder = cache_root() / "downloads" / entry.files[0].name.partition(".")[0]
+    elif len(entry.files) > 1:
+        # Several archives are one source only in a folder that has nothing else.
+        folder = folder / name
     for file in entry.files:
         with _progress_bar(f"downloading {file.name}", is_bytes=True) as progress:
             download(file, folder, progress=progress)
@@ -139,7 +144,7 @@ def check_dataset(*, name: str) -> None:
     A prepared dataset is compared with its checksums; a plug-in is loaded.
     """
     console = _console()
-    with console.status(f"checking {name}"):
+    with console.status(Text(f"checking {name}")):
         if is_plugin(name):
             report = find_duplicates([load(name, split) for split in splits_of(name)])
             found = "were loaded"
@@ -154,7 +159,7 @@ def check_dataset(*, name: str) -> None:
     console.print(f"{_count(n_pairs, 'pair')} of equal images in different splits:")
     for (first, second), n in report.duplicates.most_common():
         line = f"  {n:4}  {first[1]} ({first[0]}) = {second[1]} ({second[0]})"
-        console.print(line, markup=False)
+        console.print(_printable(line), markup=False)
 
 
 def draw_sheet(
@@ -176,7 +181,7 @@ def draw_sheet(
 
 
 def _console() -> Console:
-    return Console(highlight=False, soft_wrap=True)
+    return Console(highlight=False, soft_wrap=True, emoji=False)
 
 
 def _state(row: Status) -> str:
@@ -192,7 +197,7 @@ def _state(row: Status) -> str:
 @contextmanager
 def _progress_bar(title: str, *, is_bytes: bool = False) -> Iterator[Progress]:
     count = DownloadColumn() if is_bytes else MofNCompleteColumn()
-    columns = (TextColumn(title), BarColumn(), count, TimeRemainingColumn())
+    columns = (TextColumn(title, markup=False), BarColumn(), count, TimeRemainingColumn())
     with ProgressBar(*columns, console=_console(), transient=True) as bar:
         task = bar.add_task(title, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
@@ -201,15 +206,20 @@ def _progress_bar(title: str, *, is_bytes: bool = False) -> Iterator[Progress]:
 def _print_prepared(done: Prepared) -> None:
     console = _console()
     line = f"{done.dataset} prepared in {done.seconds:.1f} s from: {done.source}"
-    console.print(line, markup=False)
+    console.print(_printable(line), markup=False)
     for split, n_classes in done.n_classes.items():
         classes, images = _count(n_classes, "class"), _count(done.n_images[split], "image")
         console.print(f"  {split:5}  {classes}, {images}")
     for what in done.left_out[:_MOST_LEFT_OUT]:
-        console.print(f"  left out: {what}", markup=False)
+        console.print(_printable(f"  left out: {what}"), markup=False)
     if len(done.left_out) > _MOST_LEFT_OUT:
         console.print(f"  left out: {len(done.left_out) - _MOST_LEFT_OUT:,} more")
     console.print(f"It is in {done.folder}", style="dim", markup=False)
+
+
+def _printable(text: str) -> str:
+    """Return a text in which names of files that are not UTF-8 have escapes."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _count(n: int, noun: str) -> str:

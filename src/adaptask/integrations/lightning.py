@@ -21,7 +21,7 @@ try:
     from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 except ImportError as error:
     raise ImportError(
-        "adaptask.integrations.lightning needs Lightning: pip install adaptask[lightning]"
+        "adaptask.integrations.lightning needs Lightning: pip install 'lightning>=2.4'"
     ) from error
 
 

@@ -17,7 +17,7 @@ def enter(folder, **options):
 
 def test_without_ray_it_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ArgumentError, match=r"pip install 'adaptask\[cluster\]'"):
+    with pytest.raises(ArgumentError, match=r"pip install 'ray>=2.44'"):
         enter(tmp_path)
 
 

@@ -248,7 +248,7 @@ def test_a_storage_that_cannot_be_written_says_so(tmp_path):
 
 def test_without_fsspec_it_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "fsspec", None)
-    with pytest.raises(ArgumentError, match=r"pip install 'adaptask\[cluster\]'"):
+    with pytest.raises(ArgumentError, match=r"pip install 'fsspec>=2024.6'"):
         StoredFolder("s3://bucket/study", tmp_path)
 
 

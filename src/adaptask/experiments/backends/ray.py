@@ -259,7 +259,7 @@ def _import_ray() -> Any:
     except ImportError as error:
         raise ArgumentError(
             f"--cluster ray needs the package ray, which cannot be imported ({error}). Install it "
-            "with: pip install 'adaptask[cluster]'"
+            "with: pip install 'ray>=2.44' 'fsspec>=2024.6'"
         ) from error
     return ray
 

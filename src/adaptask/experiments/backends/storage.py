@@ -58,7 +58,7 @@ class StoredFolder:
         except (ImportError, ValueError) as error:
             raise ArgumentError(
                 f"the storage {url} cannot be used: {error}. It needs: pip install "
-                "'adaptask[cluster]', and the package for this kind of storage, such as s3fs."
+                "'fsspec>=2024.6', and the package for this kind of storage, such as s3fs."
             ) from error
         protocol = self._files.protocol
         self._protocols = {protocol} if isinstance(protocol, str) else set(protocol)

@@ -15,7 +15,14 @@ from adaptask.arguments import check_choice, check_integer, check_number
 from adaptask.data import glyphs
 from adaptask.data.benchmarks import Benchmark
 from adaptask.data.cache import cache_root, read_meta
-from adaptask.data.datasets import DATASETS, check_name, is_prepared
+from adaptask.data.datasets import (
+    DATASETS,
+    check_name,
+    is_plugin,
+    is_prepared,
+    load,
+    splits_of,
+)
 from adaptask.errors import ArgumentError
 from adaptask.experiments.backends.ray import ClusterOptions
 from adaptask.experiments.config import RunConfig
@@ -516,6 +523,8 @@ def fitted(config: RunConfig, n_images: int | None) -> RunConfig:
 
 def images_per_class(dataset: str) -> int | None:
     """Return how many images the smallest class of a dataset has, if that is known."""
+    if is_plugin(dataset):
+        return min(min(load(dataset, split).class_counts()) for split in splits_of(dataset))
     folder, entry = cache_root() / dataset, DATASETS.get(dataset)
     if is_prepared(folder):
         splits = read_meta(folder)["splits"].values()
