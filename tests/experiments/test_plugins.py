@@ -174,7 +174,9 @@ def test_a_study_names_classes_that_are_not_imported(tiny_comparison, here, caps
     study = output / "study.json"
     text = study.read_text()
     assert '"gcp"' in text
-    study.write_text(text.replace('"gcp"', '"my_parts:Picky"').replace("protonet gcp", "protonet x"))
+    study.write_text(
+        text.replace('"gcp"', '"my_parts:Picky"').replace("protonet gcp", "protonet x")
+    )
     main([*tiny_comparison, "--output", str(output)])
     capsys.readouterr()
     assert not (here / "imported").exists()
