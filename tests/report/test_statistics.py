@@ -235,3 +235,15 @@ def test_holm_keeps_false_findings_of_a_whole_study_at_5_in_100():
     studies = rng.random((4000, 6))
     assert np.mean([min(holm(list(p))) < 0.05 for p in studies]) <= 0.06
     assert np.mean([min(p) < 0.05 for p in studies]) > 0.2
+
+
+def test_there_is_at_least_one_degree_of_freedom():
+    # Two tasks whose means differ a little more than noise would make them: what is left after the
+    # subtraction is far below its own uncertainty.
+    noise = np.array([[0.0, 1.0], [1.0, 0.01]])
+    by_task = noise - noise.mean() + np.array([[0.01], [-0.01]])
+    arm = {seed: float(row.mean()) for seed, row in enumerate(by_task)}
+    found = paired_difference(arm, dict.fromkeys(arm, 0.0), by_task)
+    assert found.freedom >= 1
+    assert np.isfinite(found.detectable(0.025))
+    assert np.isfinite(found.half_width)

@@ -145,7 +145,9 @@ def paired_difference(
     if by_task is not None and by_task.shape[1] > 1:
         over_tasks, extra = _task_variance(by_task)
         variance, uncertainty = variance + over_tasks, uncertainty + extra
-    error, freedom = math.sqrt(variance), variance**2 / uncertainty
+    # Where little is left after the subtraction, the estimate can fall below one degree of freedom,
+    # for which there is no test that anybody would believe.
+    error, freedom = math.sqrt(variance), max(1.0, variance**2 / uncertainty)
     p = 2 * float(special.stdtr(freedom, -abs(mean) / error))
     return PairedDifference(seeds, mean, spread, error, freedom, p)
 
