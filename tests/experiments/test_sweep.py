@@ -334,7 +334,7 @@ def test_missing_data_and_tasks_that_do_not_fit_leave_no_folder(tmp_path):
 
 def test_without_optuna_it_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(ArgumentError, match=r"pip install 'adaptask\[sweep\]'"):
+    with pytest.raises(ArgumentError, match=r"pip install 'optuna>=4.0'"):
         run_sweep(TINY, flags=ALPHA, output=tmp_path / "s")
     assert not (tmp_path / "s").exists()
 

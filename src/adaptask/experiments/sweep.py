@@ -125,7 +125,7 @@ def _require_optuna() -> None:
     except ImportError as error:
         raise ArgumentError(
             f"a sweep needs the package optuna, which cannot be imported ({error}). Install it "
-            "with: pip install 'adaptask[sweep]'"
+            "with: pip install 'optuna>=4.0'"
         ) from error
 
 
