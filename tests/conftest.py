@@ -1,5 +1,6 @@
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import warnings
@@ -17,6 +18,10 @@ from adaptask.data.glyphs import generate
 from adaptask.data.images import ImageSet
 
 torch.set_num_threads(1)
+
+# A shell starts a job in the background with Ctrl-C ignored, which every program here would inherit.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Kills, several processes, clusters, thousands of damaged files: `make test-slow` runs these.
 SLOW = (
