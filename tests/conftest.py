@@ -19,7 +19,7 @@ from adaptask.data.images import ImageSet
 
 torch.set_num_threads(1)
 
-# A shell starts a job in the background with Ctrl-C ignored, which every program here would inherit.
+# A shell starts a background job with Ctrl-C ignored, which every program here would inherit.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
