@@ -2,7 +2,7 @@
 
     python benchmarks/episodes.py
 
-Both give the same thing: 8 tasks of 5-way 1-shot with 15 queries (640 images of 32x32, normalised
+Both give the same thing: 8 tasks of 5-way 1-shot with 15 queries (640 images of 32x32, normalized
 float32). The tensor is what `EpisodeSource` holds; the files are written by the benchmark to a
 temporary folder and read by `torch.utils.data.DataLoader` with two workers kept alive, a batch
 sampler that draws the tasks, and Pillow. The two take turns, round by round, in one run, so that
@@ -46,7 +46,7 @@ MEAN, DEVIATION = (0.507, 0.487, 0.441), (0.267, 0.256, 0.276)
 
 
 class PngFiles(Dataset[Tensor]):
-    """Images by number, decoded and normalised as they are asked for."""
+    """Images by number, decoded and normalized as they are asked for."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -4,7 +4,7 @@ Run: python benchmarks/gpu.py             (two to five minutes on an H200)
      python benchmarks/gpu.py --only protonet ratios
 
 Random images of 32 x 32 x 3, 64 classes of 600, held on the device. Times are of whole calls of
-the engine, as a run makes them, in blocks of steps that end with a synchronisation; what is
+the engine, as a run makes them, in blocks of steps that end with a synchronization; what is
 compared takes turns, and the median of the blocks counts. On one H200, torch 2.11:
 
     ProtoNet, Conv-4, 5-way 1-shot, 16 queries, one task per step, gcp

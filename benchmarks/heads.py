@@ -97,11 +97,11 @@ Head = Callable[[Tensor, Tensor], Tensor]
 
 
 def made_up(n_shot: int) -> Tensor:
-    """Return features around a centre a class, after a ReLU, `tasks x way x images x features`."""
+    """Return features after a ReLU, one center per class, `tasks x way x images x features`."""
     random = torch.Generator().manual_seed(n_shot)
-    centres = 0.5 * torch.randn(N_TASKS, N_WAY, 1, N_FEATURES, generator=random)
+    centers = 0.5 * torch.randn(N_TASKS, N_WAY, 1, N_FEATURES, generator=random)
     noise = torch.randn(N_TASKS, N_WAY, n_shot + N_QUERY, N_FEATURES, generator=random)
-    return (centres + noise).clamp(min=0)
+    return (centers + noise).clamp(min=0)
 
 
 @torch.no_grad()

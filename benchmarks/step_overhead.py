@@ -6,7 +6,7 @@ For every setting two trainers, one with `uniform` and one with `gcp`, take turn
 that both meet the same disturbances. `gcp / uniform` is the median over turns of the ratio of
 their steps. `engine` is the share of a step with gcp that is spent outside forward, backward and
 optimizer: drawing tasks and images, metrics, telling the sampler, logging and progress. ProtoNet on
-glyphs, 15 queries a class, one task a step, one torch thread a core.
+glyphs, 15 queries per class, one task per step, one torch thread per core.
 
 On two cores of a server CPU with nothing else running on them, torch 2.11, --seconds 25 (130
 for ResNet-12, in a run of its own):

@@ -29,7 +29,7 @@ def draw(images: NDArray[np.uint8], rows: NDArray[np.int64], together: int) -> I
     """Return a picture of some classes.
 
     Args:
-        images: Of each class, `classes x height x width`, grey.
+        images: Of each class, `classes x height x width`, gray.
         rows: Which classes, `rows x columns`.
         together: How many in a row stand close to each other.
     """

@@ -188,7 +188,7 @@ def glyphs_of_noise(noise_cache, monkeypatch):
 
 
 @contextlib.contextmanager
-def synchronisation_forbidden():
+def synchronization_forbidden():
     torch.cuda.synchronize()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it calls itself a prototype
@@ -200,9 +200,9 @@ def synchronisation_forbidden():
 
 
 @pytest.fixture(scope="session")
-def no_synchronisation():
+def no_synchronization():
     """Within it, what waits for the GPU raises."""
-    return synchronisation_forbidden
+    return synchronization_forbidden
 
 
 @pytest.fixture(scope="session")

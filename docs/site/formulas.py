@@ -30,7 +30,7 @@ def block(source: str) -> str:
 
 
 def picture(formula: str) -> str:
-    """Return a formula as SVG, in the colour of the text around it.
+    """Return a formula as SVG, in the color of the text around it.
 
     Raises:
         ValueError: If Matplotlib cannot read it.

@@ -23,7 +23,7 @@ def test_conv4_has_the_parameters_of_its_four_convolutions_and_norms(channels, f
     expected = sum(9 * n * filters + 2 * filters for n in inputs)
     backbone = build_backbone("conv4", image_shape=(channels, 32, 32), filters=filters)
     assert n_parameters(backbone) == expected
-    # Without normalisation its bias takes the place of those of the norm.
+    # Without normalization its bias takes the place of those of the norm.
     plain = build_backbone("conv4", image_shape=(channels, 32, 32), filters=filters, norm="none")
     assert n_parameters(plain) == expected - 4 * filters
 
@@ -92,9 +92,9 @@ def test_conv4_computes_what_it_says():
     for number, block in enumerate(backbone.blocks):
         maps = conv2d(expected, block.convolution.weight, block.convolution.bias, padding=1)
         mean, variance = maps.mean((0, 2, 3)), maps.var((0, 2, 3), correction=0)
-        centred = maps - mean[:, None, None]
-        normalised = centred / (variance[:, None, None] + 1e-5).sqrt()
-        expected = normalised.clamp(min=0)
+        centered = maps - mean[:, None, None]
+        normalized = centered / (variance[:, None, None] + 1e-5).sqrt()
+        expected = normalized.clamp(min=0)
         if number < 3:
             expected = max_pool2d(expected, 2)
     torch.testing.assert_close(backbone(images), expected.flatten(1), rtol=1e-9, atol=1e-9)

@@ -1,4 +1,4 @@
-"""Per-task normalisation equals torch's own, task by task, and so do its derivatives."""
+"""Per-task normalization equals torch's own, task by task, and so do its derivatives."""
 
 import pytest
 import torch
@@ -17,14 +17,14 @@ def norm():
 
 
 def looped(norm, maps, n_tasks):
-    """Torch's batch normalisation, one task after the other."""
+    """Torch's batch normalization, one task after the other."""
     tasks = maps.chunk(n_tasks)
     settings = {"weight": norm.weight, "bias": norm.bias, "training": True, "eps": norm.eps}
     return torch.cat([batch_norm(task, None, None, **settings) for task in tasks])
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_each_task_is_normalised_by_itself(norm, training):
+def test_each_task_is_normalized_by_itself(norm, training):
     norm.train(training)
     # Far from zero, where a careless variance loses its digits.
     maps = torch.randn(4 * 5, 3, 6, 7, dtype=torch.float64) + 1000
@@ -48,10 +48,10 @@ def test_half_precision_maps_are_summed_in_single():
     torch.manual_seed(0)
     # Between two numbers of bfloat16, so that a mean rounded to it is off by 0.03.
     maps = (torch.randn(8, 3, 40, 40) + 10.03).bfloat16()
-    normalised = TaskNorm(3)(maps)
-    assert normalised.dtype == torch.bfloat16
+    normalized = TaskNorm(3)(maps)
+    assert normalized.dtype == torch.bfloat16
     expected = TaskNorm(3)(maps.float())
-    torch.testing.assert_close(normalised.float(), expected, rtol=0.01, atol=0.01)
+    torch.testing.assert_close(normalized.float(), expected, rtol=0.01, atol=0.01)
 
 
 def test_the_second_derivative_under_vmap_equals_the_loop_over_tasks():
@@ -98,7 +98,7 @@ def test_batch_statistics_are_of_all_tasks_and_running_ones_serve_evaluation():
     assert not torch.allclose(backbone(images), together)
 
 
-def test_without_normalisation_there_are_no_statistics():
+def test_without_normalization_there_are_no_statistics():
     backbone = build_backbone("conv4", image_shape=(1, 16, 16), filters=4, norm="none")
     assert not list(backbone.buffers())
     images = torch.randn(2, 6, 1, 16, 16)

@@ -61,13 +61,13 @@ def real_data():
     return RealData(folder)
 
 
-# --- the layouts in which people have the benchmarks, written with two images a class ---------
+# --- the layouts in which people have the benchmarks, written with two images per class ---------
 
 N_EACH = 2
 
 
 def small(name, n_classes=None):
-    """Return a benchmark with two images a class, and the first few classes of each split."""
+    """Return a benchmark with two images per class, and the first few classes of each split."""
     benchmark = DATASETS[name]
     classes = {split: names[:n_classes] for split, names in benchmark.classes.items()}
     n_images = N_EACH * sum(map(len, classes.values()))
@@ -135,7 +135,7 @@ def cifar_100_python(root, truth):
         dump(folder / part, content)
 
 
-def labelled(root, truth, files, numbers, extra=lambda _: {}):
+def labeled(root, truth, files, numbers, extra=lambda _: {}):
     """Write MetaOptNet's pickles, classes mixed, labels as `numbers` gives them."""
     for split, classes in truth.items():
         labels = np.repeat([numbers(split, i, name) for i, name in enumerate(classes)], N_EACH)
@@ -151,11 +151,11 @@ def fine_number(_, __, name):
 
 
 def cifar_fs_pickles(root, truth):
-    labelled(root, truth, {s: f"CIFAR_FS_{s}.pickle" for s in SPLITS}, fine_number)
+    labeled(root, truth, {s: f"CIFAR_FS_{s}.pickle" for s in SPLITS}, fine_number)
 
 
 def fc100_pickles(root, truth):
-    labelled(root, truth, {s: f"FC100_{s}.pickle" for s in SPLITS}, fine_number)
+    labeled(root, truth, {s: f"FC100_{s}.pickle" for s in SPLITS}, fine_number)
 
 
 MINI_FILES = {
@@ -166,7 +166,7 @@ MINI_FILES = {
 
 
 def mini_category_split(root, truth):
-    labelled(
+    labeled(
         root,
         truth,
         MINI_FILES,
@@ -258,7 +258,7 @@ def writers():
         split_folders=split_folders,
         images_folder=images_folder,
         cifar_100_python=cifar_100_python,
-        labelled=labelled,
+        labeled=labeled,
         fine_number=fine_number,
         cifar_fs_pickles=cifar_fs_pickles,
         fc100_pickles=fc100_pickles,

@@ -16,7 +16,7 @@ def image_set(n_classes=5, n_images=3, channels=3, size=8, name="class"):
 
 
 def cells(sheet, rows, columns):
-    """Return the grey value in the middle of each cell, found by the layout of the sheet."""
+    """Return the gray value in the middle of each cell, found by the layout of the sheet."""
     pixels = np.asarray(sheet)
     tops = [16 + 36 + 68 * row + 32 for row in range(rows)]
     lefts = [16 + 190 + 68 * column + 32 for column in range(columns)]

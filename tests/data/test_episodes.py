@@ -97,7 +97,7 @@ def test_two_classes_of_a_task_are_drawn_independently():
     assert chisquare(list(outcomes.values())).pvalue > 1e-3
 
 
-def test_normalisation_is_applied_to_exact_values():
+def test_normalization_is_applied_to_exact_values():
     image_set = make_set([4, 4], shape=(3, 2, 2))
     image_set.images.random_(generator=torch.Generator().manual_seed(0))
     mean, deviation = (0.5, 0.4, 0.3), (0.1, 0.2, 0.3)
@@ -116,7 +116,7 @@ def test_normalisation_is_applied_to_exact_values():
     assert nearest.max() < 1e-4
 
 
-def test_augmentation_sees_values_from_0_to_1_and_its_result_is_normalised():
+def test_augmentation_sees_values_from_0_to_1_and_its_result_is_normalized():
     seen = []
 
     def darken(images, generator):
@@ -281,7 +281,7 @@ def test_a_state_of_another_kind_of_device_is_followed_with_a_warning(change):
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("storage", ["device", "host"])
 @pytest.mark.parametrize("augmentation", [None, "crop-flip", "resized-crop-jitter-flip"])
-def test_a_draw_for_a_gpu_never_synchronises(augmentation, storage):
+def test_a_draw_for_a_gpu_never_synchronizes(augmentation, storage):
     image_set = make_set([30] * 6, shape=(3, 8, 8))
     source = EpisodeSource(image_set, device="cuda", augmentation=augmentation, storage=storage)
     class_ids = torch.tensor([[0, 3, 5], [1, 2, 4]])

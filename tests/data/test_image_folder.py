@@ -36,7 +36,7 @@ def test_classes_are_split_by_fractions_and_images_brought_to_one_size(tmp_path,
     for s in sets:
         assert s.images.shape == (2 * s.n_classes, 3, 12, 12)
         assert list(s.class_names) == sorted(s.class_names)
-        # The colour says of which class and which image of it each is.
+        # The color says of which class and which image of it each is.
         assert s.images[::2, 0, 0, 0].tolist() == [NAMES.index(name) for name in s.class_names]
         assert s.images[:, 1, 0, 0].tolist() == [0, 1] * s.n_classes
 

@@ -87,7 +87,7 @@ def test_numbered_classes_are_named_by_their_numbers(writers, tmp_path, cache_ho
     benchmark = writers.small("cifar-fs")
     truth = writers.make_truth(benchmark, 32)
     first = {"train": 0, "val": 64, "test": 80}
-    writers.labelled(
+    writers.labeled(
         tmp_path,
         truth,
         {s: f"CIFAR_FS_{s}.pickle" for s in SPLITS},

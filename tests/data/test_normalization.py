@@ -25,14 +25,14 @@ def test_scale_and_shift_are_subtraction_of_the_mean_and_division_by_the_deviati
     torch.testing.assert_close(values * scale + shift, expected)
 
 
-def test_without_normalisation_nothing_changes():
+def test_without_normalization_nothing_changes():
     scale, shift = scale_and_shift(None, 3)
     assert torch.equal(scale, torch.ones(3, 1, 1))
     assert torch.equal(shift, torch.zeros(3, 1, 1))
 
 
 @pytest.mark.parametrize(
-    ("normalisation", "message"),
+    ("normalization", "message"),
     [
         (((0.5,), (0.2,)), "3 values each"),
         (((0.5,) * 3, (0.2,) * 2), "got 3 and 2"),
@@ -40,6 +40,6 @@ def test_without_normalisation_nothing_changes():
         (((float("nan"),) * 3, (0.2,) * 3), "finite"),
     ],
 )
-def test_unusable_statistics_are_refused(normalisation, message):
+def test_unusable_statistics_are_refused(normalization, message):
     with pytest.raises(ArgumentError, match=message):
-        scale_and_shift(normalisation, 3)
+        scale_and_shift(normalization, 3)

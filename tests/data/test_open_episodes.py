@@ -1,4 +1,4 @@
-"""From a name to episodes: the whole way from the cache to normalised images."""
+"""From a name to episodes: the whole way from the cache to normalized images."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ def birds(cache_home):
     return splits
 
 
-def test_images_are_normalised_with_the_statistics_of_the_training_split(birds):
+def test_images_are_normalized_with_the_statistics_of_the_training_split(birds):
     source = open_episodes("birds", "train", augmentation="none")
     assert isinstance(source, EpisodeSource)
     episodes = source.draw(torch.tensor([[0, 1, 2]]), n_shot=4, n_query=6)

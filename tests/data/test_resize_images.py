@@ -29,7 +29,7 @@ def test_sizes_are_changed_as_pillow_does(size):
         assert np.abs(ours[0].numpy().astype(int) - np.asarray(pillow).astype(int)).max() <= 1
 
 
-def test_colours_become_their_brightness_as_pillow_does():
+def test_colors_become_their_brightness_as_pillow_does():
     given = image_set(3, 8)
     found = resize_images(given, (1, 8, 8))
     for ours, image in zip(found.images, given.images, strict=True):

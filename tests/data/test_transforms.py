@@ -74,7 +74,7 @@ ENHANCERS = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
 
 @pytest.mark.parametrize("kind", range(3))
 @pytest.mark.parametrize("factor", [0.0, 0.4, 1.0, 1.7])
-def test_each_change_of_colour_equals_pillow_within_rounding(kind, factor):
+def test_each_change_of_color_equals_pillow_within_rounding(kind, factor):
     images = random_images(3, 3, 16, 18, seed=kind)
     factors = torch.ones(3, 3)
     factors[:, kind] = factor
@@ -83,12 +83,12 @@ def test_each_change_of_colour_equals_pillow_within_rounding(kind, factor):
     for image, result in zip(images, jittered, strict=True):
         expected = np.asarray(ENHANCERS[kind](to_pil(image)).enhance(factor)).astype(float)
         difference = np.abs(result.permute(1, 2, 0).numpy() * 255 - expected)
-        # Pillow cuts the fraction off, and rounds grey levels before it blends with them.
+        # Pillow cuts the fraction off, and rounds gray levels before it blends with them.
         assert difference.max() <= 1.01 + 0.5 * abs(1 - factor)
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
-def test_changes_of_colour_come_in_the_order_given(order):
+def test_changes_of_color_come_in_the_order_given(order):
     images = random_images(2, 3, 12, 12)
     factors = torch.tensor([[1.35, 0.6, 1.4], [0.7, 1.5, 0.5]])
     orders = torch.tensor([order, order[::-1]])
@@ -102,14 +102,14 @@ def test_changes_of_colour_come_in_the_order_given(order):
 
 
 def test_factors_of_one_change_no_bit_and_grey_images_have_no_saturation():
-    colour = random_images(2, 3, 8, 8).float() / 255
+    color = random_images(2, 3, 8, 8).float() / 255
     order = torch.tensor([[2, 0, 1], [0, 1, 2]])
-    assert torch.equal(jitter_colors(colour, torch.ones(2, 3), order), colour)
-    grey = random_images(2, 1, 8, 8).float() / 255
-    saturated = jitter_colors(grey, torch.tensor([[1.0, 1.0, 3.0]] * 2), order)
-    assert torch.equal(saturated, grey)
+    assert torch.equal(jitter_colors(color, torch.ones(2, 3), order), color)
+    gray = random_images(2, 1, 8, 8).float() / 255
+    saturated = jitter_colors(gray, torch.tensor([[1.0, 1.0, 3.0]] * 2), order)
+    assert torch.equal(saturated, gray)
 
 
-def test_colours_of_two_channels_are_refused():
+def test_colors_of_two_channels_are_refused():
     with pytest.raises(ArgumentError, match="1 or 3 channels; got 2"):
         jitter_colors(torch.zeros(1, 2, 4, 4), torch.ones(1, 3), torch.tensor([[0, 1, 2]]))

@@ -70,13 +70,13 @@ def test_another_dataset_is_brought_to_the_shape_the_run_knows(run, tiny_cache, 
     images = torch.randint(0, 256, (60, 3, 20, 20), generator=generator).to(torch.uint8)
     names = tuple("abcdef")
     splits = {
-        split: ImageSet("colours", split, images, names, torch.arange(7) * 10)
+        split: ImageSet("colors", split, images, names, torch.arange(7) * 10)
         for split in ("train", "val", "test")
     }
-    if not (tiny_cache / "colours").exists():
-        write_cache(tiny_cache / "colours", splits, source="made for the test")
-    assert main(["evaluate", str(run), "--dataset", "colours"]) == 0
-    assert "colours (test), 3-way" in capsys.readouterr().out
+    if not (tiny_cache / "colors").exists():
+        write_cache(tiny_cache / "colors", splits, source="made for the test")
+    assert main(["evaluate", str(run), "--dataset", "colors"]) == 0
+    assert "colors (test), 3-way" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from adaptask.samplers import build_sampler
 N_CLASSES, N_WAY, N_SHOT, N_QUERY = 8, 3, 2, 3
 
 
-class Labelled(Dataset):
+class Labeled(Dataset):
     """What easyfsl calls a FewShotDataset."""
 
     def __init__(self, dataset):
@@ -40,7 +40,7 @@ def load(dataset, sampler, **options):
 
 
 def test_a_task_is_laid_out_as_easyfsl_documents_it(dataset):
-    dataset = Labelled(dataset)
+    dataset = Labeled(dataset)
     sampler = build(dataset)
     labels = torch.tensor(dataset.get_labels())
     assert len(load(dataset, sampler)) == 20
@@ -65,7 +65,7 @@ def train(dataset, sampler, **options):
 
 
 def test_the_tasks_do_not_depend_on_workers_and_the_potentials_move(dataset):
-    dataset = Labelled(dataset)
+    dataset = Labeled(dataset)
     alone, helped = build(dataset), build(dataset)
     tasks = train(dataset, alone)
     assert train(dataset, helped, num_workers=2) == tasks
@@ -87,7 +87,7 @@ def test_it_trains_a_classifier_of_easyfsl(dataset):
         from easyfsl.samplers import TaskSampler
     except Exception as error:  # its torchvision may not fit the torch that is installed
         pytest.skip(f"easyfsl cannot be imported here: {error!r}")
-    dataset = Labelled(dataset)
+    dataset = Labeled(dataset)
     sampler = build(dataset)
     torch.manual_seed(0)
     backbone = nn.Sequential(nn.Linear(5, 8), nn.Tanh())

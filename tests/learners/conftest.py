@@ -29,7 +29,7 @@ def episodes():
 
 @pytest.fixture
 def random_norms():
-    """Return what gives every normalisation of a module statistics and weights of its own."""
+    """Return what gives every normalization of a module statistics and weights of its own."""
 
     def randomise(module):
         for part in module.modules():

@@ -15,7 +15,7 @@ N_WAY = 3
 
 @pytest.fixture
 def make_episodes(make_episodes):
-    """Makes episodes of two tasks, of images without colour."""
+    """Makes episodes of two tasks, of images without color."""
     return partial(make_episodes, n_tasks=2, image_shape=(1, 16, 16))
 
 

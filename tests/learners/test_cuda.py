@@ -56,13 +56,13 @@ def test_every_learner_obeys_every_law_on_a_gpu(case, law):
 
 @pytest.mark.parametrize("mixed", [False, True], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_step_never_waits_for_the_device(case, mixed, no_synchronisation):
+def test_a_step_never_waits_for_the_device(case, mixed, no_synchronization):
     subject = subject_of(*case)
     learner, episodes = subject.learner(0, training=True), subject.episodes(0)
     autocast = torch.autocast("cuda", dtype=torch.bfloat16, enabled=mixed)
     with autocast:
         learner.training_step(episodes).loss.backward()  # libraries load on first use
-    with no_synchronisation():
+    with no_synchronization():
         with autocast:
             outcome = learner.training_step(episodes)
         outcome.loss.backward()

@@ -26,7 +26,7 @@ OFF = dict.fromkeys(PARTS, False)
 
 @pytest.fixture
 def make_episodes(make_episodes):
-    """Makes episodes of two tasks, of images without colour."""
+    """Makes episodes of two tasks, of images without color."""
     return partial(make_episodes, n_tasks=2, image_shape=(1, 8, 8))
 
 
@@ -69,7 +69,7 @@ def test_each_part_changes_training(part, make_episodes):
     expected = gradient_of(maml, episodes)["backbone.blocks.0.convolution.weight"]
     got = gradient_of(plus, episodes)["backbone.blocks.0.convolution.weight"]
     same = (got - expected).norm() < 1e-5 * expected.norm()  # 0.1 in float32 is not 0.1
-    # Learnt rates start out as the fixed one: what is new is that they have a gradient.
+    # Learned rates start out as the fixed one: what is new is that they have a gradient.
     if part == "per_layer_rates":
         assert same
         assert plus.step_rates.grad.any()
@@ -150,7 +150,7 @@ def test_more_steps_in_evaluation_go_on_with_what_the_last_has(make_episodes):
     torch.testing.assert_close(learner(episodes), longer(episodes))
 
 
-def test_every_step_has_a_normalisation_of_its_own(make_episodes):
+def test_every_step_has_a_normalization_of_its_own(make_episodes):
     episodes = make_episodes()
     learner = build(**OFF | {"per_step_norm": True}).eval()
     assert {len(rows) for rows in learner.step_norms.values()} == {N_STEPS + 1}
@@ -211,7 +211,7 @@ def test_running_statistics_are_kept_for_every_step_and_used_in_evaluation(make_
 
 
 def test_running_statistics_that_have_settled_equal_those_of_the_images(make_episodes):
-    """After many steps on the same episodes, evaluation normalises as training does."""
+    """After many steps on the same episodes, evaluation normalizes as training does."""
     episodes = make_episodes(n_tasks=1)
     learner = build(**OFF | {"per_step_statistics": True}, inner_steps=0)
     for _ in range(200):

@@ -66,20 +66,20 @@ def test_bad_temperatures_are_refused(backbone, temperature):
 def test_distances_keep_their_digits_far_from_the_origin(offset):
     torch.manual_seed(0)
     points = torch.randn(2, 30, 64, dtype=torch.float64) + offset
-    centres = torch.randn(2, 5, 64, dtype=torch.float64) + offset
-    points, centres = points.float(), centres.float()
-    exact = (points.double().unsqueeze(2) - centres.double().unsqueeze(1)).square().sum(-1)
-    ours = squared_distances(points, centres)
+    centers = torch.randn(2, 5, 64, dtype=torch.float64) + offset
+    points, centers = points.float(), centers.float()
+    exact = (points.double().unsqueeze(2) - centers.double().unsqueeze(1)).square().sum(-1)
+    ours = squared_distances(points, centers)
     assert float(((ours - exact) / exact).abs().max()) < 3e-6
     if offset == 10_000:  # the plain formula does not
-        products = points @ centres.transpose(1, 2)
-        plain = (points**2).sum(-1)[..., None] - 2 * products + (centres**2).sum(-1)[:, None]
+        products = points @ centers.transpose(1, 2)
+        plain = (points**2).sum(-1)[..., None] - 2 * products + (centers**2).sum(-1)[:, None]
         assert float(((plain - exact) / exact).abs().max()) > 0.1
 
 
 def test_distances_have_the_right_first_and_second_derivatives():
     torch.manual_seed(0)
     points = torch.randn(1, 3, 4, dtype=torch.float64, requires_grad=True)
-    centres = torch.randn(1, 2, 4, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(squared_distances, (points, centres))
-    assert torch.autograd.gradgradcheck(squared_distances, (points, centres))
+    centers = torch.randn(1, 2, 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(squared_distances, (points, centers))
+    assert torch.autograd.gradgradcheck(squared_distances, (points, centers))

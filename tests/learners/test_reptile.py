@@ -18,7 +18,7 @@ ALL = {"batch_size": N_WAY * N_SHOT, "anneal": False}
 
 @pytest.fixture
 def make_episodes(make_episodes):
-    """Makes episodes of two tasks, of images without colour."""
+    """Makes episodes of two tasks, of images without color."""
     return partial(make_episodes, n_tasks=2, n_shot=N_SHOT, n_query=2, image_shape=(1, 8, 8))
 
 
@@ -61,7 +61,7 @@ def test_one_inner_step_of_sgd_moves_along_the_plain_gradient(make_episodes):
 
 
 @pytest.mark.parametrize("kind", ["adam", "sgd"])
-def test_the_inner_loop_equals_torchs_optimisers(kind, make_episodes):
+def test_the_inner_loop_equals_torchs_optimizers(kind, make_episodes):
     learner = build(inner_steps=4, inner_optimizer=kind, inner_lr=0.01, **ALL)
     episodes = make_episodes()
     optimizers = {

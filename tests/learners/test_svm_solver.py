@@ -86,7 +86,7 @@ def gram(features):
 
 
 def clustered(n_way, n_shot, *, n_tasks=3, n_features=64, seed=0):
-    """Return features around a centre for every class, after a ReLU, `tasks x support x ...`."""
+    """Return features around a center for every class, after a ReLU, `tasks x support x ...`."""
     random = torch.Generator().manual_seed(seed)
 
     def normal(*shape):

@@ -33,16 +33,16 @@ def test_every_sampler_obeys_every_law_on_a_gpu(name, settings, law):
     law(lambda seed: build(name, seed, device="cuda", **settings))
 
 
-def test_the_debug_mode_would_catch_a_synchronisation(no_synchronisation):
+def test_the_debug_mode_would_catch_a_synchronization(no_synchronization):
     value = torch.ones(3, device="cuda")
-    with no_synchronisation(), pytest.raises(RuntimeError, match="synchroniz"):
+    with no_synchronization(), pytest.raises(RuntimeError, match="synchroniz"):
         value.sum().item()
 
 
 @pytest.mark.parametrize(("name", "settings"), CASES, ids=str)
 @pytest.mark.parametrize("n_tasks", [1, 8])
 def test_drawing_and_learning_never_wait_for_the_device(
-    tools, name, settings, n_tasks, no_synchronisation
+    tools, name, settings, n_tasks, no_synchronization
 ):
     sampler = build(name, n=30, k=4, device="cuda", **settings)
     if SAMPLERS[name].draws == "examples":
@@ -54,7 +54,7 @@ def test_drawing_and_learning_never_wait_for_the_device(
         sampler.update(sampler.sample(n_tasks), probabilities, labels)
     bad = probabilities.clone()
     bad[0, ..., 0] = torch.nan
-    with no_synchronisation():
+    with no_synchronization():
         for given in (probabilities, bad, bad):
             sampler.update(sampler.sample(n_tasks), given, labels)
     with pytest.raises(ArgumentError, match="2 entries"):
@@ -86,9 +86,9 @@ def test_draws_follow_the_enumerated_distribution(tools, name, draw):
 def test_a_sampler_moves_and_keeps_what_it_learnt(tools):
     sampler = build("gcp", n=20, k=5)
     sampler.update(*tools.feedback(6, 5, 20))
-    learnt = sampler.log_potentials.clone()
+    learned = sampler.log_potentials.clone()
     first, second = copy.deepcopy(sampler).cuda(), copy.deepcopy(sampler).to("cuda:0")
-    assert torch.equal(first.log_potentials.cpu(), learnt)
+    assert torch.equal(first.log_potentials.cpu(), learned)
     assert torch.equal(first.sample(20), second.sample(20))
     with pytest.warns(UserWarning, match="saved on cuda and is loaded on cpu"):
         sampler.load_state_dict(first.state_dict())

@@ -41,7 +41,7 @@ def build(tiny, *, learner=None, sampler="gcp", backbone="conv4", **settings):
 
 @pytest.mark.parametrize("sampler", ["uniform", "c", "cp", "gcp"])
 @pytest.mark.parametrize("backbone", ["conv4", "resnet12"])
-def test_nothing_in_a_step_waits_for_the_device(tiny, sampler, backbone, no_synchronisation):
+def test_nothing_in_a_step_waits_for_the_device(tiny, sampler, backbone, no_synchronization):
     trainer = build(
         tiny,
         sampler=sampler,
@@ -54,7 +54,7 @@ def test_nothing_in_a_step_waits_for_the_device(tiny, sampler, backbone, no_sync
     )
     for _ in range(3):
         finish(trainer._advance(100))
-    with no_synchronisation():
+    with no_synchronization():
         for _ in range(3):
             finish(trainer._advance(100))
 

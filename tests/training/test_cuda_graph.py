@@ -38,7 +38,7 @@ class Notes(Display):
     warn = message
 
 
-def build(tiny, *, device="cuda", learner="protonet", sampler="gcp", optimiser="adam", **settings):
+def build(tiny, *, device="cuda", learner="protonet", sampler="gcp", optimizer="adam", **settings):
     source = open_episodes(tiny, "train", device=device, augmentation="crop-flip", seed=1)
     if isinstance(learner, str):
         torch.manual_seed(0)
@@ -56,13 +56,13 @@ def build(tiny, *, device="cuda", learner="protonet", sampler="gcp", optimiser="
         n_shot=2,
         n_query=4,
         n_tasks=2,
-        optimizer=build_optimizer(optimiser, learner.parameters(), lr=1e-3),
+        optimizer=build_optimizer(optimizer, learner.parameters(), lr=1e-3),
         **{"every": NEVER, **settings},
     )
 
 
 def outcome(trainer):
-    """What training came to; the weights only where the optimiser does not blow up rounding.
+    """What training came to; the weights only where the optimizer does not blow up rounding.
 
     Adam makes a gradient that is nothing but rounding, as of a bias before a norm, as large as any.
     """
@@ -93,7 +93,7 @@ def test_on_a_cpu_steps_are_eager(tiny):
         build(tiny, device="cpu", engine="graph")
 
 
-def test_the_state_of_an_optimiser_is_saved_as_without_a_graph():
+def test_the_state_of_an_optimizer_is_saved_as_without_a_graph():
     weight = nn.Parameter(torch.ones(2))
     optimizer = build_optimizer("adam", [weight], lr=0.5)
     plain = copy.deepcopy(optimizer.state_dict()["param_groups"][0])
@@ -154,9 +154,9 @@ def test_a_step_that_was_released_is_captured_again(tiny):
 
 @cuda
 @pytest.mark.parametrize("sampler", ["uniform", "c", "cp", "gcp"])
-@pytest.mark.parametrize("optimiser", ["adam", "sgd"])
-def test_samplers_draw_and_learn_alike(tiny, sampler, optimiser):
-    settings = {"sampler": sampler, "optimiser": optimiser, "schedule": cosine, "clip_norm": 1.0}
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_samplers_draw_and_learn_alike(tiny, sampler, optimizer):
+    settings = {"sampler": sampler, "optimizer": optimizer, "schedule": cosine, "clip_norm": 1.0}
     eager, graph = (build(tiny, engine=engine, **settings) for engine in ("eager", "graph"))
     for trainer in (eager, graph):
         trainer.fit(15)
@@ -171,7 +171,7 @@ def test_samplers_draw_and_learn_alike(tiny, sampler, optimiser):
 @pytest.mark.parametrize("learner", LEARNERS)
 def test_learners_learn_alike(tiny, learner):
     eager, graph = (
-        build(tiny, engine=engine, learner=learner, optimiser="sgd")
+        build(tiny, engine=engine, learner=learner, optimizer="sgd")
         for engine in ("eager", "graph")
     )
     for trainer in (eager, graph):
@@ -191,7 +191,7 @@ def test_a_compiled_step_learns_alike(tiny, learner):
             tiny,
             engine=engine,
             learner=learner,
-            optimiser="sgd",
+            optimizer="sgd",
             compiled=engine == "graph",
             display=notes,
         )
@@ -209,7 +209,7 @@ def test_a_run_goes_on_exactly(tiny, monkeypatch):
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
     try:
-        whole, first, second = (build(tiny, engine="graph", optimiser="sgd") for _ in range(3))
+        whole, first, second = (build(tiny, engine="graph", optimizer="sgd") for _ in range(3))
         whole.fit(7)
         whole.state_dict()  # as a checkpoint does
         whole.fit(16)
@@ -223,7 +223,7 @@ def test_a_run_goes_on_exactly(tiny, monkeypatch):
 
 
 class Untold(nn.Module):
-    """A nearest-neighbour learner that can be told to misbehave at a step."""
+    """A nearest-neighbor learner that can be told to misbehave at a step."""
 
     def __init__(self, *, waits=False, nan_at=-1):
         super().__init__()
@@ -260,11 +260,11 @@ def test_a_loss_that_is_no_number_is_found_with_its_step(tiny):
 
 
 @cuda
-def test_nothing_waits_for_the_device(tiny, no_synchronisation):
+def test_nothing_waits_for_the_device(tiny, no_synchronization):
     trainer = build(tiny, engine="graph", schedule=cosine)
     for _ in range(6):
         finish(trainer._advance(100))
-    with no_synchronisation():
+    with no_synchronization():
         for _ in range(3):
             finish(trainer._advance(100))
 

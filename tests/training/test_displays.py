@@ -17,7 +17,7 @@ class Terminal(io.StringIO):
         return True
 
     def lines(self):
-        """What was drawn, one entry a time that it was, without colours and cursor movements."""
+        """What was drawn, one entry for each time, without colors and cursor movements."""
         plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", self.getvalue())
         return [line for line in re.split(r"[\r\n]+", plain) if line.strip()]
 

@@ -1,6 +1,6 @@
 """Every learner learns: on glyphs, with a fixed seed, an accuracy that it must pass with margin.
 
-Nearest neighbours on raw pixels get 34 % of these tasks right, guesses 20 %.
+Nearest neighbors on raw pixels get 34 % of these tasks right, guesses 20 %.
 """
 
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ class Case:
     learner: dict = field(default_factory=dict)
     backbone: dict = field(default_factory=lambda: {"filters": 16})
     tasks: dict = field(default_factory=lambda: {"n_query": 5})
-    optimiser: str = "adam"
+    optimizer: str = "adam"
     lr: float = 1e-3
 
 
@@ -56,7 +56,7 @@ CASES = {
             "inner_lr": 0.2,
         },
         tasks={"n_shot": 5, "n_query": 1, "n_tasks": 4},
-        optimiser="sgd",
+        optimizer="sgd",
         lr=1.0,
     ),
 }
@@ -77,7 +77,7 @@ def test_it_learns_glyphs(name, glyphs_cache, monkeypatch):
     torch.manual_seed(0)
     backbone = build_backbone("conv4", image_shape=source.image_set.image_shape, **case.backbone)
     learner = build_learner(name, backbone=backbone, **case.learner)
-    optimizer = build_optimizer(case.optimiser, learner.parameters(), lr=case.lr, momentum=0)
+    optimizer = build_optimizer(case.optimizer, learner.parameters(), lr=case.lr, momentum=0)
     sampler = build_sampler("gcp", n_classes=source.n_classes, n_way=5, seed=0)
     test = open_episodes("glyphs", "test")
     evaluate = Evaluator(test, n_way=5, n_shot=1, n_query=5, n_episodes=200)

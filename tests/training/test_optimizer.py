@@ -54,7 +54,7 @@ def test_bad_settings_are_refused(bad):
         build_optimizer("sgd", [torch.nn.Parameter(torch.ones(1))], **bad)
 
 
-def test_an_unknown_optimiser_is_refused_with_the_choices():
+def test_an_unknown_optimizer_is_refused_with_the_choices():
     with pytest.raises(ArgumentError, match="adam, sgd"):
         build_optimizer("adamw", [torch.nn.Parameter(torch.ones(1))])
 

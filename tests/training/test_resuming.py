@@ -128,11 +128,11 @@ def test_the_learning_rate_follows_the_schedule_and_survives_resuming(build_trai
     assert rates == pytest.approx([1e-3 * cosine(i, 8) for i in range(8)])
 
 
-@pytest.mark.parametrize("optimiser", ["adam", "sgd"])
-def test_a_run_may_go_on_in_another_memory_layout(build_trainer, optimiser):
+@pytest.mark.parametrize("name", ["adam", "sgd"])
+def test_a_run_may_go_on_in_another_memory_layout(build_trainer, name):
     first, second = build_trainer(), build_trainer()
     for trainer in (first, second):
-        optimizer = build_optimizer(optimiser, trainer.learner.parameters())
+        optimizer = build_optimizer(name, trainer.learner.parameters())
         trainer.optimizer = trainer._train_step.optimizer = optimizer
     first.fit(3)
     second.learner.to(memory_format=torch.channels_last)

@@ -27,7 +27,7 @@ from adaptask.interfaces import TaskSampler
 EpisodeTuple = tuple[Tensor, Tensor, Tensor, Tensor, list[int]]
 
 
-class LabelledDataset(Protocol):
+class LabeledDataset(Protocol):
     """What easyfsl calls a `FewShotDataset`: items are an image and a label."""
 
     def __getitem__(self, index: int, /) -> Any: ...
@@ -59,7 +59,7 @@ class AdaptiveTaskSampler(EpisodeBatchSampler):
 
     def __init__(
         self,
-        dataset: LabelledDataset,
+        dataset: LabeledDataset,
         sampler: TaskSampler,
         n_shot: int,
         n_query: int,

@@ -24,9 +24,9 @@ CASES = [
 def features(n_way, n_shot, size, n_query=3, n_features=64):
     """Return support features, `(way * shot) x features`, and query features."""
     random = np.random.RandomState(n_shot)
-    centres = random.standard_normal((n_way, 1, n_features))
+    centers = random.standard_normal((n_way, 1, n_features))
     noise = random.standard_normal((n_way, n_shot, n_features))
-    support = np.maximum(0.5 * centres + noise, 0).reshape(-1, n_features)
+    support = np.maximum(0.5 * centers + noise, 0).reshape(-1, n_features)
     query = np.maximum(random.standard_normal((n_query, n_features)), 0)
     return size * support, size * query
 
