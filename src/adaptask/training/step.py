@@ -239,7 +239,8 @@ def embed_support(learner: nn.Module, episodes: Episodes) -> Tensor:
         ArgumentError: If the learner has neither.
     """
     images = episodes.support_images
-    embed, backbone = (getattr(learner, name, None) for name in ("embed", "backbone"))
+    embed: Any = getattr(learner, "embed", None)
+    backbone: Any = getattr(learner, "backbone", None)
     if embed is None and backbone is None:
         raise ArgumentError(
             f"the learner {type(learner).__name__} must give its features to the sampler: as "
