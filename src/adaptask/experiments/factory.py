@@ -103,7 +103,7 @@ def build_parts(
     if takes_argument(config.sampler, "n_features"):
         options["n_features"] = n_features_of(learner, config.sampler.name)
     if takes_argument(config.sampler, "variant_of"):
-        options["variant_of"] = getattr(source.image_set, "variant_of", None)
+        options["variant_of"] = source.image_set.variant_of
     sampler = build_sampler(
         config.sampler.name,
         n_classes=source.n_classes,
