@@ -46,7 +46,6 @@ class Learner(nn.Module, ABC):
     """Whether `forward` may draw random numbers in `eval()`. Evaluation then seeds them."""
     label_smoothing: float = 0.0
     """Share of the target probability that the loss spreads over the other classes."""
-
     n_features: int | None = None
     """Number of features of an image, for samplers that use class features; None: no features."""
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from adaptask import theory
 from adaptask.arguments import check_integer, check_number
 from adaptask.errors import ArgumentError, StateError
+from adaptask.kernels import find_kernels
 from adaptask.samplers.base import Feedback, Sampler, check_tensor, of_category_sets
 from adaptask.samplers.shuffle import derived_keys, round_keys, shuffled
 from adaptask.samplers.update_rule import Array, mean_by_key, namespace, view
@@ -151,6 +152,11 @@ class NeighborSampler(Sampler):
         """Number of neighborhoods of a task."""
         return math.ceil(self.n_way / self.neighborhood)
 
+    @property
+    def _least_coin(self) -> int:
+        """The least number, of 0 to 2^32 - 1, with which a task does not explore."""
+        return math.ceil(self.exploration * 2**32)
+
     def reseed(self, seed: int) -> None:
         """Start a new random stream, passes and pools; everything else stays."""
         super().reseed(seed)
@@ -161,11 +167,35 @@ class NeighborSampler(Sampler):
 
     def draw(self, n_tasks: int) -> Tensor:
         """Return the classes of new tasks, `tasks x way`, in the order in which they were drawn."""
-        pool_size = min(self.pool_size, self.n_classes)
+        pool_size, kernels = min(self.pool_size, self.n_classes), self._neighbor_kernels()
+        if kernels is not None:
+            noise = self.exponential_noise(self.n_way - 1, n_tasks, pool_size)
+            class_ids: Tensor = kernels.draw(
+                self.class_features,
+                self.seen,
+                self._variants,
+                noise,
+                self.shuffle_key,
+                self.tasks_drawn,
+                beta=self.beta,
+                least_coin=self._least_coin,
+                n_neighborhoods=self.n_neighborhoods,
+                duplicate_cosine=self.duplicate_cosine,
+            )
+            self.tasks_drawn += n_tasks
+            return class_ids
         chunk = max(1, _CHUNK_ELEMENTS // (pool_size * self.n_features))
         sizes = [min(chunk, n_tasks - done) for done in range(0, n_tasks, chunk)]
         drawn = [self._draw_plainly(size, pool_size) for size in sizes]
         return drawn[0] if len(drawn) == 1 else torch.cat(drawn)
+
+    def _neighbor_kernels(self) -> Any:
+        """Return the kernels of this sampler; None if they cannot be used."""
+        if self._kernels() is None:
+            return None
+        kernels = find_kernels("adaptask.samplers.neighbor_kernels", self.device)
+        pool_size = min(self.pool_size, self.n_classes)
+        return kernels if kernels.fits(pool_size, self.n_features) else None
 
     def _draw_plainly(self, n_tasks: int, pool_size: int) -> Tensor:
         """Return the classes of some tasks by NumPy or plain torch."""
@@ -184,7 +214,7 @@ class NeighborSampler(Sampler):
             variants = None if variants is None else variants[pool]
         beta: Any = self.beta
         if self.exploration > 0:
-            follows = coins >= self.exploration * 2.0**32
+            follows = coins >= self._least_coin
             beta = beta * xp.asarray(follows, dtype=features.dtype)[:, None]
         chosen = fill_neighborhoods(
             features,
@@ -230,12 +260,36 @@ class NeighborSampler(Sampler):
             means, found = mean_by_key(ids[:, None], units[:, None], known, xp)
             units, known = means[:, 0], found[:, 0]
         old, was_seen = features[ids], seen[ids]
-        moved, known_still = _unit(self.momentum * old + (1 - self.momentum) * units, xp)
-        first, _ = _unit(units, xp)
-        new = xp.where(was_seen[:, None], moved, first)
-        known &= known_still
+        moved = self.momentum * old + (1 - self.momentum) * units
+        new, has_direction = _unit(xp.where(was_seen[:, None], moved, units), xp)
+        known &= has_direction
         features[ids] = xp.where(known[:, None], new, old)
         seen[ids] = was_seen | known
+
+    def _learn_by_kernels(
+        self,
+        kernels: Any,
+        class_ids: Tensor,
+        probabilities: Tensor,
+        labels: Tensor,
+        tolerance: float,
+        class_features: Tensor | None,
+    ) -> bool:
+        kernels = self._neighbor_kernels()
+        if kernels is None:
+            return False
+        kernels.learn(
+            self.class_features,
+            self.seen,
+            self._refusals,
+            class_ids,
+            probabilities,
+            labels,
+            class_features,
+            momentum=self.momentum,
+            tolerance=tolerance,
+        )
+        return True
 
     @of_category_sets
     def log_prob(self, class_ids: Tensor) -> Tensor:
@@ -265,7 +319,8 @@ class NeighborSampler(Sampler):
             conflicts = alike if conflicts is None else conflicts | alike
         shares = ((self.beta, 1 - self.exploration), (0.0, self.exploration))
         parts = [
-            math.log(share) + theory.neighbor_log_prob(beta * scores, class_ids, conflicts=conflicts)
+            math.log(share)
+            + theory.neighbor_log_prob(beta * scores, class_ids, conflicts=conflicts)
             for beta, share in shares
             if share > 0
         ]
@@ -340,10 +395,8 @@ def fill_neighborhoods(
         if variants is not None:
             of_chosen = variants[at] if variants.ndim == 1 else variants[tasks, at]
             is_allowed = _both(is_allowed, variants != of_chosen[:, None])
-        if begins:
-            score = 0.0
-        else:
-            score = score + standardized(cosines, counted, n_counted, tasks, at, xp)
+        z = 0.0 if begins else standardized(cosines, counted, n_counted, tasks, at, xp)
+        score = z if begins else score + z
         log_weights = beta * score + step_noise + closed
         if is_allowed is not None:
             is_open = is_allowed & (closed == 0)

@@ -21,8 +21,8 @@ from adaptask.samplers.update_rule import Array
 
 _MASK = (1 << 32) - 1
 # Constants of hash functions with little bias: Wellons' `lowbias32`, and the golden ratio.
-_MIX = (0x7FEB352D, 0x846CA68B)
-_GOLDEN = 0x9E3779B9
+MIX = (0x7FEB352D, 0x846CA68B)
+GOLDEN = 0x9E3779B9
 
 
 def table_of(size: int) -> tuple[int, int, int]:
@@ -41,15 +41,15 @@ def mixed(numbers: Array, xp: Any) -> Array:
     """Return a hash of integers, 0 to 2^32 - 1: uint32 in NumPy, int64 in torch."""
     numbers = _wrapped(numbers, xp)
     numbers = numbers ^ (numbers >> 16)
-    numbers = _wrapped(numbers * _MIX[0], xp)
+    numbers = _wrapped(numbers * MIX[0], xp)
     numbers = numbers ^ (numbers >> 15)
-    numbers = _wrapped(numbers * _MIX[1], xp)
+    numbers = _wrapped(numbers * MIX[1], xp)
     return numbers ^ (numbers >> 16)
 
 
 def derived_keys(key: Array, numbers: Array, purpose: int, xp: Any) -> Array:
     """Return a key for each number, unrelated to those of other numbers and purposes."""
-    offset = purpose * _GOLDEN & _MASK
+    offset = purpose * GOLDEN & _MASK
     return mixed(_wrapped(key, xp) ^ mixed(mixed(numbers, xp) + offset, xp), xp)
 
 
@@ -57,7 +57,7 @@ def round_keys(keys: Array, size: int, xp: Any) -> Array:
     """Return the keys of all turns of shuffled lists of that size, `... x turns`."""
     n_turns = 2 * n_rounds_of(size)
     turns = _arange(n_turns) if xp is np else xp.arange(n_turns, device=keys.device)
-    return mixed(_wrapped(keys, xp)[..., None] + turns * _GOLDEN, xp)
+    return mixed(_wrapped(keys, xp)[..., None] + turns * GOLDEN, xp)
 
 
 def shuffled(places: Array, keys: Array, size: int, xp: Any) -> Array:
@@ -87,10 +87,10 @@ def shuffled(places: Array, keys: Array, size: int, xp: Any) -> Array:
 
 def _turned(place: Array, length: Array, number: Array, key: Array, xp: Any) -> Array:
     """Return the place in a circle of that length after a turn by a hash of the number."""
-    turn = (number + key) * _MIX[0]
+    turn = (number + key) * MIX[0]
     if xp is not np:
         turn &= _MASK
-    turn = (turn ^ (turn >> 15)) * _MIX[1]
+    turn = (turn ^ (turn >> 15)) * MIX[1]
     if xp is not np:
         turn &= _MASK
     place = place + ((turn >> 16) * length >> 16)  # lengths are below 2^16, turns below them

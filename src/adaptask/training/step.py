@@ -58,7 +58,13 @@ class TrainingStep:
         self.learner, self.sampler, self.source = learner, sampler, source
         self._uses_features = bool(getattr(sampler, "uses_class_features", False))
         if self._uses_features:
-            n_features_of(learner, type(sampler).__name__)
+            n_features = n_features_of(learner, type(sampler).__name__)
+            expected = getattr(sampler, "n_features", None)
+            if expected not in (None, n_features):
+                raise ArgumentError(
+                    f"the sampler must be built for the {n_features} features of the learner; got "
+                    f"one with n_features={expected}."
+                )
         self.optimizer, self.group = optimizer, group
         self.n_shot = check_integer("n_shot", n_shot, low=1)
         self.n_query = check_integer("n_query", n_query, low=1)
