@@ -23,6 +23,7 @@ from adaptask.experiments.factory import (
     build_evaluator,
     build_parts,
     build_schedule,
+    build_testers,
     depends_on_steps,
     open_split,
 )
@@ -229,9 +230,10 @@ def check_buildable(configs: Mapping[str, RunConfig], *, needed_split: str) -> N
             splits = splits_of(config.data.dataset)
             if needed_split not in splits:
                 raise ArgumentError(_nothing_to_compare(config.data.dataset, needed_split))
-            for split in ("val", "test"):
-                if split in splits:
-                    build_evaluator(config, split, cpu)
+            if "val" in splits:
+                build_evaluator(config, "val", cpu)
+            if "test" in splits:
+                build_testers(config, cpu)
         except AdaptaskError as error:
             raise type(error)(f"{name} cannot be trained: {error}") from error
 
