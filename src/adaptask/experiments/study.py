@@ -220,8 +220,12 @@ def check_buildable(configs: Mapping[str, RunConfig], *, needed_split: str) -> N
         data = replace(planned.data, storage="auto")
         config = replace(planned, data=data, machine=MachineConfig())
         tests = config.evaluation
-        few = {"n_episodes": min(2, tests.n_episodes), "n_validation": min(2, tests.n_validation)}
-        config = replace(config, evaluation=replace(tests, **few))
+        few = replace(
+            tests,
+            n_episodes=min(2, tests.n_episodes),
+            n_validation=min(2, tests.n_validation),
+        )
+        config = replace(config, evaluation=few)
         try:
             resolve_auto(planned, cpu)  # finds what no machine can do
             config = resolve_auto(config, cpu)
