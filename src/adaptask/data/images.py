@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from adaptask.errors import ArgumentError, DataError
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SPLITS = ("train", "val", "test")
+EvaluationTasks = Literal["uniform", "within-group"]
+"""Whose classes an evaluation task has: any of the split, or those of one group."""
 
 # Weights of red, green and blue in brightness, ITU-R BT.601, as Pillow has them.
 _BRIGHTNESS = (0.299, 0.587, 0.114)
