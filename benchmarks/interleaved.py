@@ -20,9 +20,10 @@ have changed places, which is not measured yet.
 Where the time goes: the steps alone, without records, validation and checkpoints, make 2,270 steps
 per second on one stream, 5,030 on eight and 5,330 on twelve, 0.19 ms each. A validation keeps the
 device busy for 13 ms, a third of that in max-pooling and a quarter in batch normalization, which is
-0.026 ms per step. The rest, 0.035 ms per step, is a device without work: all twelve streams were
-idle in 9 % of the samples (12 % before), while the host wrote a checkpoint (20 to 50 ms) or the
-best weights (10 to 20 ms), or launched a batch of a validation (2 to 5 ms). A compiled validation
+0.026 ms per step. The rest is 0.035 ms per step. In a round with a thread that sampled the streams,
+all twelve were idle in 9 % of the samples (12 % before). The host was in calls of 2 ms and more for
+a quarter of the time, up to 50 ms each. By their number and length we take them for checkpoints,
+best weights and batches of validations; that was not traced. A compiled validation
 takes 7 ms of the device instead of 13; with it there were 4046 steps per second, but compiling
 takes 10 s.
 """
