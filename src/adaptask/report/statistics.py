@@ -19,7 +19,7 @@ POWER = 0.8
 """A difference is detectable if it is found with this probability."""
 MIN_SEEDS = 5
 """With fewer seeds there is no verdict: tests over seeds and tasks are then too optimistic (up to
-11 % false findings at a level of 5 % with two seeds, 4 to 5.5 % with five)."""
+12 % false findings at a level of 5 % with two seeds, 3 to 6 % with five)."""
 
 
 @dataclass(frozen=True)

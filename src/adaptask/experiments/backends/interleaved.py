@@ -163,7 +163,7 @@ class _ActiveRun:
 
     def is_ahead(self, n_at_once: int) -> bool:
         """Return whether the run has made a share of the steps between two checkpoints."""
-        config = self.run.config
+        config: RunConfig = self.run.config
         return self._n_advanced >= config.every.resolve(config.steps)["checkpoint"] // n_at_once
 
     def close(self) -> None:
