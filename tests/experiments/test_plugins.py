@@ -212,7 +212,7 @@ def test_a_sampler_without_log_prob_is_trained(tiny_run, here):
 
 def test_a_sampler_gets_the_number_of_features_and_what_must_not_meet(tiny_run, here, capsys):
     source = (Path(__file__).parents[1] / "feature_sampler.py").read_text()
-    source = source.replace("n_features, strength", "n_features, variant_of, strength")
+    source = source.replace("n_features, strength:", "n_features, variant_of, strength:")
     (here / "my_parts.py").write_text(source)
     words = [*tiny_run, "--sampler", "my_parts:CrowdedSampler", "--quiet"]
     assert main([*words, "--sampler.strength", "3"]) == 0, capsys.readouterr().err
