@@ -99,15 +99,16 @@ def build_parts(
     """
     _check_tasks(config, source)
     learner = build_model(config, source.image_set.image_shape, device)
-    supplied = {"variant_of": source.image_set.variant_of}
+    options = options_of(config.sampler)
+    if takes_argument(config.sampler, "variant_of"):
+        options["variant_of"] = source.image_set.variant_of
     sampler = build_sampler(
         config.sampler.name,
         n_classes=source.n_classes,
         n_way=config.task.n_way,
         seed=derive_seed(config.seed, "tasks"),
         device=device,
-        **{name: value for name, value in supplied.items() if takes_argument(config.sampler, name)},
-        **options_of(config.sampler),
+        **options,
     )
     optimizer = build_optimizer(
         config.optimizer.name,
