@@ -253,3 +253,18 @@ def test_a_trainer_shows_progress_in_a_terminal_and_in_a_notebook(
     assert isinstance(build_trainer().display, NotebookLine)
     ipython.get_ipython = lambda: None
     assert isinstance(build_trainer().display, ProgressBar)
+
+
+def test_a_test_that_is_interrupted_leaves_the_terminal_in_order(clock, terminal):
+    display = ProgressBar(terminal)
+    display.begin(0, 10)
+    display.end(10)
+    display.evaluate("test", 0, 100)
+    clock.now += 10
+    display.evaluate("test", 50, 100)
+    hidden, shown = "\x1b[?25l", "\x1b[?25h"
+    display.close()
+    written = terminal.getvalue()
+    assert written.rfind(shown) > written.rfind(hidden)
+    display.close()
+    assert terminal.getvalue() == written, "a second call does nothing"

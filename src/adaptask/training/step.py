@@ -86,6 +86,7 @@ class TrainingStep:
         class_names = getattr(getattr(source, "image_set", None), "class_names", None)
         self.loss_check = LossCheck(device, class_names, is_single_process=group.size == 1)
         self._kernels = find_kernels("adaptask.training.triton_kernels", device)
+        self._one = torch.ones((), dtype=torch.int64, device=device)
         self._step_number = torch.zeros((), dtype=torch.int64, device=device)
         self._next_step: int | None = None
         n_classes: int | None = getattr(sampler, "n_classes", None)
@@ -118,7 +119,10 @@ class TrainingStep:
         class_ids = self.sampler.sample(self.n_tasks)
         self.optimizer.zero_grad()
         parts = [self._learn(ids) for ids in class_ids.chunk(self.accumulate)]
-        feedback = [torch.cat(part) for part in zip(*parts, strict=True)]
+        # Of a single part there is nothing to join, and a copy would be a kernel more.
+        feedback = [
+            part[0] if len(part) == 1 else torch.cat(part) for part in zip(*parts, strict=True)
+        ]
         if self.group.is_connected:
             feedback = self._gather_feedback(feedback)
             self.group.average_gradients(self.learner.parameters())
@@ -130,7 +134,7 @@ class TrainingStep:
         self.sampler.update(class_ids, probabilities, labels, **given)
         if self.class_counts is not None:
             drawn = class_ids.flatten()
-            self.class_counts.index_add_(0, drawn, torch.ones_like(drawn))
+            self.class_counts.index_add_(0, drawn, self._one.expand_as(drawn))
         self._step_number += 1
 
     def _learn(self, class_ids: Tensor) -> tuple[Tensor, ...]:
@@ -143,7 +147,8 @@ class TrainingStep:
             outcome = self._outcome(self.learner, episodes)
         self._measure(outcome, episodes)
         features = [self._class_features(outcome, episodes)] if self._uses_features else []
-        (outcome.loss / self.accumulate).backward()  # type: ignore[no-untyped-call]
+        loss = outcome.loss if self.accumulate == 1 else outcome.loss / self.accumulate
+        loss.backward()  # type: ignore[no-untyped-call]
         return outcome.query_logits.float().softmax(-1), episodes.query_labels, *features
 
     @torch.no_grad()
