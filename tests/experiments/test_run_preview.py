@@ -72,6 +72,15 @@ def test_similarity_is_the_cosine_of_the_mean_features(source):
             assert float(found[i, j]) == pytest.approx(truth, abs=1e-5)
 
 
+def test_thousands_of_classes_are_not_embedded(tmp_path, source, monkeypatch):
+    monkeypatch.setattr("adaptask.experiments.run_preview._MOST_EMBEDDED_CLASSES", 11)
+    model = learner(source)
+    save_preview(tmp_path, model, build_sampler("gcp", n_classes=12, n_way=5), source)
+    preview = Run(tmp_path).preview
+    assert preview.similarity.shape == (0, 0)
+    assert len(preview.images) == 12
+
+
 @pytest.mark.parametrize("name", LEARNERS)
 def test_every_learner_has_one_and_is_not_disturbed(source, tmp_path, name):
     model, sampler = learner(source, name).train(), build_sampler("gcp", n_classes=12, n_way=3)

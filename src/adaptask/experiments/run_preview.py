@@ -24,6 +24,8 @@ N_TASKS = 24
 _LARGEST_SIDE = 40
 _N_IMAGES, _N_IMAGES_OF_MANY, _MANY_CLASSES = 4, 2, 128
 _EMBEDDED = 20
+# More classes are not drawn as a map, and embedding them all would take longer than a test.
+_MOST_EMBEDDED_CLASSES = 1000
 _SEED = 0
 
 
@@ -86,9 +88,11 @@ def _thumbnails(source: EpisodeSource) -> Tensor:
 def prototype_similarity(learner: nn.Module, source: EpisodeSource) -> Tensor:
     """Return the cosines between the mean features of all classes, `classes x classes`.
 
-    Features are those of the backbone, before any adaptation. Each batch has all classes, so that
+    Of more than 1,000 classes none are returned, `0 x 0`. Features are those of the backbone, before any adaptation. Each batch has all classes, so that
     normalization by the batch does not take the difference between them away.
     """
+    if source.n_classes > _MOST_EMBEDDED_CLASSES:
+        return torch.zeros(0, 0, dtype=torch.float64)
     n_images = min(_EMBEDDED, int(source.image_set.class_starts.diff().min()))
     backbone = getattr(learner, "backbone", None)
     if not isinstance(backbone, nn.Module):

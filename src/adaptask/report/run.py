@@ -85,7 +85,8 @@ class Preview:
     images: NDArray[np.uint8]
     """Some of each training class, `classes x images x height x width x channels`."""
     similarity: NDArray[np.float32]
-    """Cosines between the mean features of the classes, `classes x classes`."""
+    """Cosines between the mean features of the classes, `classes x classes`; `0 x 0` if there are
+    more than a page can show."""
     tasks: NDArray[np.int64]
     """Tasks that the sampler drew after the last step, `tasks x way`."""
     test_class_names: tuple[str, ...] = ()
@@ -354,7 +355,7 @@ def read_preview(path: Path) -> Preview:
         names = tuple(str(name) for name in found["class_names"])
         images, similarity, tasks = (found[key] for key in ("images", "similarity", "tasks"))
         n = len(names)
-        if len(images) != n or images.ndim != 5 or similarity.shape != (n, n):
+        if len(images) != n or images.ndim != 5 or similarity.shape not in ((n, n), (0, 0)):
             raise ValueError(f"its parts do not fit {n} class names")
         if images.dtype != np.uint8 or 0 in images.shape[2:]:
             raise ValueError("its images are not of bytes")

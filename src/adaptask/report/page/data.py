@@ -185,11 +185,11 @@ def _only(classes: NDArray[np.int64], preview: Preview) -> Preview:
     """Return the part of a preview for some classes, with the first tasks that have no others."""
     # Later tasks would be a biased choice: their classes are there since they are confused.
     inside = np.logical_and.accumulate(np.isin(preview.tasks, classes).all(axis=1))
-    names = class_labels(preview.class_names)
+    names, similarity = class_labels(preview.class_names), preview.similarity
     return Preview(
         class_names=tuple(names[c] for c in classes),
         images=preview.images[classes],
-        similarity=preview.similarity[np.ix_(classes, classes)],
+        similarity=similarity[np.ix_(classes, classes)] if similarity.size else similarity,
         tasks=np.searchsorted(classes, preview.tasks[inside]),
     )
 
