@@ -88,8 +88,9 @@ def _thumbnails(source: EpisodeSource) -> Tensor:
 def prototype_similarity(learner: nn.Module, source: EpisodeSource) -> Tensor:
     """Return the cosines between the mean features of all classes, `classes x classes`.
 
-    Of more than 1,000 classes none are returned, `0 x 0`. Features are those of the backbone, before any adaptation. Each batch has all classes, so that
-    normalization by the batch does not take the difference between them away.
+    Of more than 1,000 classes none are returned, `0 x 0`. Features are those of the backbone,
+    before any adaptation. Each batch has all classes, so that normalization by the batch does not
+    take the difference between them away.
     """
     if source.n_classes > _MOST_EMBEDDED_CLASSES:
         return torch.zeros(0, 0, dtype=torch.float64)
