@@ -222,8 +222,6 @@ def reproduce(
 
     adaptask reproduce table-compat --quick
 
-    It begins with an estimate of how long it will take here.
-
     Args:
         target: A table or figure, such as table-compat; `adaptask list` shows all.
         dataset: Replaces all its datasets; glyphs needs no download.
