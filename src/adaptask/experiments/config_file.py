@@ -175,14 +175,15 @@ def _check_trusted(kind: str, name: object, trusted: set[str] | None) -> None:
         )
 
 
-def decisive_settings(text: str) -> dict[str, Any]:
-    """Return what decides the results of a run, by key: all but the machine.
+def changes(before: RunConfig, after: RunConfig) -> list[tuple[str, Any, Any]]:
+    """Return what decides results and differs, all but the machine: key, old and new value.
 
-    >>> decisive_settings("steps = 9; machine.threads = 2".replace("; ", chr(10)))
-    {'steps': 9}
+    >>> changes(RunConfig(), with_option(RunConfig(), "sampler.tau", "0.7"))
+    [('sampler.tau', 0.5, 0.7)]
     """
-    values = _by_key(parse_toml(text))
-    return {k: v for k, v in values.items() if k != "format" and not k.startswith("machine.")}
+    old, new = (_by_key(parse_toml(dump_config(config))) for config in (before, after))
+    keys = sorted(key for key in {*old, *new} if not key.startswith("machine."))
+    return [(key, old.get(key), new.get(key)) for key in keys if old.get(key) != new.get(key)]
 
 
 def _by_key(values: Mapping[str, Any]) -> dict[str, Any]:
