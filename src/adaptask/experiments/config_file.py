@@ -171,7 +171,8 @@ def _check_trusted(kind: str, name: object, trusted: set[str] | None) -> None:
     if isinstance(name, str) and is_address(name) and trusted is not None and name not in trusted:
         raise ArgumentError(
             f"it names the {kind} {name!r}, which is code from outside the package. It is imported "
-            f"only if you name it on the command line yourself, or give --trust-plugins."
+            "only if you name it on the command line yourself, or trust the file: "
+            "--trust-plugins, in Python trust=True."
         )
 
 
