@@ -196,3 +196,16 @@ def test_if_every_run_fails_that_is_an_error(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr("adaptask.experiments.backends.interleaved.run_steps", broken)
     with pytest.raises(TrainingError, match="every run failed: RuntimeError: no way"):
         compare(output=tmp_path / "mine", **OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("samplers", "message"),
+    [
+        ("gcp", r"samplers must be a list, such as \['gcp'\]; got 'gcp'"),
+        (["instance"], "instance"),
+    ],
+)
+def test_what_is_no_list_of_task_samplers_is_refused(tiny, tmp_path, samplers, message):
+    with pytest.raises(ArgumentError, match=message):
+        compare(samplers, **OPTIONS, output=tmp_path / "study")
+    assert not (tmp_path / "study").exists()

@@ -57,3 +57,18 @@ def test_episodes_are_the_same_with_and_without(tiny, augmentation, monkeypatch)
     for ours, theirs in zip(*drawn, strict=True):
         torch.testing.assert_close(ours.support_images, theirs.support_images)
         torch.testing.assert_close(ours.query_images, theirs.query_images)
+
+
+@pytest.mark.parametrize(("n_shot", "n_query"), [(1, 15), (3, 4)])
+@pytest.mark.parametrize("sizes", [[20, 20, 20], [40, 19, 33, 25, 600, 19]])
+def test_images_are_chosen_by_the_smallest_keys(sizes, n_shot, n_query):
+    keys = torch.randint(1 << 62, (len(sizes), max(sizes)), generator=torch.Generator())
+    starts = torch.tensor([7 * i for i in range(len(sizes))])
+    ranges = torch.stack((starts, torch.tensor(sizes)), dim=1)
+    order = [keys[row, :size].argsort()[: n_shot + n_query] for row, size in enumerate(sizes)]
+    chosen = starts[:, None] + torch.stack(order)
+    truth = torch.cat((chosen[:, :n_shot].flatten(), chosen[:, n_shot:].flatten()))
+    found = triton_kernels.choose_images(
+        keys.to(DEVICE), ranges.to(DEVICE), n_shot=n_shot, n_query=n_query
+    )
+    assert found.tolist() == truth.tolist()

@@ -295,3 +295,31 @@ def test_failures_are_told_in_the_order_of_the_plan(tiny_config, tmp_path, monke
     assert list(failures) == [
         f"protonet {sampler}, seed {seed}" for seed in (0, 1) for sampler in ("uniform", "gcp")
     ]
+
+
+@pytest.mark.usefixtures("no_page")
+def test_a_study_continues_without_the_intervals_that_it_began_with(tiny_comparison, tmp_path):
+    words = [*tiny_comparison, "--seeds", "1", "--output", str(tmp_path / "study")]
+    assert main(words) == 0
+    without = list(words)
+    for flag in [word for word in words if word.startswith("--every.")]:
+        at = without.index(flag)
+        del without[at : at + 2]
+    assert main(without) == 0
+    assert main([*without, "--every.validate", "7"]) == 1
+
+
+def test_a_section_that_was_of_one_learner_is_refused_for_several():
+    words = ["--learners", "maml", "anil", "--maml.inner-lr", "0.1"]
+    with pytest.raises(ArgumentError, match=r"--maml.inner-lr was for one learner; --learner.inn"):
+        read_command_line("compare", words)
+    assert read_command_line("compare", ["--learners", "maml", *words[3:]]).learners == ("maml",)
+
+
+def test_an_optimizer_that_is_named_replaces_that_of_reptile(capsys):
+    words = ["--learner", "reptile"]
+    for command in ("train", "sweep"):
+        config = read_command_line(command, words).config
+        assert config.optimizer == OptimizerConfig(name="sgd", lr=1.0, momentum=0.0)
+    named = read_command_line("train", [*words, "--optimizer.name", "adam"])
+    assert named.config.optimizer == OptimizerConfig()

@@ -195,7 +195,8 @@ pathlib.Path(__file__).with_name("imported").touch()
 from adaptask.samplers import UniformSampler
 
 class Mine(UniformSampler):
-    def __init__(self, *, n_classes, n_way, seed, device, limit: int | None = 5):
+    def __init__(self, *, n_classes, n_way, seed, device, limit: int | None = 5,
+                 label: str | None = "a"):
         super().__init__(n_classes=n_classes, n_way=n_way, seed=seed, device=device)
 """
 
@@ -248,3 +249,11 @@ def test_options_that_are_gone_and_changed_no_result_are_read_over(option):
 def test_an_option_that_is_gone_and_changed_results_is_refused():
     with pytest.raises(ArgumentError, match="per_step_statistics"):
         parse_config('[learner]\nname = "maml++"\nper_step_statistics = true\n')
+
+
+def test_none_is_nothing_for_an_option_that_may_be_a_text(plugin):
+    config = RunConfig(sampler=configure("sampler", plugin, label=None))
+    assert 'label = "none"' in dump_config(config)
+    assert parse_config(dump_config(config), known=config) == config
+    file = {"sampler": {"name": plugin, "label": "none"}}
+    assert apply_settings(file, names={"sampler": [plugin]}).sampler.label is None

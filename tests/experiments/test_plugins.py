@@ -196,3 +196,20 @@ def test_a_sampler_without_log_prob_is_trained(tiny_run, here):
     words = [*tiny_run, "--sampler", "own2:Bare", "--output", str(output)]
     assert main(words) == 0
     assert (output / "test.json").exists()
+
+
+def test_a_learner_without_a_backbone_of_that_name_is_trained(tiny_run, here):
+    (here / "own3.py").write_text(
+        "from adaptask.learners import ProtoNet\n"
+        "class Other(ProtoNet):\n"
+        "    '''Calls its network otherwise.'''\n"
+        "    def __init__(self, *, backbone):\n"
+        "        super().__init__(backbone=backbone)\n"
+        "        self.network = backbone\n"
+        "        del self.backbone\n"
+        "    def embed(self, images):\n"
+        "        return self.network(images)\n"
+    )
+    output = here / "other"
+    assert main([*tiny_run, "--learner", "own3:Other", "--output", str(output)]) == 0
+    assert (output / "test.json").exists()

@@ -25,10 +25,10 @@ from adaptask.experiments.config import (
 )
 from adaptask.experiments.config_file import dump_config
 from adaptask.experiments.options import configure
-from adaptask.experiments.sweep import Pruner, sweep
+from adaptask.experiments.sweep import Pruner, _config_of, parse_space, sweep
 from adaptask.intervals import Intervals
 from adaptask.report.run import Run
-from adaptask.report.study import read_study
+from adaptask.report.study import Arm, read_study
 
 TINY = RunConfig(
     steps=16,
@@ -363,3 +363,12 @@ def test_flags_with_lists_are_varied_and_the_others_are_shared():
     assert line.arguments == ["--strategy", "easy", "--vary", *vary]
     with pytest.raises(ArgumentError, match="set their number with --seeds"):
         read_command_line("sweep", ["--seed", "1"])
+
+
+def test_classes_that_only_the_folder_names_are_not_imported(tmp_path, monkeypatch):
+    (tmp_path / "theirs.py").write_text("raise AssertionError('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    space = parse_space(TINY, ["sampler.name=uniform,gcp"])
+    arms = {name: Arm(name, {"sampler": name}) for name in ("gcp", "theirs:Sampler")}
+    assert _config_of(TINY, space, arms["gcp"]).sampler.name == "gcp"
+    assert _config_of(TINY, space, arms["theirs:Sampler"]) is None

@@ -115,9 +115,9 @@ def test_runs_made_in_python_are_watched_and_reported(tiny, tmp_path):
         learner = build_learner("protonet", backbone=backbone)
         trainer = Trainer(learner, sampler, source, n_query=4, folder=tmp_path / f"run-{seed}")
         trainer.fit(3)
-    assert states(tmp_path) == ["running", "running"]
+    assert states(tmp_path) == ["finished", "finished"], "although nobody has tested them"
     result = trainer.test(tester)
-    assert states(tmp_path) == ["running", "finished"]
+    assert states(tmp_path) == ["finished", "finished"]
     *_, finished = plain(tmp_path)
     assert finished[0].endswith("seed 1")
     assert finished[1:3] == ["finished", "3/3"]

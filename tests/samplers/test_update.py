@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adaptask.errors import ArgumentError
-from adaptask.samplers import build_sampler
+from adaptask.samplers import GCPSampler, UniformSampler, build_sampler
 from adaptask.samplers.base import mean_queries
 
 UTILITIES = {"hard": lambda p: p, "easy": lambda p: 1 - p, "uncertain": lambda p: p * (1 - p)}
@@ -256,3 +256,17 @@ def test_a_task_that_has_no_mean_query_is_refused(tools):
         assert means[1].isnan().any()
         with pytest.raises(ArgumentError, match="entry 1 does not comply"):
             build_sampler("gcp", n_classes=9, n_way=4).update(class_ids, means, positions)
+
+
+def test_kernels_learn_for_a_sampler_unless_it_learns_in_its_own_way():
+    class Own(GCPSampler):
+        def learn(self, feedback): ...
+
+    class OwnKernels(Own):
+        def _learn_by_kernels(self, *args): ...
+
+    answers = {
+        kind: kind(n_classes=5, n_way=3)._kernels_learn()
+        for kind in (UniformSampler, GCPSampler, Own, OwnKernels)
+    }
+    assert answers == {UniformSampler: True, GCPSampler: True, Own: False, OwnKernels: True}

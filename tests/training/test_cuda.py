@@ -105,7 +105,9 @@ class NaNInThirdStep(nn.Module):
 
 
 def test_a_loss_that_is_no_number_is_found_at_the_next_look_with_its_step(tiny):
-    trainer = build(tiny, learner=NaNInThirdStep(), sampler="uniform", every=Intervals(log=8))
+    trainer = build(
+        tiny, learner=NaNInThirdStep(), sampler="uniform", every=Intervals(8, 20, 20, 20)
+    )
     with pytest.raises(TrainingError, match=r"step 3 .* train-\d+"):
         trainer.fit(20)
     assert trainer.step == 8

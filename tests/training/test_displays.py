@@ -249,3 +249,17 @@ def test_a_trainer_shows_progress_in_a_terminal_and_in_a_notebook(
     assert isinstance(build_trainer().display, StatusLine)
     ipython.get_ipython = lambda: None
     assert isinstance(build_trainer().display, StatusLine)
+
+
+def test_a_test_that_is_interrupted_leaves_the_terminal_in_order(clock, terminal):
+    display = StatusLine(terminal)
+    display.begin(0, 10)
+    display.end(10)
+    display.evaluate("test", 0, 100)
+    clock.now += 10
+    display.evaluate("test", 50, 100)
+    display.close()
+    written = terminal.getvalue()
+    assert written.endswith("\n")
+    display.close()
+    assert terminal.getvalue() == written, "a second call does nothing"

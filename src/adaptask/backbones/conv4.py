@@ -36,8 +36,9 @@ class ConvBlock(nn.Module):
 
     def after_convolution(self, maps: Tensor, n_tasks: int = 1) -> Tensor:
         """Apply normalization, ReLU and pooling to the output of the convolution."""
-        maps = relu(normalize(self.norm, maps, n_tasks))
-        return max_pool2d(maps, 2) if self.pool else maps
+        maps = normalize(self.norm, maps, n_tasks)
+        # ReLU and maximum can change places, gradients included; this order has less to compute.
+        return relu(max_pool2d(maps, 2) if self.pool else maps)
 
 
 class Conv4(Backbone):

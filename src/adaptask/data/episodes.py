@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
-from adaptask.arguments import check_integer, check_seed, format_value
+from adaptask.arguments import check_choice, check_integer, check_seed, format_value
 from adaptask.data.augmentation import (
     Augmentation,
     DrawnAugmentation,
@@ -22,11 +22,17 @@ from adaptask.data.augmentation import (
     steps_of,
 )
 from adaptask.data.datasets import default_augmentation, load, load_statistics
-from adaptask.data.episode_plan import EpisodePlan, check_range, plan_episodes, take_episodes
-from adaptask.data.images import ImageSet
+from adaptask.data.episode_plan import (
+    EpisodePlan,
+    Groups,
+    check_range,
+    plan_episodes,
+    take_episodes,
+)
+from adaptask.data.images import EvaluationTasks, ImageSet
 from adaptask.data.normalization import scale_and_shift
 from adaptask.data.storage import Storage, choose_storage, copy_to
-from adaptask.data.subsets import ordered_subsets
+from adaptask.data.subsets import ordered_subsets, random_keys
 from adaptask.errors import ArgumentError, DataError, StateError
 from adaptask.interfaces import Episodes, take_tasks
 from adaptask.kernels import find_kernels
@@ -121,10 +127,12 @@ class EpisodeSource:
         self._smallest_name = image_set.class_names[counts.index(self._smallest)]
         home = self.device if self.storage == "device" else torch.device("cpu")
         self._images = copy_to(image_set, home)
-        self._starts = image_set.class_starts[:-1].to(home)
-        self._counts = torch.tensor(counts, device=home)
+        # Of every class the first image and the number of images.
+        self._ranges = torch.stack((self._bounds[:-1], torch.tensor(counts)), dim=1).to(home)
         scale, shift = scale_and_shift(normalization, self._images.shape[1])
         self._scale, self._shift = scale.to(self.device), shift.to(self.device)
+        # They are the same for all episodes of a shape, and small kernels are not free on a GPU.
+        self._known_labels: dict[tuple[int, int, int], Tensor] = {}
         self.choice_generator = torch.Generator(home).manual_seed(seed)
         """Chooses images; it lives where they do."""
         self.augmentation_generator = self.choice_generator
@@ -158,8 +166,11 @@ class EpisodeSource:
         """
         self.check_counts(n_shot, n_query)
         self._check_class_ids(class_ids)
-        chosen = self._choose(class_ids.to(self._images.device), n_shot + n_query)
-        return self._assemble(class_ids, chosen, n_shot, self._augment)
+        home_ids = class_ids.to(self._images.device)
+        index = self._choose_by_kernel(home_ids, n_shot, n_query)
+        if index is None:
+            index = _support_first(self._choose(home_ids, n_shot + n_query), n_shot)
+        return self._assemble(class_ids, index, n_shot, n_query, self._augment)
 
     def draw_share(
         self, class_ids: Tensor, start: int, stop: int, *, n_shot: int, n_query: int
@@ -191,16 +202,25 @@ class EpisodeSource:
             query[start * of_queries : stop * of_queries],
         )
         share = Share(len(places), torch.cat(own))
-        return self._assemble(
-            class_ids[start:stop], chosen[start:stop], n_shot, self._augment, share
-        )
+        index = _support_first(chosen[start:stop], n_shot)
+        return self._assemble(class_ids[start:stop], index, n_shot, n_query, self._augment, share)
 
     def plan(
-        self, *, n_episodes: int, n_way: int, n_shot: int, n_query: int, seed: int
+        self,
+        *,
+        n_episodes: int,
+        n_way: int,
+        n_shot: int,
+        n_query: int,
+        seed: int,
+        tasks: EvaluationTasks = "uniform",
     ) -> EpisodePlan:
         """Return which images make up a number of episodes, to be cut later.
 
-        Classes and images are chosen uniformly, without replacement. A plan depends on the split
+        Classes and images are chosen uniformly, without replacement. For tasks within a group, a
+        group of the split's `groups` with at least `n_way` classes is drawn first, in proportion
+        to its number of classes; variants of one original count as one class and do not meet. A
+        plan depends on the split
         and on these arguments alone: it is drawn on the CPU whatever the device, by a generator
         of its own, and does not change those of the source.
 
@@ -210,13 +230,18 @@ class EpisodeSource:
             n_shot: Support images per class, at least 1.
             n_query: Query images per class, at least 1.
             seed: Decides which classes and images.
+            tasks: `uniform`, classes of the whole split, or `within-group`, of one group.
 
         Raises:
-            ArgumentError: If an argument lies outside its range.
+            ArgumentError: If an argument lies outside its range, or no group has enough classes.
             DataError: If the smallest class has fewer than `n_shot + n_query` images.
         """
         n_way = self.check_way(n_way)
         self.check_counts(n_shot, n_query)
+        found, within = self.image_set, None
+        if check_choice("tasks", tasks, get_args(EvaluationTasks)) == "within-group":
+            split = f"{found.dataset} ({found.split})"
+            within = Groups.of(found.groups, found.variant_of, n_way=n_way, split=split)
         return plan_episodes(
             self._bounds,
             n_episodes=check_integer("n_episodes", n_episodes, low=1),
@@ -224,6 +249,7 @@ class EpisodeSource:
             n_shot=n_shot,
             n_query=n_query,
             seed=check_seed("seed", seed),
+            within=within,
         )
 
     def cut(self, plan: EpisodePlan, start: int, stop: int) -> Episodes:
@@ -236,25 +262,25 @@ class EpisodeSource:
             ArgumentError: If the plan has no such episodes, or was made for another split.
         """
         class_ids, image_ids = take_episodes(plan, start, stop, self._bounds)
-        home = self._images.device
-        return self._assemble(class_ids, image_ids.to(home, non_blocking=True), plan.n_shot, None)
+        index = _support_first(image_ids.to(self._images.device, non_blocking=True), plan.n_shot)
+        n_query = image_ids.shape[-1] - plan.n_shot
+        return self._assemble(class_ids, index, plan.n_shot, n_query, None)
 
     def _assemble(
         self,
         class_ids: Tensor,
-        image_ids: Tensor,
+        index: Tensor,
         n_shot: int,
+        n_query: int,
         augment: Augmentation | None,
         share: Share | None = None,
     ) -> Episodes:
-        """Fetch images by their positions, `tasks x way x (shot + query)`, and finish them."""
-        # Support before query, so that both come out of one gather as views of it.
-        index = torch.cat((image_ids[..., :n_shot].flatten(), image_ids[..., n_shot:].flatten()))
+        """Fetch images by their positions, those of the support sets first, and finish them."""
         images = self._cut_by_kernel(index, augment, share)
         if images is None:
             images = self._finish(self._gather(index), augment, share)
-        n_tasks, n_way, n_images = image_ids.shape
-        n_query, n_support = n_images - n_shot, n_tasks * n_way * n_shot
+        n_tasks, n_way = class_ids.shape
+        n_support = n_tasks * n_way * n_shot
         return Episodes(
             class_ids=class_ids.to(self.device, non_blocking=True),
             support_images=images[:n_support].view(n_tasks, n_way * n_shot, *images.shape[1:]),
@@ -326,14 +352,26 @@ class EpisodeSource:
         """Draw positions in the split, `tasks x way x images`."""
         flat = class_ids.flatten()
         # index_select refuses a negative id, which plain indexing would count from the end.
+        starts, counts = self._ranges.index_select(0, flat).unbind(1)
         offsets = ordered_subsets(
-            self._counts.index_select(0, flat),
-            n_images,
-            largest=self._largest,
-            generator=self.choice_generator,
+            counts, n_images, largest=self._largest, generator=self.choice_generator
         )
-        chosen = self._starts.index_select(0, flat)[:, None] + offsets
-        return chosen.view(*class_ids.shape, n_images)
+        return (starts[:, None] + offsets).view(*class_ids.shape, n_images)
+
+    def _choose_by_kernel(self, class_ids: Tensor, n_shot: int, n_query: int) -> Tensor | None:
+        """Draw what `_choose` does by one kernel after the keys, or return None if there is none.
+
+        The positions come in the order of `_support_first`.
+        """
+        kernels = find_kernels("adaptask.data.triton_kernels", self._images.device)
+        if kernels is None or self._largest > kernels.MOST_KEYS:
+            return None
+        flat = class_ids.flatten()
+        keys = random_keys(len(flat), self._largest, self.choice_generator)
+        index: Tensor = kernels.choose_images(
+            keys, self._ranges.index_select(0, flat), n_shot=n_shot, n_query=n_query
+        )
+        return index
 
     def _gather(self, index: Tensor) -> Tensor:
         """Fetch images to the device, `batch x channels x height x width` uint8."""
@@ -396,8 +434,11 @@ class EpisodeSource:
         return images * self._scale + self._shift
 
     def _labels(self, n_tasks: int, n_way: int, n_images: int) -> Tensor:
-        positions = torch.arange(n_way, device=self.device)[:, None]
-        return positions.expand(n_tasks, n_way, n_images).flatten(1)
+        shape = n_tasks, n_way, n_images
+        if shape not in self._known_labels:
+            positions = torch.arange(n_way, device=self.device)[:, None]
+            self._known_labels[shape] = positions.expand(shape).flatten(1)
+        return self._known_labels[shape]
 
     def check_way(self, n_way: int, name: str = "n_way") -> int:
         """Check that the split has enough classes for a task.
@@ -468,3 +509,11 @@ class EpisodeSource:
         if bool(repeated.any()):
             row = class_ids[repeated][0].tolist()
             raise ArgumentError(f"class_ids must be distinct within a task; got {row}.")
+
+
+def _support_first(image_ids: Tensor, n_shot: int) -> Tensor:
+    """Flatten `tasks x way x images`, the support sets of all tasks before all queries.
+
+    Both then come out of one gather as views of it.
+    """
+    return torch.cat((image_ids[..., :n_shot].flatten(), image_ids[..., n_shot:].flatten()))

@@ -41,12 +41,17 @@ def subsets_by_keys(
     sizes: Tensor, n_drawn: int, *, largest: int, generator: torch.Generator
 ) -> Tensor:
     """Give every number a random key and take the `n_drawn` smallest: few launches, many keys."""
-    keys = torch.randint(
-        _KEY_RANGE, (len(sizes), largest), generator=generator, device=sizes.device
-    )
+    keys = random_keys(len(sizes), largest, generator)
     beyond = torch.arange(largest, device=sizes.device) >= sizes[:, None]
     keys.masked_fill_(beyond, _KEY_RANGE)
     return keys.topk(n_drawn, dim=1, largest=False).indices
+
+
+def random_keys(n_rows: int, largest: int, generator: torch.Generator) -> Tensor:
+    """Return a random key below 2**62 for every number of each row, `rows x largest` int64."""
+    return torch.randint(
+        _KEY_RANGE, (n_rows, largest), generator=generator, device=generator.device
+    )
 
 
 def subsets_by_codes(sizes: Tensor, n_drawn: int, *, generator: torch.Generator) -> Tensor:

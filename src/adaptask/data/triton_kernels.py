@@ -1,4 +1,4 @@
-"""Gather, crop, mirror and normalize images in one Triton kernel."""
+"""Choose images in one Triton kernel; gather, crop, mirror and normalize them in another."""
 
 from __future__ import annotations
 
@@ -8,6 +8,50 @@ from torch import Tensor
 from adaptask.triton_names import constexpr, jit, tensor, tl, triton
 
 _BLOCK = 1024
+MOST_KEYS = 2048
+"""Of a row; one program holds them all."""
+_NO_KEY = tl.constexpr(1 << 62)  # larger than every key
+
+
+@jit
+def _choose(
+    keys: tensor,
+    ranges: tensor,
+    index: tensor,
+    n_keys: tensor,
+    n_shot: tensor,
+    n_query: tensor,
+    width: constexpr,
+) -> None:
+    """Choose the images of one class of a task: those with the smallest keys, in their order."""
+    row = tl.program_id(0)
+    at = tl.arange(0, width)
+    first = tl.load(ranges + 2 * row)
+    count = tl.load(ranges + 2 * row + 1)
+    key = tl.load(keys + row * n_keys + at, mask=at < count, other=_NO_KEY)
+    query_place = tl.num_programs(0) * n_shot + row * n_query - n_shot
+    for k in range(n_shot + n_query):
+        chosen = tl.argmin(key, 0)
+        place = tl.where(k < n_shot, row * n_shot, query_place) + k
+        tl.store(index + place, first + chosen)
+        key = tl.where(at == chosen, _NO_KEY, key)
+
+
+def choose_images(keys: Tensor, ranges: Tensor, *, n_shot: int, n_query: int) -> Tensor:
+    """Return positions of images, support sets first, `rows * (n_shot + n_query)` int64.
+
+    Args:
+        keys: Random numbers below 2**62, one per image of a class, `rows x largest` int64, where
+            a row is a class of a task.
+        ranges: First image and number of images of every class, `rows x 2` int64.
+        n_shot: Support images per class.
+        n_query: Query images per class.
+    """
+    n_rows, n_keys = keys.shape
+    index = torch.empty(n_rows * (n_shot + n_query), dtype=torch.int64, device=keys.device)
+    width = triton.next_power_of_2(n_keys)
+    _choose[(n_rows,)](keys, ranges, index, n_keys, n_shot, n_query, width=width)
+    return index
 
 
 @jit

@@ -119,10 +119,12 @@ def _read_run(path: Path, name: str, modified: tuple[float, ...]) -> RunState:
     _, losses = run.curve("train", "loss")
     _, accuracies = run.curve("val", "accuracy")
     steps, test = f"{run.steps_done}/{run.n_steps}", run.test
+    # A run made in Python is tested only if somebody asks for it, and has no settings for that.
+    is_done, is_tested = run.steps_done >= run.n_steps > 0, "evaluation" in run.settings
     message = ""
     if run.damage:
         state, message = "failed", next(iter(run.damage.values()))
-    elif run.is_finished:
+    elif run.is_finished or (is_done and not is_tested):
         state = "finished"
     elif pruned:
         state = "pruned"

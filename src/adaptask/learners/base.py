@@ -46,6 +46,8 @@ class Learner(nn.Module, ABC):
     """Whether `forward` may draw random numbers in `eval()`. Evaluation then seeds them."""
     label_smoothing: float = 0.0
     """Share of the target probability that the loss spreads over the other classes."""
+    n_features: int | None = None
+    """Number of features of an image, for samplers that use class features; None: no features."""
 
     @abstractmethod
     def forward(self, episodes: Episodes) -> Tensor:
@@ -107,6 +109,7 @@ class EmbeddingLearner(Learner):
         self.label_smoothing = check_number("label_smoothing", label_smoothing, low=0, high=0.5)
         check_backbone(backbone)
         self.backbone = backbone
+        self.n_features = getattr(backbone, "n_features", None)
 
     @abstractmethod
     def classify(self, support: Tensor, query: Tensor) -> Tensor:
@@ -128,6 +131,18 @@ class EmbeddingLearner(Learner):
         Raises:
             ArgumentError: If the shapes of the episodes or of the features do not fit.
         """
+        return self._logits_and_features(episodes)[0]
+
+    def training_step(self, episodes: Episodes) -> Outcome:
+        """Return loss, query logits and the features of all images."""
+        if type(self).forward is not EmbeddingLearner.forward:
+            return super().training_step(episodes)
+        query_logits, features = self._logits_and_features(episodes)
+        loss = self.loss(query_logits, episodes.query_labels)
+        return Outcome(loss=loss, query_logits=query_logits.detach(), features=features.detach())
+
+    def _logits_and_features(self, episodes: Episodes) -> tuple[Tensor, Tensor]:
+        """Return the query logits, and the features of support and queries."""
         n_way, n_shot = check_shapes(episodes)
         n_support = n_way * n_shot
         images = torch.cat((episodes.support_images, episodes.query_images), dim=1)
@@ -143,7 +158,7 @@ class EmbeddingLearner(Learner):
             features = features.to(torch.promote_types(features.dtype, torch.float32))
         support = torch.unflatten(features[:, :n_support], 1, (n_way, n_shot))
         with torch.autocast(features.device.type, enabled=mixed):
-            return self.classify(support, features[:, n_support:])
+            return self.classify(support, features[:, n_support:]), features
 
 
 def check_backbone(backbone: object, *members: str) -> None:

@@ -60,7 +60,7 @@ class InnerLoopLearner(Learner):
         check_backbone(backbone, "n_features", "image_shape")
         self.n_way = check_integer("n_way", n_way, low=2)
         self.transductive = transductive
-        self.backbone = backbone
+        self.backbone, self.n_features = backbone, backbone.n_features
         for module in backbone.modules():
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
                 module.track_running_stats = False
@@ -115,6 +115,16 @@ class InnerLoopLearner(Learner):
                 "requires_grad_(); evaluation does not change them."
             )
         return weights
+
+    @torch.no_grad()
+    def embed(self, images: Tensor) -> Tensor:
+        """Return the features of images before adaptation, `tasks x images x features`.
+
+        Args:
+            images: `tasks x images x channels x height x width`.
+        """
+        weights = self.initial_weights(len(images), differentiable=False)
+        return self._features(weights, images, 0)
 
     def logits(self, weights: Weights, images: Tensor, n_updates: int) -> Tensor:
         """Return the logits of images, `tasks x images x way`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import ClassVar, Literal, get_args
 
 import torch
@@ -58,6 +59,7 @@ class RelationNet(EmbeddingLearner):
     ) -> None:
         super().__init__(backbone=backbone)
         check_backbone(backbone, "feature_shape", "feature_maps")
+        self.n_features = prod(backbone.feature_shape)
         self.loss_name = check_choice("loss", loss, get_args(_Loss))
         self.shots = check_choice("shots", shots, get_args(_Shots))
         hidden = check_integer("hidden", hidden, low=1)

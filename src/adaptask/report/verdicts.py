@@ -15,7 +15,18 @@ def verdicts(summary: StudySummary) -> list[str]:
 
 
 def headline(summary: StudySummary) -> str:
-    """Return one sentence about all comparisons; empty if there are fewer than two."""
+    """Return one sentence about all comparisons; empty if there are fewer than two.
+
+    A second one follows if tasks within groups were tested too.
+    """
+    first, within = _headline(summary), summary.within_group
+    if not first or within is None:
+        return first
+    second = _headline(within)
+    return f"{first} Within groups: {second[0].lower()}{second[1:]}"
+
+
+def _headline(summary: StudySummary) -> str:
     compared = [found for found in summary.arms if found.arm.baseline is not None]
     if len(compared) < 2:
         return ""
@@ -68,10 +79,14 @@ def missing_runs(summary: StudySummary) -> list[str]:
 def _verdict(summary: StudySummary, found: ArmSummary) -> str:
     baseline = summary.arm(found.arm.baseline or "")
     ours, theirs, context = _words(summary.study, found.arm.labels, baseline.arm.labels)
+    tasks = " within groups" if summary.tasks == "within-group" else ""
     sentences = [
-        f"{ours} against {theirs}{f' with {context}' if context else ''}: "
+        f"{ours} against {theirs}{f' with {context}' if context else ''}{tasks}: "
         f"{_result(summary, found, ours, theirs)}."
     ]
+    if (within := summary.within_group) is not None:
+        result = _result(within, within.arm(found.arm.name), ours, theirs)
+        sentences.append(f"Within groups: {result}.")
     for of, name in ((found, ours), (baseline, theirs)):
         if of.n_finished < of.n_planned:
             failed = f", {len(of.failures)} failed" if of.failures else ""

@@ -17,7 +17,7 @@ from adaptask.errors import AdaptaskError, ArgumentError, TrainingError
 from adaptask.experiments import backends
 from adaptask.experiments import run as run_module
 from adaptask.experiments import study as study_module
-from adaptask.experiments.backends import RunPruned, choose_backend
+from adaptask.experiments.backends import RunPruned, choose_backend, interleaved
 from adaptask.experiments.backends.interleaved import Interleaved
 from adaptask.experiments.backends.processes import ProcessPool
 from adaptask.experiments.config import (
@@ -98,6 +98,24 @@ def test_interleaved_they_come_to_the_same_as_one_after_the_other(
             )
             assert left
             torch.testing.assert_close(left, right, rtol=0, atol=0)
+
+
+def test_runs_begin_apart_so_that_they_do_not_save_together(tiny_config, tmp_path, monkeypatch):
+    monkeypatch.setattr(interleaved, "_SECONDS_BETWEEN_EVENTS", 0)
+    every = replace(tiny_config.every, checkpoint=6)
+    jobs = [
+        Run(tmp_path / str(i), name=str(i), config=replace(tiny_config, seed=i, every=every))
+        for i in range(3)
+    ]
+    begun, steps = [], dict.fromkeys("012", 0)
+
+    def note(event):
+        steps[event.run] = max(steps[event.run], event.step)
+        if event.kind == "begin":
+            begun.append(steps["0"])
+
+    assert Interleaved(3).run(jobs, note) == {}
+    assert 0 == begun[0] < begun[1] < begun[2] < 6
 
 
 def test_what_fills_a_gpu_comes_after_what_shares_it(tiny_config, tmp_path, notes):

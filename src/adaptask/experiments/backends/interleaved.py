@@ -101,6 +101,10 @@ def _run_in_turn(
     try:
         while True:
             while waiting and streams and stop.received is None:
+                # Runs that begin together write all their checkpoints at the same time, and the
+                # device has nothing to do until the last is written.
+                if active and not active[-1].is_ahead(n_at_once):
+                    break
                 active.append(_ActiveRun(waiting.popleft(), streams.popleft(), on_event, stop))
             if not active:
                 return
@@ -136,6 +140,7 @@ class _ActiveRun:
         self.failure: str | None = None
         self._on_event, self._stop = on_event, stop
         self._wait: Wait = None
+        self._n_advanced = 0
         self._steps = self._begin()
         on_event(Event("begin", run.name))
 
@@ -156,12 +161,18 @@ class _ActiveRun:
         if self._wait is not None:
             self._wait.synchronize()
 
+    def is_ahead(self, n_at_once: int) -> bool:
+        """Return whether the run has made a share of the steps between two checkpoints."""
+        config: RunConfig = self.run.config
+        return self._n_advanced >= config.every.resolve(config.steps)["checkpoint"] // n_at_once
+
     def close(self) -> None:
         """Release the folder of the run; it can be resumed from its last checkpoint."""
         self._steps.close()
 
     def advance(self) -> bool:
         """Advance the run; return whether there is more to do."""
+        self._n_advanced += 1
         try:
             with nullcontext() if self.stream is None else torch.cuda.stream(self.stream):
                 self._wait = next(self._steps)
