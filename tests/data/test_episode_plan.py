@@ -255,9 +255,9 @@ def test_images_within_a_group_are_those_of_their_classes_and_a_seed_decides():
             ("a", "a", "b", "c"),
             None,
             "no group of toy .val. has 3 classes for a task within it; the largest, 'a', has 2. "
-            "Test with at most 2 ways .--evaluation.n-way 2., or uniform tasks",
+            r"Lower n_way of evaluation to 2 \(--evaluation.n-way 2; .*\), or test with uniform",
         ),
-        (("a",) * 4, [0, 0, 1, 1], "'a', has 2, variants of a class counted once. Test with at"),
+        (("a",) * 4, [0, 0, 1, 1], "'a', has 2, variants of a class counted once. Lower n_way"),
         (("a", "b", "c"), None, "has 1. Test with uniform tasks"),
     ],
 )

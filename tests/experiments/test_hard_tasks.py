@@ -82,7 +82,7 @@ def test_what_no_group_allows_is_refused_before_training(tiny_run, grouped, tmp_
     assert main([*words, "--n-way", "5"]) != 0
     said = " ".join(capsys.readouterr().err.split())
     assert "no group of tiny (test) has 5 classes for a task within it" in said
-    assert "has 4. Test with at most 4 ways (--evaluation.n-way 4), or uniform tasks" in said
+    assert "has 4. Lower n_way of evaluation to 4 (--evaluation.n-way 4;" in said
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
     # The message is followed: fewer ways.
     assert main([*words, "--n-way", "5", "--evaluation.n-way", "4", "--quiet"]) == 0
@@ -121,6 +121,30 @@ def test_a_comparison_answers_both_questions(tiny, grouped, tmp_path, capsys):
     for run in within.tested:
         found = 100 * adaptask.load_run(run.path).test.within_group.mean()
         assert within.accuracies[run.seed] == pytest.approx(found)
+
+
+def test_runs_that_have_ended_are_tested_within_groups_without_training_again(
+    tiny_comparison, grouped, tmp_path, monkeypatch, capsys
+):
+    words = [*tiny_comparison, "--output", str(tmp_path / "study")]
+    assert main(words) == 0
+    runs = sorted(path.parent for path in tmp_path.glob("study/runs/*/*/test.json"))
+    assert len(runs) == 4
+    before = {run: (result_of(run), (run / "metrics.jsonl").read_text()) for run in runs}
+    assert main([*words, *BOTH]) == 0
+    for run, (old, metrics) in before.items():
+        found = result_of(run)
+        assert len(found.pop("within-group")["accuracies"]) == 6
+        assert found == old
+        assert (run / "metrics.jsonl").read_text() == metrics
+    assert "within groups (%)" in capsys.readouterr().out
+    times = [(run / "test.json").stat().st_mtime_ns for run in runs]
+    assert main([*words, *BOTH]) == 0
+    assert [(run / "test.json").stat().st_mtime_ns for run in runs] == times
+    # The command without them would throw results away.
+    capsys.readouterr()
+    assert main(words) != 0
+    assert "keep the old value" in " ".join(capsys.readouterr().err.split())
 
 
 def test_learners_meet_the_same_tasks_and_a_seed_decides_them(tiny_config, grouped):

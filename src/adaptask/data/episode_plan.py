@@ -121,10 +121,14 @@ class Groups:
         if sizes[largest] < n_way:
             once = "" if variant_of is None else ", variants of a class counted once"
             most = sizes[largest]
-            fewer = f"at most {most} ways (--evaluation.n-way {most}), or " if most > 1 else ""
+            remedy = (
+                f"Lower n_way of evaluation to {most} (--evaluation.n-way {most}; of adaptask "
+                f"evaluate: --n-way {most}), or test with uniform tasks."
+            )
             raise ArgumentError(
                 f"no group of {split} has {n_way} classes for a task within it; the largest, "
-                f"{groups[largest]!r}, has {most}{once}. Test with {fewer}uniform tasks."
+                f"{groups[largest]!r}, has {most}{once}. "
+                f"{remedy if most > 1 else 'Test with uniform tasks.'}"
             )
         usable = (i for i, (group, _) in enumerate(keys) if sizes[group] >= n_way)
         order = sorted(usable, key=keys.__getitem__)

@@ -51,8 +51,8 @@ from adaptask.training.trainer import Trainer
 
 T = TypeVar("T")
 
-MAY_CHANGE = ("steps", "every")
-"""What may change when a run is resumed, besides the machine."""
+MAY_CHANGE = ("steps", "machine", "every", "evaluation.tasks")
+"""What may change when a run is resumed."""
 TEST = "test.json"
 ALGORITHMS = "algorithms.json"
 """Which classes the run is made of, for readers that cannot import them."""
@@ -210,10 +210,12 @@ def _begun(path: Path, config: RunConfig) -> RunConfig | None:
 
 
 def _tested_after(folder: RunFolder, config: RunConfig) -> int | None:
-    """Return the number of steps of a run whose result is there and whole."""
+    """Return the number of steps of a run whose result is there and whole, of the tasks wanted."""
     try:
         parse_json((folder.path / TEST).read_bytes())
-        return load_config(folder.config, known=config).steps
+        begun = load_config(folder.config, known=config)
+        same = set(begun.evaluation.tasks) == set(config.evaluation.tasks)
+        return begun.steps if same else None
     except (OSError, ValueError, ArgumentError):
         return None  # it is resumed from its checkpoint, which writes them again
 
@@ -238,10 +240,10 @@ def check_same_run(config: RunConfig, folder: RunFolder) -> None:
         )
     again = f"start a new run with --config {folder.config} --output FOLDER"
     for name, old, new in changes(before, config):
-        if name.partition(".")[0] not in MAY_CHANGE:
+        if not {name, name.partition(".")[0]} & set(MAY_CHANGE):
             raise ArgumentError(
                 f"{name} of the run in {folder.path} cannot change when it is resumed; it was "
-                f"{old}, now {new}. Only steps, machine and every can: {again}."
+                f"{old}, now {new}. Only {', '.join(MAY_CHANGE)} can: {again}."
             )
     if config.steps != before.steps and depends_on_steps(config):
         raise ArgumentError(

@@ -281,10 +281,10 @@ def _merge_with_folder(study: Study, folder: Path, config_of: ConfigOf) -> Study
 
 
 def _check_continues(run: Run, folder: Path) -> None:
-    """Check that a run that has begun keeps its settings; only its steps may grow."""
+    """Check that a run that has begun keeps its settings; only steps and test tasks may grow."""
     for key, old, new in _changes(run, run.config):
-        grows = key == "steps" and new > old
-        if not grows or depends_on_steps(run.config):
+        is_longer = key == "steps" and new > old and not depends_on_steps(run.config)
+        if not is_longer and not (key == "evaluation.tasks" and set(new) >= set(old)):
             raise ArgumentError(
                 f"{folder} has {run.name} with {key} {old}, now it is {new}. Choose another "
                 "folder, or keep the old value."
