@@ -24,7 +24,7 @@ def check_integer(
     low: int,
     high: int | None = None,
     meaning: str = "",
-    largest: int | None = _LARGEST,
+    largest: int = _LARGEST,
 ) -> int:
     """Return `value` as an int between `low` and `high`, both included.
 
@@ -50,7 +50,7 @@ def check_integer(
         raise ArgumentError(f"{name} must be an integer {expected}; got {format_value(value)}.")
     if number < low or (high is not None and number > high):
         raise ArgumentError(f"{name} must be {expected}; got {number}.")
-    if high is None and largest is not None and number > largest:
+    if high is None and number > largest:
         raise ArgumentError(f"{name} must be at most {largest}; got {number}.")
     return number
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import inspect
 import os
-import select
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal, TextIO
+from typing import Annotated, Any, Literal
 
 from tyro import _strings
 from tyro.conf import Positional, arg
@@ -20,14 +19,10 @@ from adaptask.errors import AdaptaskError, ArgumentError
 from adaptask.experiments.backends.ray import ClusterOptions
 from adaptask.experiments.command_line import (
     CommandLine,
-    UsageError,
     allow_imports_from_here,
     check_choices,
-    check_command,
-    check_flags,
     read_command_line,
     short_help,
-    upgrade_flags,
 )
 from adaptask.experiments.config import DEFAULT_NAMES, RunConfig
 from adaptask.experiments.options import AlgorithmConfig
@@ -230,8 +225,6 @@ def reproduce(
 
     adaptask reproduce table-compat --quick
 
-    It begins with an estimate of how long it will take here.
-
     Args:
         target: A table or figure, such as table-compat; `adaptask list` shows all.
         dataset: Replaces all its datasets; glyphs needs no download.
@@ -392,25 +385,9 @@ def _prepare(arguments: list[str]) -> list[str]:
         sys.stdout.write(short_help(command, function))
         raise SystemExit(0)
     shows_all = "--help-all" in words
-    words = upgrade_flags(words)
-    check_flags(command, function, words)
     _line = read_command_line(command, [word for word in words if word != "--help-all"])
     function.__defaults__ = (_line.defaults,)
     return [command, *_line.arguments, *(["--help"] if shows_all else [])]
-
-
-def _check_names(commands: SubcommandApp, arguments: list[str], group: str = "") -> None:
-    """Check the name of a command and its flags, before anything is imported for it."""
-    known = commands._subcommands
-    if not arguments or arguments[0].startswith("-"):
-        return  # help, or nothing
-    name, words = arguments[0], arguments[1:]
-    check_command(group + name, [group + command for command in known])
-    target = known[name].target
-    if isinstance(target, SubcommandApp):
-        _check_names(target, words, f"{group}{name} ")
-    else:
-        check_flags(group + name, target, words)
 
 
 def main(args: list[str] | None = None) -> int:
@@ -423,36 +400,17 @@ def main(args: list[str] | None = None) -> int:
             arguments = replace_old_flags(arguments)
         if arguments and arguments[0] in _CONFIGURED:
             arguments = _prepare(arguments)
-        else:
-            _check_names(app, arguments)
         status = app.cli(prog="adaptask", description=_DESCRIPTION, args=arguments)
-    except UsageError as error:
-        sys.stderr.write(f"adaptask: {error}\n")
-        raise SystemExit(2) from None  # as the parser does
     except AdaptaskError as error:
         sys.stderr.write(f"adaptask: {error}\n")
         return 1
-    except BrokenPipeError as error:
-        if not any(map(_is_reader_gone, (sys.stdout, sys.stderr))):
-            sys.stderr.write(f"adaptask: the connection to another process is lost: {error}\n")
-            return 1
-        # As `adaptask list | head` does; nothing is left to flush.
+    except BrokenPipeError:  # as of `adaptask list | head`; nothing is left to flush
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except KeyboardInterrupt:
         sys.stderr.write("adaptask: interrupted\n")
         return 130
     return status if isinstance(status, int) else 0
-
-
-def _is_reader_gone(stream: TextIO) -> bool:
-    """Return whether a stream is a pipe that nobody reads any more."""
-    try:
-        poll = select.poll()
-        poll.register(stream.fileno(), select.POLLOUT)
-        return any(events & select.POLLERR for _, events in poll.poll(0))
-    except (AttributeError, OSError, ValueError):  # Windows; a stream that is no file
-        return False
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ _OPTIONS = {
     "learn_regularisation": "learn_regularization",
     "no_learn_regularisation": "no_learn_regularization",
 }
+_INNER_LOOP_LEARNERS = ("maml", "maml++", "reptile")
 
 
 def upgrade_key(key: str) -> str:
@@ -69,4 +70,9 @@ def upgrade_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
             upgraded.setdefault(now, {})[option] = value
         if not values and not is_idle and kind != "model":
             upgraded.setdefault(kind, {})
+    learner = upgraded.get("learner")
+    if isinstance(learner, dict) and learner.get("name") in _INNER_LOOP_LEARNERS:
+        learner.pop("task_chunk", None)  # it changed no result
+        if learner.get("per_step_statistics") is False:
+            del learner["per_step_statistics"]  # an option that is gone, and was off
     return upgraded

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -29,3 +30,18 @@ def parse_toml(text: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
+
+
+def by_key(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a TOML file by their keys, with those of sections.
+
+    >>> by_key({"steps": 9, "sampler": {"tau": 0.5}})
+    {'steps': 9, 'sampler.tau': 0.5}
+    """
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            found |= {f"{name}.{key}": item for key, item in value.items()}
+        else:
+            found[name] = value
+    return found

@@ -158,6 +158,24 @@ class Registry(Mapping[str, type[Any]]):
             raise ArgumentError(f"the {self.kind} {name!r} cannot be built: {error}") from error
 
 
+def description_of(found: type[Any]) -> str:
+    """Return what a class is, in one line: its `description`, or the start of its docstring."""
+    first_line = (inspect.getdoc(found) or "").partition("\n")[0]
+    return str(getattr(found, "description", "") or first_line).rstrip(".")
+
+
+def describe_class(name: str, found: type[Any]) -> dict[str, Any]:
+    """Return what a report needs to know about a class, for `algorithms.json`."""
+    description: dict[str, Any] = {
+        "name": name,
+        "class": f"{found.__module__}:{found.__qualname__}",
+        "description": description_of(found),
+    }
+    if hasattr(found, "learns"):  # a sampler
+        description["learns"] = bool(found.learns)
+    return description
+
+
 def is_address(name: str) -> bool:
     """Return whether a name is the address of a class, which is code to be imported.
 

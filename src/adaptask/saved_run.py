@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptask.errors import ArgumentError
-from adaptask.registry import is_address
 from adaptask.report.run import (
     TestResult,
     read_metrics,
@@ -65,7 +64,6 @@ class SavedRun:
         """
         from adaptask.experiments.config_file import load_config
 
-        self._refuse_plugins()
         if not (self.path / "config.toml").exists():
             raise ArgumentError(
                 f"the run in {self.path} was made in Python: there is no config.toml in it. Build "
@@ -151,19 +149,6 @@ class SavedRun:
         )
         return learner.eval()
 
-    def _refuse_plugins(self) -> None:
-        """Refuse to import code that only the folder names.
-
-        Raises:
-            ArgumentError: If the configuration has the address of a class.
-        """
-        addresses = sorted(filter(is_address, _strings(self._settings)))
-        if addresses and not self._trust:
-            raise ArgumentError(
-                f"the run in {self.path} names code outside the package: {', '.join(addresses)}. "
-                "If you trust it, import it with load_run(folder, trust=True)."
-            )
-
 
 def load_run(folder: str | os.PathLike[str], *, trust: bool = False) -> SavedRun:
     """Open a run folder: configuration, records, what the sampler learned, trained learner.
@@ -207,9 +192,3 @@ def _columns(records: list[dict[str, Any]]) -> dict[str, NDArray[np.float64]]:
 
 def _number(value: object) -> float:
     return float(value) if isinstance(value, int | float) else float("nan")
-
-
-def _strings(settings: dict[str, Any]) -> list[str]:
-    """Return the names in the settings of a run that may stand for classes."""
-    sections = [section for section in settings.values() if isinstance(section, dict)]
-    return [value for section in sections for value in section.values() if isinstance(value, str)]

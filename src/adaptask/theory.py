@@ -1,4 +1,4 @@
-"""The mathematics behind the samplers: exact distributions, and the bound of the appendix.
+"""The mathematics behind the samplers: exact distributions over tasks.
 
 Everything here is a plain function of tensors and numbers. A "category set" is the set of classes
 of a task; its class ids may come in any order. Log-potentials are `classes x classes`, symmetric,
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from adaptask.arguments import check_integer, check_number, check_seed, format_count
+from adaptask.arguments import check_integer, check_seed, format_count
 from adaptask.errors import ArgumentError
 
 LARGEST_ENUMERATION = 1_000_000
@@ -327,55 +327,3 @@ def total_variation(log_probs: Tensor, other_log_probs: Tensor) -> float:
         raise ArgumentError(f"Both distributions must be over the same outcomes; got {shapes}.")
     difference = log_probs.double().exp() - other_log_probs.double().exp()
     return float(difference.abs().sum() / 2)
-
-
-def count_tasks(*, n_classes: int, n_way: int, n_images: int, n_shot: int, n_query: int) -> int:
-    """Return the number n_0 of different tasks, as an exact integer.
-
-        n_0 = binom(n, K) * (binom(L, M + N) * binom(M + N, M))^K
-
-    Args:
-        n_classes: Number of training classes, n.
-        n_way: Number of classes per task, K.
-        n_images: Number of images of each class, L.
-        n_shot: Number of support images per class, M.
-        n_query: Number of query images per class, N.
-    """
-    n_classes = check_integer("n_classes", n_classes, low=1)
-    n_images = check_integer("n_images", n_images, low=1)
-    meaning = "the number of training classes"
-    n_way = check_integer("n_way", n_way, low=1, high=n_classes, meaning=meaning)
-    n_shot = check_integer("n_shot", n_shot, low=1, high=n_images)
-    left = n_images - n_shot
-    n_query = check_integer("n_query", n_query, low=0, high=left, meaning="what n_shot leaves")
-    images = math.comb(n_images, n_shot + n_query) * math.comb(n_shot + n_query, n_shot)
-    return int(math.comb(n_classes, n_way) * images**n_way)
-
-
-def generalization_bound(
-    *, empirical_error: float, kl: float, n_tasks: int, c: float = 1.0, delta: float = 0.05
-) -> float:
-    """Return the bound of Theorem 1 on the expected task error (Catoni's PAC-Bayes bound).
-
-        er(Q) <= c / (1 - e^-c) * (empirical error + (KL(Q || P) + log(1 / delta)) / (n_0 c))
-
-    with probability at least 1 - delta.
-
-    Args:
-        empirical_error: Error of Q over the training tasks, 0 to 1.
-        kl: KL(Q || P) of the distributions over sequences of tasks, in nats, at least 0.
-        n_tasks: The number n_0 of different tasks; any size of integer.
-        c: Any number above 0; the best one depends on the rest.
-        delta: Probability with which the bound may fail, above 0 and at most 1.
-    """
-    empirical_error = check_number("empirical_error", empirical_error, low=0, high=1)
-    kl = check_number("kl", kl, low=0, high=math.inf)
-    n_tasks = check_integer("n_tasks", n_tasks, low=1, largest=None)
-    c = check_number("c", c, low=0, high=math.inf)
-    delta = check_number("delta", delta, low=0, high=1)
-    if c == 0 or delta == 0:
-        raise ArgumentError(f"c and delta must be above 0; got {c} and {delta}.")
-    complexity = kl + math.log(1 / delta)
-    # Through logarithms, since n_0 is far beyond the range of a float.
-    penalty = 0.0 if complexity == 0 else math.exp(math.log(complexity) - math.log(n_tasks)) / c
-    return c / -math.expm1(-c) * (empirical_error + penalty)

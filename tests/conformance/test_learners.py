@@ -29,18 +29,18 @@ VARIANTS = {
     ],
     "maml": [
         ({"inner_steps": 2, "evaluation_steps": 3, "first_order": True}, {"norm": "task"}),
-        ({"inner_steps": 2, "learn_inner_lr": True, "task_chunk": 2}, {"n_pooled": 2}),
+        ({"inner_steps": 2, "learn_inner_lr": True}, {"n_pooled": 2}),
         ({"inner_steps": 1, "transductive": False}, {"norm": "none"}),
     ],
     "maml++": [
         ({"inner_steps": 2, "multi_step_loss": False, "anneal_order": False}, {"norm": "task"}),
-        ({"inner_steps": 2, "evaluation_steps": 3, "per_step_statistics": True}, {}),
+        ({"inner_steps": 2, "evaluation_steps": 3}, {}),
         ({"inner_steps": 1, "per_step_norm": False, "per_layer_rates": False}, {}),
     ],
     "anil": [({"inner_steps": 2, "learn_inner_lr": True}, {}), ({"first_order": True}, {})],
     "reptile": [
         ({"inner_optimizer": "sgd", "inner_lr": 0.02, "evaluation_steps": 3}, {"norm": "task"}),
-        ({"batch_size": 3, "evaluation_steps": 5, "task_chunk": 1, "anneal": False}, {}),
+        ({"batch_size": 3, "evaluation_steps": 5, "anneal": False}, {}),
     ],
     "metaoptnet-ridge": [({"regularization": 1.0, "label_smoothing": 0.1}, {"norm": "task"})],
     "metaoptnet-svm": [({"penalty": 10.0, "label_smoothing": 0.1}, {"norm": "task"})],

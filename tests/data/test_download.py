@@ -134,17 +134,6 @@ def test_a_file_that_ends_before_what_is_there_is_refused_and_removed(server, tm
     assert list(tmp_path.iterdir()) == []
 
 
-def test_two_downloads_at_once_are_refused(server, tmp_path):
-    pytest.importorskip("fcntl")
-    with (
-        module._locked(remote(server), tmp_path / "data.bin.part"),
-        pytest.raises(DataError, match="another process is downloading"),
-    ):
-        download(remote(server), tmp_path)
-    assert list(tmp_path.iterdir()) == []
-    assert download(remote(server), tmp_path).read_bytes() == CONTENT
-
-
 def test_what_cannot_be_downloaded_is_said(server, tmp_path):
     with pytest.raises(DataError, match=r"could not be downloaded.*404"):
         download(remote(server, "nothing.bin"), tmp_path)

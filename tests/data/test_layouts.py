@@ -16,7 +16,7 @@ from adaptask.errors import DataError
 N_EACH = 2
 
 LAYOUTS = [
-    ("cifar-fs", None, 32, "bertinetto", "Bertinetto"),
+    ("cifar-fs", None, 32, "bertinetto", "one folder per class"),
     ("cifar-fs", None, 32, "split_folders", "one folder per class"),
     ("cifar-fs", None, 32, "cifar_100_python", "cifar-100-python"),
     ("cifar-fs", None, 32, "cifar_fs_pickles", "CIFAR_FS_"),

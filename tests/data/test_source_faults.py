@@ -88,23 +88,6 @@ def test_a_wrong_total_is_refused(folder_source, cache_home):
     assert "must be 37 images in all, there are 36" in refused(benchmark, source, cache_home)
 
 
-def test_split_lists_that_are_not_the_official_ones_are_refused(writers, tmp_path, cache_home):
-    benchmark = writers.small("cifar-fs")
-    writers.bertinetto(tmp_path / "s", writers.make_truth(benchmark, 32))
-    lists = tmp_path / "s" / "splits" / "bertinetto"
-    (lists / "val.txt").write_text("apple\n")
-    message = refused(benchmark, tmp_path / "s", cache_home)
-    assert f"{lists / 'val.txt'} does not list the official classes" in message
-
-
-def test_official_lists_may_start_with_a_byte_order_mark(writers, tmp_path, cache_home):
-    benchmark = writers.small("cifar-fs")
-    writers.bertinetto(tmp_path / "s", writers.make_truth(benchmark, 32))
-    for file in (tmp_path / "s" / "splits" / "bertinetto").iterdir():
-        file.write_text(file.read_text(), "utf-8-sig")
-    assert prepare_benchmark(benchmark, tmp_path / "s").n_images["train"] == 128
-
-
 def test_the_csv_files_may_start_with_a_byte_order_mark(writers, tmp_path, cache_home):
     benchmark = writers.small("mini-imagenet", 2)
     writers.ravi_csv(tmp_path / "s", writers.make_truth(benchmark, 84))

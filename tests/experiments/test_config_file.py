@@ -240,6 +240,17 @@ def test_none_is_written_if_it_is_not_the_default(plugin):
     assert parse_config(dump_config(config), known=config) == config
 
 
+@pytest.mark.parametrize("option", ["per_step_statistics = false", "task_chunk = 2"])
+def test_options_that_are_gone_and_changed_no_result_are_read_over(option):
+    config = parse_config(f'format = 2\n[learner]\nname = "maml++"\n{option}\n')
+    assert config.learner == configure("learner", "maml++")
+
+
+def test_an_option_that_is_gone_and_changed_results_is_refused():
+    with pytest.raises(ArgumentError, match="per_step_statistics"):
+        parse_config('[learner]\nname = "maml++"\nper_step_statistics = true\n')
+
+
 def test_none_is_nothing_for_an_option_that_may_be_a_text(plugin):
     config = RunConfig(sampler=configure("sampler", plugin, label=None))
     assert 'label = "none"' in dump_config(config)

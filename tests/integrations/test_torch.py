@@ -1,4 +1,3 @@
-import copy
 import functools
 import io
 import operator
@@ -201,29 +200,6 @@ def test_a_state_of_something_else_is_refused(build):
         episodes.load_state_dict({"settings": episodes.state_dict()["settings"]})
     with pytest.raises(StateError):
         episodes.load_state_dict({})
-
-
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda state: state.update(epoch_start=-5),
-        lambda state: state.update(epoch_start=10**9),
-        lambda state: state["pending"].update(last_answered=10**6),
-        lambda state: state["pending"].update(last_answered=-2),
-        lambda state: state["pending"]["batches"][0]["class_ids"].fill_(999),
-        lambda state: state["pending"]["batches"][0]["class_ids"].fill_(-1),
-    ],
-)
-def test_a_damaged_state_is_refused_and_changes_nothing(build, run, spoil):
-    episodes, twin = build(), build()
-    for each in (episodes, twin):
-        run(each, stop_after=3, num_workers=1)
-    state = copy.deepcopy(episodes.state_dict())
-    assert state["pending"]["batches"]
-    spoil(state)
-    with pytest.raises(StateError, match="damaged"):
-        episodes.load_state_dict(state)
-    assert torch.equal(run(episodes), run(twin))
 
 
 @pytest.mark.parametrize(

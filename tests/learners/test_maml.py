@@ -159,8 +159,6 @@ CASES = [
     {"inner_steps": 2, "inner_lr": 0.1, "learn_inner_lr": True},
     {"inner_steps": 3, "inner_lr": 0.1, "first_order": True},
     {"inner_steps": 2, "inner_lr": 0.1, "first_order": True, "learn_inner_lr": True},
-    {"inner_steps": 2, "inner_lr": 0.1, "task_chunk": 1},
-    {"inner_steps": 2, "inner_lr": 0.1, "task_chunk": 2},
 ]
 
 
@@ -186,7 +184,7 @@ def test_a_residual_backbone_adapts_too(make_episodes):
 
 
 def test_differentiating_the_logits_gives_the_same_gradient(make_episodes):
-    learner, episodes = build(inner_steps=2, inner_lr=0.1, task_chunk=2), make_episodes()
+    learner, episodes = build(inner_steps=2, inner_lr=0.1), make_episodes()
     expected = gradient_of(learner, episodes)
     loss = learner.loss(learner(episodes), episodes.query_labels)
     got = torch.autograd.grad(
@@ -292,40 +290,10 @@ def test_memory_stays_flat_over_a_thousand_steps(make_episodes):
     assert max(pages[-100:]) <= 1.02 * max(pages[:100])
 
 
-def test_task_chunk_bounds_memory(make_episodes):
-    """What autograd keeps for the second derivative is that of one chunk, not of all tasks."""
-    episodes = make_episodes(n_tasks=8)
-
-    def kept_at_once(**settings):
-        alive = peak = 0
-
-        def pack(tensor):
-            nonlocal alive, peak
-            alive += tensor.numel()
-            peak = max(peak, alive)
-            return Kept(tensor)
-
-        class Kept:
-            def __init__(self, tensor):
-                self.tensor = tensor
-
-            def __del__(self):
-                nonlocal alive
-                alive -= self.tensor.numel()
-
-        learner = build(inner_steps=2, **settings)
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda kept: kept.tensor):
-            learner.training_step(episodes)
-        return peak
-
-    assert kept_at_once(task_chunk=1) < 0.2 * kept_at_once()
-
-
 BAD = [
     ({"inner_steps": -1}, "inner_steps"),
     ({"evaluation_steps": 1.5}, "evaluation_steps"),
     ({"inner_lr": float("nan")}, "inner_lr"),
-    ({"task_chunk": 0}, "task_chunk"),
     ({"n_way": 1}, "n_way"),
     ({"backbone": "conv4"}, "backbone must be a torch.nn.Module"),
 ]

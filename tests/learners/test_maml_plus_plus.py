@@ -6,21 +6,13 @@ from functools import partial
 
 import pytest
 import torch
-from torch.nn.functional import conv2d
 
 from adaptask.backbones import build_backbone
 from adaptask.errors import ArgumentError
-from adaptask.interfaces import Episodes
 from adaptask.learners import build_learner
 
 N_WAY, N_STEPS = 3, 3
-PARTS = (
-    "multi_step_loss",
-    "anneal_order",
-    "per_step_norm",
-    "per_step_statistics",
-    "per_layer_rates",
-)
+PARTS = ("multi_step_loss", "anneal_order", "per_step_norm", "per_layer_rates")
 OFF = dict.fromkeys(PARTS, False)
 
 
@@ -61,7 +53,7 @@ def test_with_every_part_off_it_is_maml(make_episodes):
     assert torch.equal(maml.eval()(episodes), plus.eval()(episodes))
 
 
-@pytest.mark.parametrize("part", [p for p in PARTS if p != "per_step_statistics"])
+@pytest.mark.parametrize("part", PARTS)
 def test_each_part_changes_training(part, make_episodes):
     episodes, maml = make_episodes(), build("maml")
     plus = build(**OFF | {part: True})
@@ -184,60 +176,6 @@ def test_the_gradient_of_all_parts_together_equals_finite_differences(step, make
         assert got == pytest.approx(expected, rel=1e-5, abs=1e-6)
 
 
-def test_running_statistics_are_kept_for_every_step_and_used_in_evaluation(make_episodes):
-    episodes = make_episodes()
-    learner = build(**OFF | {"per_step_statistics": True}, inner_steps=1)
-    learner.training_step(episodes)
-    # Before any update the weights of all tasks are the shared ones.
-    weight = learner.backbone.blocks[0].convolution.weight
-    tasks = [conv2d(images, weight, padding=1) for images in episodes.support_images]
-    means = torch.stack([maps.mean((0, 2, 3)) for maps in tasks]).mean(0)
-    variances = torch.stack([maps.var((0, 2, 3)) for maps in tasks]).mean(0)
-    torch.testing.assert_close(learner.step_means_0[0], 0.1 * means)
-    torch.testing.assert_close(learner.step_variances_0[0], 0.9 + 0.1 * variances)
-    assert not torch.allclose(learner.step_means_0[0], learner.step_means_0[1])
-    learner.eval()
-    alone = Episodes(
-        episodes.class_ids,
-        episodes.support_images,
-        episodes.support_labels,
-        episodes.query_images[:, ::3],
-        episodes.query_labels[:, ::3],
-    )
-    torch.testing.assert_close(learner(episodes)[:, ::3], learner(alone))
-    before = learner(episodes)
-    learner.step_means_3[1] += 1.0
-    assert not torch.allclose(learner(episodes), before)
-
-
-def test_running_statistics_that_have_settled_equal_those_of_the_images(make_episodes):
-    """After many steps on the same episodes, evaluation normalizes as training does."""
-    episodes = make_episodes(n_tasks=1)
-    learner = build(**OFF | {"per_step_statistics": True}, inner_steps=0)
-    for _ in range(200):
-        learner.training_step(episodes)
-    inner = learner(episodes)
-    outer = learner.eval()(episodes)
-    # Not exactly: running variances are unbiased, those of the images are not.
-    assert (inner - outer).abs().max() < 0.05 * inner.abs().max()
-
-
 def test_bad_settings_are_refused():
     with pytest.raises(ArgumentError, match="multi_step_share"):
         build(multi_step_share=1.5)
-    backbone = build_backbone("resnet12", image_shape=(1, 16, 16), widths=(2, 2, 2, 2))
-    with pytest.raises(ArgumentError, match="per_step_statistics needs a Conv-4"):
-        build_learner("maml++", backbone=backbone, n_way=3, per_step_statistics=True)
-
-
-def test_running_statistics_do_not_depend_on_chunks(make_episodes):
-    statistics = []
-    for task_chunk in (None, 1, 2):
-        learner, episodes = build(per_step_statistics=True, task_chunk=task_chunk), make_episodes()
-        learner.train()
-        learner.training_step(episodes)
-        statistics.append({n: b.clone() for n, b in learner.named_buffers() if "step_" in n})
-    for other in statistics[1:]:
-        for name, rows in statistics[0].items():
-            torch.testing.assert_close(other[name], rows)
-    assert any(rows.abs().max() > 0 for name, rows in statistics[0].items() if "means" in name)

@@ -23,20 +23,17 @@ def inputs(height=6, width=6, seed=0):
     ]
 
 
-def ours(images, weight, scale, shift, *, pool=True, moments=None):
+def ours(images, weight, scale, shift, *, pool=True):
     maps = images.transpose(0, 1).flatten(1, 2).contiguous(memory_format=torch.channels_last)
-    maps, found = convolution_block(
-        maps, weight, scale, shift, eps=1e-5, padding=[1, 1], pool=pool, moments=moments
-    )
-    return maps.unflatten(1, (N_TASKS, N_OUT)).transpose(0, 1), found
+    maps = convolution_block(maps, weight, scale, shift, eps=1e-5, padding=[1, 1], pool=pool)
+    return maps.unflatten(1, (N_TASKS, N_OUT)).transpose(0, 1)
 
 
-def torchs(images, weight, scale, shift, *, pool=True, moments=None):
+def torchs(images, weight, scale, shift, *, pool=True):
     rows = []
     for task in range(N_TASKS):
         maps = conv2d(images[task], weight[task], padding=1)
-        mean, var = (None, None) if moments is None else (m[task] for m in moments)
-        maps = batch_norm(maps, mean, var, scale[task], shift[task], training=moments is None)
+        maps = batch_norm(maps, None, None, scale[task], shift[task], training=True)
         rows.append(max_pool2d(relu(maps), 2) if pool else relu(maps))
     return torch.stack(rows)
 
@@ -54,7 +51,7 @@ def first_and_second(function, tensors, directions):
 def test_value_first_and_second_derivative_equal_torchs(size, pool):
     tensors = inputs(*size)
     directions = [torch.randn_like(t) for t in inputs(*size, seed=1)]
-    got = first_and_second(lambda *a: ours(*a, pool=pool)[0], tensors, directions)
+    got = first_and_second(lambda *a: ours(*a, pool=pool), tensors, directions)
     expected = first_and_second(lambda *a: torchs(*a, pool=pool), tensors, directions)
     for left, right in zip(got, expected, strict=True):
         assert (left - right).abs().max() < 1e-9 * max(1, right.abs().max())
@@ -65,7 +62,7 @@ def test_first_and_second_derivative_equal_finite_differences():
 
     def function(*tensors):
         # Squares, because the second derivative of a sum of maxima is mostly zero.
-        return ours(*tensors)[0].square()
+        return ours(*tensors).square()
 
     assert torch.autograd.gradcheck(function, tensors, fast_mode=True)
     assert torch.autograd.gradgradcheck(function, tensors, fast_mode=True)
@@ -77,34 +74,15 @@ def test_equal_values_pass_their_gradient_on_as_torchs_pooling_does():
     with torch.no_grad():
         tensors[0][:, 1:] = 0.5
     directions = [torch.randn_like(t) for t in tensors]
-    got = first_and_second(lambda *a: ours(*a)[0], tensors, directions)
+    got = first_and_second(ours, tensors, directions)
     expected = first_and_second(torchs, tensors, directions)
     for left, right in zip(got, expected, strict=True):
         assert (left - right).abs().max() < 1e-9 * max(1, right.abs().max())
 
 
-def test_given_moments_take_the_place_of_the_images_own():
-    tensors = inputs()
-    moments = (torch.randn(N_TASKS, N_OUT).double(), torch.rand(N_TASKS, N_OUT).double() + 0.5)
-    directions = [torch.randn_like(t) for t in tensors]
-    got = first_and_second(lambda *a: ours(*a, moments=moments)[0], tensors, directions)
-    expected = first_and_second(lambda *a: torchs(*a, moments=moments), tensors, directions)
-    for left, right in zip(got, expected, strict=True):
-        assert (left - right).abs().max() < 1e-9 * max(1, right.abs().max())
-
-
-def test_the_moments_found_are_those_of_the_convolution():
-    images, weight, scale, shift = inputs()
-    _, (means, variances) = ours(images, weight, scale, shift)
-    for task in range(N_TASKS):
-        maps = conv2d(images[task], weight[task], padding=1)
-        torch.testing.assert_close(means[task], maps.mean((0, 2, 3)))
-        torch.testing.assert_close(variances[task], maps.var((0, 2, 3)))
-
-
 def test_a_third_derivative_is_refused():
     tensors = inputs()
-    value = ours(*tensors)[0].square().sum()
+    value = ours(*tensors).square().sum()
     first = torch.autograd.grad(value, tensors, create_graph=True)
     second = torch.autograd.grad(first[1].square().sum(), tensors, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):

@@ -98,13 +98,6 @@ def test_the_step_size_falls_linearly(make_episodes):
             assert torch.equal(gradient_of(constant, episodes)[name], expected[name])
 
 
-def test_chunks_change_nothing(make_episodes):
-    episodes = make_episodes(n_tasks=3)
-    whole = gradient_of(build(inner_steps=2, **ALL), episodes)
-    for name, gradient in gradient_of(build(inner_steps=2, task_chunk=2, **ALL), episodes).items():
-        torch.testing.assert_close(gradient, whole[name], atol=1e-9, rtol=0)
-
-
 def test_held_out_images_take_no_part_in_training(make_episodes):
     learner, episodes = build(inner_steps=2, **ALL), make_episodes()
     other = replace(episodes, query_images=make_episodes(seed=1).query_images)

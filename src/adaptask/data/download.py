@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import http.client
-import importlib.util
-import os
 import shutil
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +17,6 @@ from adaptask.errors import DataError
 _CHUNK = 1 << 20
 _TIMEOUT_SECONDS = 30.0
 _ATTEMPTS = 5
-_HAS_LOCKS = importlib.util.find_spec("fcntl") is not None
 _INSTEAD = (
     "Try again later, or get the data elsewhere and run: adaptask data prepare NAME --source PATH"
 )
@@ -55,8 +51,7 @@ def download(remote: RemoteFile, folder: Path, *, progress: Received | None = No
         progress: Called as the file grows.
 
     Raises:
-        DataError: If the file cannot be downloaded, is not the expected one, or is being
-            downloaded by another process.
+        DataError: If the file cannot be downloaded, or is not the expected one.
     """
     path, partial = folder / remote.name, folder / f"{remote.name}.part"
     if path.is_file() and path.stat().st_size == remote.n_bytes:
@@ -70,45 +65,15 @@ def download(remote: RemoteFile, folder: Path, *, progress: Received | None = No
                 f"{remote.url} needs {remote.n_bytes / 1e6:,.0f} MB in {folder}, "
                 f"{free / 1e6:,.0f} MB are free."
             )
-        with _locked(remote, partial):
-            _receive_all(remote, partial, progress)
-            _check(remote, partial)
-            partial.replace(path)
+        _receive_all(remote, partial, progress)
+        _check(remote, partial)
+        partial.replace(path)
     except (OSError, http.client.HTTPException) as error:
         raise DataError(
             f"{remote.url} could not be downloaded to {folder}: {error}. The same command "
             "continues from there."
         ) from error
     return path
-
-
-@contextmanager
-def _locked(remote: RemoteFile, partial: Path) -> Iterator[None]:
-    """Hold the partial file for this process; on Windows, which has no such locks, do nothing."""
-    if not _HAS_LOCKS:
-        yield
-        return
-    import fcntl
-
-    with partial.open("ab") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Another process may have finished or removed the file since it was opened.
-            is_ours = partial.exists() and os.path.samestat(os.fstat(file.fileno()), partial.stat())
-        except BlockingIOError:
-            is_ours = False
-        except OSError:  # a file system without locks
-            is_ours = True
-        if not is_ours:
-            raise DataError(
-                f"another process is downloading {remote.url} to {partial.parent}; wait for it, "
-                "or stop it, and run the same command again."
-            )
-        try:
-            yield
-        finally:
-            if partial.is_file() and not partial.stat().st_size:
-                partial.unlink()
 
 
 def _receive_all(remote: RemoteFile, partial: Path, progress: Received | None) -> None:

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from adaptask.arguments import check_choice, check_integer, check_seed, format_value
+from adaptask.arguments import check_choice, check_integer, check_seed
 from adaptask.data.augmentation import (
     Augmentation,
     DrawnAugmentation,
@@ -308,27 +308,14 @@ class EpisodeSource:
             StateError: If it is damaged; the source is then as it was.
         """
         here = self.state_dict()
-        if not isinstance(state_dict, Mapping):
-            raise StateError(
-                f"the episode source's state must be a dictionary; got {format_value(state_dict)}."
-            )
-        for key, expected in here.items():
-            found = state_dict.get(key)
-            if type(found) is not type(expected) or (
-                isinstance(found, Tensor) and (found.dtype != torch.uint8 or found.ndim != 1)
-            ):
-                raise StateError(
-                    f"the episode source's state is damaged: {key!r} is {format_value(found)}."
-                )
-        places = ("device", "storage")
-        if any(state_dict[key] != here[key] for key in places):
-            self._follow(state_dict)
-            return
         try:
-            self._set_generators(state_dict)
-        except RuntimeError as error:
+            if all(state_dict[key] == here[key] for key in ("device", "storage")):
+                self._set_generators(state_dict)
+            else:
+                self._follow(state_dict)
+        except (AttributeError, KeyError, RuntimeError, TypeError) as error:
             self._set_generators(here)
-            raise StateError(f"the episode source's state is damaged: {error}.") from error
+            raise StateError(f"the episode source's state is damaged: {error!r}.") from error
 
     def _follow(self, state_dict: Mapping[str, Any]) -> None:
         """Start streams that follow from those of another kind of device."""

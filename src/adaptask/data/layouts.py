@@ -247,25 +247,6 @@ def _read_class_folders(root: Path, lists: ClassLists, _: Path) -> Found:
     return Found(splits, how, left_out_of(used, root))
 
 
-def _recognizes_bertinetto(root: Path, lists: ClassLists) -> bool:
-    has_lists = (root / "splits" / "bertinetto").is_dir()
-    return has_lists and _recognizes_class_folders(root, lists)
-
-
-def _read_bertinetto(root: Path, lists: ClassLists, scratch: Path) -> Found:
-    for split in SPLITS:
-        file = root / "splits" / "bertinetto" / f"{split}.txt"
-        if file.is_file() and set(file.read_text("utf-8-sig", "replace").split()) != set(
-            lists[split]
-        ):
-            raise DataError(
-                f"{file} does not list the official classes of '{split}'. Remove it to use the "
-                "official split, or prepare the images as your own dataset: "
-                "adaptask data prepare folder."
-            )
-    return _read_class_folders(root, lists, scratch)
-
-
 _CSV_PLACES = (
     "images/{file}",
     "{file}",
@@ -537,12 +518,6 @@ LAYOUTS = (
         "cifar-fs",
         "CIFAR_FS_{train,val,test}.pickle (MetaOptNet)",
         {split: f"CIFAR_FS_{split}.pickle" for split in SPLITS},
-    ),
-    Layout(
-        ("cifar-fs",),
-        "data/<class>/*.png with splits/bertinetto/*.txt (Bertinetto)",
-        _recognizes_bertinetto,
-        _read_bertinetto,
     ),
     _labeled_pickles(
         "fc100",

@@ -6,16 +6,14 @@ classes are imported, and the parser is made for the options of these classes al
 
 from __future__ import annotations
 
-import difflib
-import inspect
 import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 import docstring_parser
 
@@ -91,8 +89,6 @@ def read_command_line(command: str, arguments: Sequence[str]) -> CommandLine:
         ArgumentError: If a name, a file or an option cannot be used.
     """
     words = upgrade_flags(arguments)
-    if command == "compare" and len(_values(words, "--learners")) > 1:
-        _refuse_old_sections(arguments)
     if command == "sweep":
         words = _vary_lists(words)
     if command != "train" and _value(words, "--seed") is not None:
@@ -117,23 +113,6 @@ def read_command_line(command: str, arguments: Sequence[str]) -> CommandLine:
     line = CommandLine(command, words, config, learners, samplers, shared)
     _check_options(line)
     return line
-
-
-def _refuse_old_sections(arguments: Sequence[str]) -> None:
-    """Refuse flags that once were for one learner and would now be for all that take them.
-
-    Raises:
-        ArgumentError: If there is such a flag.
-    """
-    for argument in arguments:
-        flag = argument.partition("=")[0]
-        key = flag.removeprefix("--").replace("-", "_")
-        now = upgrade_key(key)
-        if flag.startswith("--") and now.startswith("learner.") and now != key:
-            raise ArgumentError(
-                f"{flag} was for one learner; --{now.replace('_', '-')} is for all that take it. "
-                "Compare one learner at a time, or leave it out."
-            )
 
 
 def allow_imports_from_here() -> None:
@@ -271,13 +250,6 @@ def _value_once(words: Sequence[str], flag: str) -> str | None:
     return _value(words, flag)
 
 
-# Names of commands and flags, checked before anything is imported ---------------------------------
-
-
-class UsageError(ArgumentError):
-    """A command line that cannot be parsed."""
-
-
 def check_choices(dataset: str | None, target: str | None = None) -> None:
     """Check the names of a dataset and of a table or figure, those that are given.
 
@@ -288,79 +260,6 @@ def check_choices(dataset: str | None, target: str | None = None) -> None:
         check_choice("target", target, TARGET_NAMES)
     if dataset and not is_address(dataset):
         check_name(dataset)
-
-
-def check_command(name: str, known: Iterable[str]) -> None:
-    """Check that there is a command.
-
-    Raises:
-        UsageError: If there is none; the message has the nearest name and all of them.
-    """
-    known = list(known)
-    if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        guess = f"did you mean {near[0]!r}? There" if near else "there"
-        raise UsageError(
-            f"there is no command {name!r}; {guess} are {', '.join(known)}. What they do: adaptask "
-            "--help"
-        )
-
-
-def check_flags(command: str, function: Callable[..., Any], words: Iterable[str]) -> None:
-    """Check that a command has the flags that were given.
-
-    Options of algorithms are left out: which ones there are depends on the classes.
-
-    Raises:
-        UsageError: If it has no such flag; the message has the nearest one.
-    """
-    known = sorted(flags_of(function))
-    for word in words:
-        flag = word.partition("=")[0].replace("_", "-")
-        section, _, option = flag.removeprefix("--").rpartition(".")
-        if not flag.startswith("--") or flag in known or section in REGISTRIES:
-            continue
-        options = [name.removeprefix("--").rpartition(".")[2] for name in known]
-        near = difflib.get_close_matches(option, options, n=1, cutoff=0.5)
-        # The option may be in several sections.
-        found = [name for name, last in zip(known, options, strict=True) if last in near]
-        best = difflib.get_close_matches(flag, found, n=1, cutoff=0.0)
-        guess = f" Did you mean {best[0]}?" if best else ""
-        raise UsageError(
-            f"{command} has no option {flag}.{guess} To see all: adaptask {command} "
-            f"{'--help-all' if command in _OWN else '--help'}"
-        )
-
-
-def flags_of(function: Callable[..., Any]) -> set[str]:
-    """Return the flags of a command, without those of algorithms.
-
-    As the parser makes them: a dataclass is a section, whose name precedes those of its fields.
-    """
-    hints = get_type_hints(function, include_extras=True)
-    flags = {"--help"}
-    for name in inspect.signature(function).parameters:
-        flags |= _flags(hints[name], name, section="")
-    if "--learner.name" in flags:
-        flags |= {f"--{kind}" for kind in REGISTRIES} | set(_SHORT_FLAGS) | {"--help-all"}
-    return flags
-
-
-def _flags(hint: Any, name: str, *, section: str) -> set[str]:
-    kind, marks = hint, list[Any]()
-    if get_origin(hint) is Annotated:
-        kind, *marks = get_args(hint)
-    for mark in marks:
-        name = name if getattr(mark, "name", None) is None else mark.name
-        section = "" if getattr(mark, "prefix_name", None) is False else section
-    if is_dataclass(kind):
-        inner = get_type_hints(kind, include_extras=True)
-        below = f"{section}{name}." if name else section
-        return {
-            f for item in fields(kind) for f in _flags(inner[item.name], item.name, section=below)
-        }
-    names = (name, f"no_{name}") if kind is bool else (name,)
-    return {f"--{section}{found}".replace("_", "-") for found in names}
 
 
 # Short help ---------------------------------------------------------------------------------------

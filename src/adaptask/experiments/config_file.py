@@ -15,7 +15,7 @@ from adaptask.errors import ArgumentError
 from adaptask.experiments.config import RunConfig, with_algorithm
 from adaptask.experiments.options import REGISTRIES, check_taken, options_of
 from adaptask.old_config import upgrade_settings
-from adaptask.parsing import parse_toml
+from adaptask.parsing import by_key, parse_toml
 from adaptask.registry import is_address
 
 FORMAT = 2
@@ -144,7 +144,7 @@ def apply_settings(
     config = base or RunConfig()
     named = {name for found in names.values() for name in found}
     trusted = None if trust_plugins else named | (known.plugins if known else set())
-    values = _by_key(settings)
+    values = by_key(settings)
     for kind in REGISTRIES:
         wanted = names.get(kind, ())
         name = values.pop(f"{kind}.name", None)
@@ -171,29 +171,20 @@ def _check_trusted(kind: str, name: object, trusted: set[str] | None) -> None:
     if isinstance(name, str) and is_address(name) and trusted is not None and name not in trusted:
         raise ArgumentError(
             f"it names the {kind} {name!r}, which is code from outside the package. It is imported "
-            f"only if you name it on the command line yourself, or give --trust-plugins."
+            "only if you name it on the command line yourself, or trust the file: "
+            "--trust-plugins, in Python trust=True."
         )
 
 
-def decisive_settings(text: str) -> dict[str, Any]:
-    """Return what decides the results of a run, by key: all but the machine.
+def changes(before: RunConfig, after: RunConfig) -> list[tuple[str, Any, Any]]:
+    """Return what decides results and differs, all but the machine: key, old and new value.
 
-    >>> decisive_settings("steps = 9; machine.threads = 2".replace("; ", chr(10)))
-    {'steps': 9}
+    >>> changes(RunConfig(), with_option(RunConfig(), "sampler.tau", "0.7"))
+    [('sampler.tau', 0.5, 0.7)]
     """
-    values = _by_key(parse_toml(text))
-    return {k: v for k, v in values.items() if k != "format" and not k.startswith("machine.")}
-
-
-def _by_key(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a TOML file by their keys, such as `sampler.tau`."""
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            found |= {f"{name}.{key}": item for key, item in value.items()}
-        else:
-            found[name] = value
-    return found
+    old, new = (by_key(parse_toml(dump_config(config))) for config in (before, after))
+    keys = sorted(key for key in {*old, *new} if not key.startswith("machine."))
+    return [(key, old.get(key), new.get(key)) for key in keys if old.get(key) != new.get(key)]
 
 
 # Single options -----------------------------------------------------------------------------------

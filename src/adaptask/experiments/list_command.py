@@ -8,10 +8,10 @@ from rich.table import Table
 
 from adaptask.data.datasets import status
 from adaptask.errors import ArgumentError
-from adaptask.experiments.options import REGISTRIES, description_of
+from adaptask.experiments.options import REGISTRIES
 from adaptask.experiments.paper.targets import TARGETS
 from adaptask.experiments.recipes import preset_groups
-from adaptask.registry import Registry
+from adaptask.registry import Registry, description_of
 
 _WIDTH = 17
 

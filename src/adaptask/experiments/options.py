@@ -35,7 +35,7 @@ import docstring_parser
 from tyro.conf import Suppress, arg
 
 from adaptask.errors import ArgumentError
-from adaptask.registry import BACKBONES, LEARNERS, SAMPLERS
+from adaptask.registry import BACKBONES, LEARNERS, SAMPLERS, describe_class, description_of
 
 REGISTRIES = {"sampler": SAMPLERS, "learner": LEARNERS, "backbone": BACKBONES}
 """The three kinds of algorithms that a run is made of."""
@@ -154,21 +154,7 @@ def short_name(name: str) -> str:
 
 def describe(section: AlgorithmConfig) -> dict[str, Any]:
     """Return what a report needs to know about the algorithm, for `algorithms.json`."""
-    found = class_of(section)
-    description: dict[str, Any] = {
-        "name": section.name,
-        "class": f"{found.__module__}:{found.__qualname__}",
-        "description": description_of(found),
-    }
-    if section._kind == "sampler":
-        description["learns"] = bool(getattr(found, "learns", True))
-    return description
-
-
-def description_of(algorithm: type[Any]) -> str:
-    """Return what a class is, in one line: its `description`, or the start of its docstring."""
-    first_line = (inspect.getdoc(algorithm) or "").partition("\n")[0]
-    return str(getattr(algorithm, "description", "") or first_line).rstrip(".")
+    return describe_class(section.name, class_of(section))
 
 
 # Generated sections -------------------------------------------------------------------------------

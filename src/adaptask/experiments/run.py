@@ -6,9 +6,9 @@ This is the only place where a run begins: the device is chosen and every `auto`
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict, fields, is_dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,7 +21,7 @@ from adaptask.atomic_file import replace_file
 from adaptask.data.datasets import splits_of
 from adaptask.errors import ArgumentError
 from adaptask.experiments.config import MachineConfig, RunConfig, check_config
-from adaptask.experiments.config_file import dump_config, load_config, parse_config
+from adaptask.experiments.config_file import changes, dump_config, load_config, parse_config
 from adaptask.experiments.factory import (
     build_testers,
     build_trainer,
@@ -239,7 +239,7 @@ def check_same_run(config: RunConfig, folder: RunFolder) -> None:
             f"that, got {config.steps}."
         )
     again = f"start a new run with --config {folder.config} --output FOLDER"
-    for name, old, new in _changes(before, config):
+    for name, old, new in changes(before, config):
         if not {name, name.partition(".")[0]} & set(MAY_CHANGE):
             raise ArgumentError(
                 f"{name} of the run in {folder.path} cannot change when it is resumed; it was "
@@ -250,17 +250,6 @@ def check_same_run(config: RunConfig, folder: RunFolder) -> None:
             f"the run in {folder.path} was planned for {before.steps} steps, on which its "
             f"learning rate or its learner depends from the first one on: {again}."
         )
-
-
-def _changes(before: Any, after: Any, prefix: str = "") -> Iterator[tuple[str, object, object]]:
-    """Yield what differs between two configurations: its name, as options have it, old and new."""
-    for field in fields(after):
-        name = prefix + field.name
-        old, new = getattr(before, field.name), getattr(after, field.name)
-        if is_dataclass(new) and type(old) is type(new):
-            yield from _changes(old, new, f"{name}.")
-        elif old != new:
-            yield name, old, new
 
 
 def _fit(

@@ -18,7 +18,7 @@ from adaptask.data.datasets import splits_of
 from adaptask.errors import AdaptaskError, ArgumentError, DataError
 from adaptask.experiments.backends import Event, choose_backend
 from adaptask.experiments.config import MachineConfig, RunConfig, check_config
-from adaptask.experiments.config_file import decisive_settings, dump_config, load_config
+from adaptask.experiments.config_file import changes, load_config
 from adaptask.experiments.factory import (
     build_evaluator,
     build_parts,
@@ -307,7 +307,9 @@ def _changes(run: Run, config: RunConfig) -> list[tuple[str, Any, Any]]:
         begun = load_config(run.path / "config.toml", known=config)
     except ArgumentError:
         return []  # it has not begun, or the run itself will report the error
-    before, now = decisive_settings(dump_config(begun)), decisive_settings(dump_config(config))
     # Intervals that are not set are those of the version that begins a run.
-    keys = sorted(k for k in {*before, *now} if not k.startswith("every.") or k in now)
-    return [(k, before.get(k), now.get(k)) for k in keys if before.get(k) != now.get(k)]
+    return [
+        (key, old, new)
+        for key, old, new in changes(begun, config)
+        if not key.startswith("every.") or new is not None
+    ]

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
 
-from rich.console import Console, Group, JustifyMethod, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -26,9 +26,8 @@ _CPU_SHARE = 0.05
 """Largest share of one core: the cores are needed for training."""
 _WRITTEN = ("config.toml", "run.json", "metrics.jsonl", "last.pt", "best.pt", "test.json")
 """Files that a run writes."""
-_LEFT_OUT_FIRST = ("loss", "written", "steps", "state")
-"""Columns that a narrow terminal does not show."""
-_SHORTEST_NAME = 10
+_FIGURES = {"steps": 9, "loss": 6, "validation": 10, "test": 6, "written": 11}
+"""Columns with figures, and their widths."""
 _STYLES = {
     "running": "cyan",
     "failed": "red",
@@ -77,16 +76,16 @@ def watch(folder: Path, *, once: bool = False, console: Console | None = None) -
     if once or not is_terminal:
         if not is_terminal:
             console.width = 1000  # a file or a pipe has no width to fit into
-        console.print(_view(folder, runs, console.width))
+        console.print(_view(folder, runs))
         return
     try:
-        with Live(_view(folder, runs, console.width), console=console, auto_refresh=False) as live:
+        with Live(_view(folder, runs), console=console, auto_refresh=False) as live:
             took = 0.0
             while any(run.state in ("running", "waiting") for run in runs):
                 time.sleep(max(SECONDS_BETWEEN_VIEWS, took / _CPU_SHARE))
                 start = time.perf_counter()
                 runs = read_runs(folder)
-                live.update(_view(folder, runs, console.width), refresh=True)
+                live.update(_view(folder, runs), refresh=True)
                 took = time.perf_counter() - start
     except KeyboardInterrupt:
         pass  # the usual way to leave
@@ -145,23 +144,16 @@ def _read_run(path: Path, name: str, modified: tuple[float, ...]) -> RunState:
     )
 
 
-def _view(folder: Path, runs: Sequence[RunState], width: int) -> RenderableType:
-    columns = {
-        "state": [Text(run.state, style=_STYLES[run.state]) for run in runs],
-        "steps": [Text(run.steps) for run in runs],
-        "loss": [Text(run.loss) for run in runs],
-        "validation": [Text(run.validation) for run in runs],
-        "test": [Text(run.test) for run in runs],
-        "written": [Text(_age(run.written)) for run in runs],
-    }
+def _view(folder: Path, runs: Sequence[RunState]) -> RenderableType:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("run", overflow="ellipsis", no_wrap=True)
-    headings = _columns_that_fit(columns, width - _SHORTEST_NAME)
-    for heading, room in headings.items():
-        justify: JustifyMethod = "left" if heading == "state" else "right"
-        table.add_column(heading, no_wrap=True, justify=justify, min_width=room)
-    for i, run in enumerate(runs):
-        table.add_row(Text(run.name), *(columns[heading][i] for heading in headings))
+    table.add_column("run", no_wrap=True)
+    table.add_column("state", no_wrap=True, min_width=8)
+    # So that in a narrow terminal the names of runs are cut, not the figures.
+    for heading, width in _FIGURES.items():
+        table.add_column(heading, no_wrap=True, justify="right", min_width=width)
+    for run in runs:
+        figures = (run.steps, run.loss, run.validation, run.test, _age(run.written))
+        table.add_row(Text(run.name), Text(run.state, style=_STYLES[run.state]), *figures)
     counts = Counter(run.state for run in runs)
     summary = ", ".join(f"{count} {state}" for state, count in counts.items())
     # Of a traceback, the last line has the error.
@@ -171,18 +163,6 @@ def _view(folder: Path, runs: Sequence[RunState], width: int) -> RenderableType:
         if run.message
     ]
     return Group(Text(str(folder), style="bold"), Text(summary), table, *messages)
-
-
-def _columns_that_fit(columns: Mapping[str, Sequence[Text]], width: int) -> dict[str, int]:
-    """Return the columns for which there is room, with their widths.
-
-    Others are left out, since a heading that is cut off does not say what it means.
-    """
-    widths = {name: max(len(name), *map(len, cells)) for name, cells in columns.items()}
-    for name in _LEFT_OUT_FIRST:
-        if sum(widths.values()) + 2 * len(widths) > width:
-            del widths[name]
-    return widths
 
 
 def _age(written: float | None) -> str:

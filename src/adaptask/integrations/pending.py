@@ -21,7 +21,6 @@ from adaptask.arguments import format_value
 from adaptask.errors import ArgumentError, StateError
 from adaptask.interfaces import TaskSampler
 
-_FLOATS = (torch.float32, torch.float64)
 # Tasks without feedback, from the first on, by which it was forgotten rather than late.
 _MANY = 50
 
@@ -62,34 +61,6 @@ class DrawnBatch:
     class_features: Tensor | None = None
     """`tasks x way x d`, likewise, if the sampler uses them."""
 
-    def is_whole(
-        self, n_tasks: int, n_way: int, n_classes: int | None, *, has_features: bool
-    ) -> bool:
-        """Return whether types and shapes are right, as they may not be in a damaged state."""
-        if type(self.number) is not int:
-            return False
-        if not _has_form(self.class_ids, torch.int64, (n_tasks, n_way)):
-            return False
-        ids = self.class_ids
-        if n_classes is not None and not bool(((ids >= 0) & (ids < n_classes)).all()):
-            return False
-        if [type(answer) for answer in self.answered] != [bool] * n_tasks:
-            return False
-        if self.probabilities is None or self.labels is None:
-            given = (self.probabilities, self.labels, self.class_features)
-            return all(part is None for part in given) and not any(self.answered)
-        if not isinstance(self.labels, Tensor) or self.labels.ndim != 2:
-            return False
-        features = self.class_features
-        sizes = (n_tasks, n_way, *getattr(features, "shape", ())[-1:])
-        fits = any(_has_form(features, dtype, sizes) for dtype in _FLOATS)
-        if not (fits if has_features else features is None):
-            return False
-        shape = (n_tasks, self.labels.shape[1])
-        return _has_form(self.labels, torch.int64, shape) and any(
-            _has_form(self.probabilities, dtype, (*shape, n_way)) for dtype in _FLOATS
-        )
-
     def keep_all(
         self, probabilities: Tensor, labels: Tensor, class_features: Tensor | None
     ) -> None:
@@ -115,16 +86,6 @@ class DrawnBatch:
             self.class_features = before.clone()
             self.class_features[task] = class_features
         self.answered[task] = True
-
-
-def _has_form(value: object, dtype: torch.dtype, shape: tuple[int, ...]) -> bool:
-    return (
-        isinstance(value, Tensor)
-        and value.dtype == dtype
-        and value.shape == shape
-        and value.layout is torch.strided
-        and value.device.type != "meta"
-    )
 
 
 class PendingTasks:
@@ -289,37 +250,19 @@ class PendingTasks:
         """Continue from a state.
 
         Raises:
-            StateError: If it is damaged, or the sampler refuses its part; nothing is then changed.
+            StateError: If it is not such a state, or the sampler refuses its part; nothing is then
+                changed.
         """
         try:
-            n_batches, last_answered = int(state["n_batches"]), int(state["last_answered"])
-            applied, missed, delay = (int(count) for count in state["counts"])
+            n_batches, last_answered = state["n_batches"], state["last_answered"]
+            applied, missed, delay = state["counts"]
             batches = [
                 DrawnBatch(**{**saved, "answered": list(saved["answered"])})
                 for saved in state["batches"]
             ]
-            numbers = [batch.number for batch in batches]
-            expected = list(range(n_batches - len(numbers), n_batches))
             sampler_state = state["sampler"]
-        except Exception as error:  # a damaged state may raise anything
-            raise StateError(f"the state of the tasks is damaged: {error!r}.") from error
-        shape = (self.tasks_per_batch, self.sampler.n_way)
-        n_classes: int | None = getattr(self.sampler, "n_classes", None)
-        has_features = bool(getattr(self.sampler, "uses_class_features", False))
-        are_whole = all(
-            batch.is_whole(*shape, n_classes, has_features=has_features) for batch in batches
-        )
-        if not are_whole or numbers != expected or not -1 <= last_answered < n_batches:
-            raise StateError(
-                f"the state of the tasks is damaged: there must be batches {shape} up to number "
-                f"{n_batches - 1}; got those numbered {format_value(numbers)}, the last with "
-                f"feedback {last_answered}."
-            )
-        try:
-            self.sampler.load_state_dict(sampler_state)
-        except StateError:
-            raise
-        except Exception as error:  # torch raises many kinds of errors for a bad state
-            raise StateError(f"the state of the sampler does not fit: {error}") from error
+        except (KeyError, TypeError, ValueError) as error:
+            raise StateError(f"this is no state of tasks, or it is damaged: {error!r}.") from error
+        self.sampler.load_state_dict(sampler_state)
         self._batches, self.n_batches, self.last_answered = deque(batches), n_batches, last_answered
         self._n_applied, self._n_missed, self._largest_delay = applied, missed, delay

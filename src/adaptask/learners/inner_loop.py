@@ -38,7 +38,6 @@ class InnerLoopLearner(Learner):
         n_way: Number of classes of a task, the outputs of the head.
         transductive: Normalize queries together in evaluation; otherwise each query is normalized
             with the support set alone, which takes one pass per query.
-        task_chunk: Number of tasks in memory at once; all by default.
 
     Raises:
         ArgumentError: If an argument is out of range.
@@ -56,15 +55,11 @@ class InnerLoopLearner(Learner):
         backbone: Backbone,
         n_way: int,
         transductive: bool = True,
-        task_chunk: int | None = None,
     ) -> None:
         super().__init__()
         check_backbone(backbone, "n_features", "image_shape")
         self.n_way = check_integer("n_way", n_way, low=2)
         self.transductive = transductive
-        self.task_chunk = None
-        if task_chunk is not None:
-            self.task_chunk = check_integer("task_chunk", task_chunk, low=1)
         self.backbone, self.n_features = backbone, backbone.n_features
         for module in backbone.modules():
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
@@ -91,15 +86,15 @@ class InnerLoopLearner(Learner):
         """
         self._check(episodes)
         differentiable = torch.is_grad_enabled()
-        query_logits = []
         # Inference mode forbids the gradients that adaptation needs.
         with torch.inference_mode(False):
-            for chunk in self._chunks(episodes):
-                with torch.enable_grad():
-                    weights = self.adapt(chunk, differentiable=differentiable)
-                with torch.set_grad_enabled(differentiable):
-                    query_logits.append(self._predict(weights, chunk))
-            return torch.cat(query_logits)
+            # Tensors made in inference mode cannot take part in autograd; their copies can.
+            parts = (getattr(episodes, field.name) for field in fields(Episodes))
+            episodes = Episodes(*(part.clone() if part.is_inference() else part for part in parts))
+            with torch.enable_grad():
+                weights = self.adapt(episodes, differentiable=differentiable)
+            with torch.set_grad_enabled(differentiable):
+                return self._predict(weights, episodes)
 
     def initial_weights(self, n_tasks: int, *, differentiable: bool) -> Weights:
         """Return the shared weights, once for each task.
@@ -147,7 +142,7 @@ class InnerLoopLearner(Learner):
     def _features(self, weights: Weights, images: Tensor, n_updates: int) -> Tensor:
         """Return the features of images, `tasks x images x features`; see `logits`."""
         if is_supported(self.backbone):
-            return conv4_features(self.backbone, weights, images)[0]
+            return conv4_features(self.backbone, weights, images)
         prefix = "backbone."
         names = [name for name in weights if name.startswith(prefix)]
         features = []
@@ -170,15 +165,6 @@ class InnerLoopLearner(Learner):
             images = torch.cat((episodes.support_images, query), 1)
             rows.append(self.logits(weights, images, self.n_updates)[:, -1:])
         return torch.cat(rows, dim=1)
-
-    def _chunks(self, episodes: Episodes) -> Iterator[Episodes]:
-        """Yield episodes of at most `task_chunk` tasks."""
-        n_tasks = len(episodes.class_ids)
-        size = self.task_chunk or n_tasks
-        for start in range(0, n_tasks, size):
-            parts = (getattr(episodes, f.name)[start : start + size] for f in fields(Episodes))
-            # Tensors made in inference mode cannot take part in autograd; their copies can.
-            yield Episodes(*(part.clone() if part.is_inference() else part for part in parts))
 
     def _check(self, episodes: Episodes) -> None:
         """Check that episodes fit the head and the backbone."""

@@ -36,7 +36,6 @@ class MAML(InnerLoopLearner):
         first_order: Treat inner gradients as constants.
         learn_inner_lr: Learn a separate inner learning rate for every weight (Meta-SGD).
         transductive: Normalize queries together in evaluation, or each with the support set alone.
-        task_chunk: Number of tasks in memory at once; all by default.
 
     Raises:
         ArgumentError: If an argument is out of range.
@@ -55,11 +54,8 @@ class MAML(InnerLoopLearner):
         first_order: bool = False,
         learn_inner_lr: bool = False,
         transductive: bool = True,
-        task_chunk: int | None = None,
     ) -> None:
-        super().__init__(
-            backbone=backbone, n_way=n_way, transductive=transductive, task_chunk=task_chunk
-        )
+        super().__init__(backbone=backbone, n_way=n_way, transductive=transductive)
         self.inner_steps = check_integer("inner_steps", inner_steps, low=0)
         if evaluation_steps is None:
             evaluation_steps = inner_steps
@@ -76,30 +72,21 @@ class MAML(InnerLoopLearner):
     def training_step(self, episodes: Episodes) -> Outcome:
         """Return the query loss, which carries the meta-gradient, and the query logits.
 
-        The gradient is computed here, `task_chunk` tasks at a time; `loss.backward()` passes it to
-        the parameters.
+        The gradient is computed here; `loss.backward()` passes it to the parameters.
 
         Raises:
             ArgumentError: If the episodes do not fit.
         """
         self._check(episodes)
         parameters = [p for p in self.parameters() if p.requires_grad]
-        n_tasks, losses, logits = len(episodes.class_ids), [], []
-        gradients = [torch.zeros_like(parameter) for parameter in parameters]
         with torch.enable_grad():
-            for chunk in self._chunks(episodes):
-                share = len(chunk.class_ids) / n_tasks
-                loss, chunk_logits, new = self._meta_gradient(chunk, parameters, share)
-                losses.append(loss)
-                logits.append(chunk_logits)
-                torch._foreach_add_(gradients, new)
-        loss = with_gradient(torch.stack(losses).sum(), parameters, gradients)
-        return Outcome(loss=loss, query_logits=torch.cat(logits))
+            loss, query_logits, gradients = self._meta_gradient(episodes, parameters)
+        return Outcome(loss=with_gradient(loss, parameters, gradients), query_logits=query_logits)
 
     def _meta_gradient(
-        self, episodes: Episodes, parameters: list[nn.Parameter], share: float
+        self, episodes: Episodes, parameters: list[nn.Parameter]
     ) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """Return loss, query logits and gradient of some tasks, which are a `share` of all."""
+        """Return loss, query logits and gradient."""
         trajectory = self._trajectory(episodes, self.inner_steps, differentiable=True)
         queries, labels = episodes.query_images, episodes.query_labels
         reached: list[tuple[Tensor, Tensor | None]] = []
@@ -115,7 +102,7 @@ class MAML(InnerLoopLearner):
                     for name, weight in weights.items()
                 }
                 group_logits = self.logits(leaves, images, n_updates)
-                part = importance * (share * len(images) / len(queries))
+                part = importance * (len(images) / len(queries))
                 loss = self.loss(group_logits, labels[group]) * part
                 inputs = [leaf for leaf in leaves.values() if leaf.requires_grad]
                 onto = torch.autograd.grad(loss, [*inputs, *parameters], allow_unused=True)

@@ -9,17 +9,16 @@ from torch import Tensor, nn
 
 from adaptask.arguments import check_number
 from adaptask.backbones import Backbone, TaskNorm
-from adaptask.errors import ArgumentError
-from adaptask.interfaces import Episodes, Outcome
 from adaptask.learners.maml import MAML
-from adaptask.learners.per_task_conv4 import Moments, Weights, conv4_features, is_supported
+from adaptask.learners.per_task_conv4 import Weights
 
 
 class MAMLPlusPlus(MAML):
     """MAML with the changes of Antoniou et al.; with all of them off it is MAML.
 
     Two more of their changes are outside the learner: the cosine schedule of the learning rate is
-    an option of the optimizer, and the ensemble of the best checkpoints is `Ensemble`.
+    an option of the optimizer, and the ensemble of the best checkpoints is `Ensemble`. Running
+    statistics of every step are left out: the published code records them, but does not use them.
 
     Step k means after k updates, for the support set and for the queries. If evaluation makes more
     steps than training, the further ones use the parameters of the last step.
@@ -40,18 +39,14 @@ class MAMLPlusPlus(MAML):
         first_order_share: Share of training with first-order gradients, 0 to 1.
         per_step_norm: Learn a separate weight and bias of each normalization for every step; they
             do not adapt to the task.
-        per_step_statistics: Normalize with running statistics of every step in evaluation, not
-            with those of the images; needs a Conv-4.
         per_layer_rates: Learn a separate inner learning rate for every step and parameter tensor.
         transductive: Normalize queries together in evaluation, or each with the support set alone.
-        task_chunk: Number of tasks in memory at once; all by default.
 
     With s growing from 0 to 1 over the first `multi_step_share` of training, the weight of each
     query loss is (1 - s) / K, plus s for the last one.
 
     Raises:
-        ArgumentError: If an argument is out of range, or `per_step_statistics` does not fit the
-            backbone.
+        ArgumentError: If an argument is out of range.
     """
 
     description: ClassVar[str] = "MAML with stable training (Antoniou et al. 2018)"
@@ -71,10 +66,8 @@ class MAMLPlusPlus(MAML):
         anneal_order: bool = True,
         first_order_share: float = 0.5,
         per_step_norm: bool = True,
-        per_step_statistics: bool = False,
         per_layer_rates: bool = True,
         transductive: bool = True,
-        task_chunk: int | None = None,
     ) -> None:
         super().__init__(
             backbone=backbone,
@@ -84,7 +77,6 @@ class MAMLPlusPlus(MAML):
             inner_lr=inner_lr,
             first_order=first_order,
             transductive=transductive,
-            task_chunk=task_chunk,
         )
         self.multi_step_loss = multi_step_loss
         self.multi_step_share = check_number("multi_step_share", multi_step_share, low=0, high=1)
@@ -100,10 +92,6 @@ class MAMLPlusPlus(MAML):
         self.step_norms = nn.ParameterDict()
         if per_step_norm:
             self._add_step_norms()
-        self.per_step_statistics = per_step_statistics
-        self._observed: dict[int, list[list[Moments]]] = {}
-        if per_step_statistics:
-            self._add_step_statistics()
 
     def _add_step_norms(self) -> None:
         """Add a copy of the weight and bias of every normalization for each step."""
@@ -117,17 +105,6 @@ class MAMLPlusPlus(MAML):
                     own = nn.Parameter(rows, requires_grad=parameter.requires_grad)
                     self.step_norms[f"backbone.{place}.{kind}".replace(".", "/")] = own
                     parameter.requires_grad_(False)  # no longer used
-
-    def _add_step_statistics(self) -> None:
-        if not is_supported(self.backbone):
-            raise ArgumentError(
-                "per_step_statistics needs a Conv-4 backbone with normalization; got "
-                f"{type(self.backbone).__name__}. Leave it off for other backbones."
-            )
-        for at, block in enumerate(self.backbone.blocks):  # type: ignore[arg-type]
-            shape = (self.inner_steps + 1, len(block.norm.weight))
-            self.register_buffer(f"step_means_{at}", torch.zeros(shape))
-            self.register_buffer(f"step_variances_{at}", torch.ones(shape))
 
     def begin_step(self, step: int, n_steps: int) -> None:
         """Set the weights of the query losses and the order of the derivatives."""
@@ -173,69 +150,11 @@ class MAMLPlusPlus(MAML):
         row = self.step_rates[min(step, self.inner_steps - 1)]
         return torch.addcmul(weight, gradient, row[self._names.index(name)], value=-1)
 
-    @torch.no_grad()
-    def embed(self, images: Tensor) -> Tensor:
-        """Return the features of images before adaptation, `tasks x images x features`.
-
-        With the statistics of the images of each task, in training and in evaluation: those of a
-        run on several processes differ between them until it is saved.
-
-        Args:
-            images: `tasks x images x channels x height x width`.
-        """
-        weights = self.initial_weights(len(images), differentiable=False)
-        return super()._features(self._with_norms(weights, len(images), 0), images, 0)
-
-    def _with_norms(self, weights: Weights, n_tasks: int, at: int) -> Weights:
-        """Return the weights of every task with the normalization of a step."""
-        own = {
-            name.replace("/", "."): rows[at].expand(n_tasks, -1)
-            for name, rows in self.step_norms.items()
-        }
-        return {**weights, **own}
-
     def _features(self, weights: Weights, images: Tensor, n_updates: int) -> Tensor:
         """Return features with the normalization of this step."""
         at = min(n_updates, self.inner_steps)
-        weights = self._with_norms(weights, len(images), at)
-        if not self.per_step_statistics:
-            return super()._features(weights, images, n_updates)
-        moments = None
-        if not self.training:  # the same for every task
-            shape = (len(images), -1)
-            moments = [(m[at].expand(shape), v[at].expand(shape)) for m, v in self._statistics()]
-        features, found = conv4_features(self.backbone, weights, images, moments)
-        if self.training:
-            detached = [(mean.detach(), variance.detach()) for mean, variance in found]
-            self._observed.setdefault(at, []).append(detached)
-        return features
-
-    def training_step(self, episodes: Episodes) -> Outcome:
-        """Return the outcome of `MAML.training_step`, and update running statistics once."""
-        outcome = super().training_step(episodes)
-        self._update_statistics()
-        return outcome
-
-    def forward(self, episodes: Episodes) -> Tensor:
-        """Return the query logits of the adapted networks, `tasks x queries x way`."""
-        query_logits = super().forward(episodes)
-        self._update_statistics()
-        return query_logits
-
-    @torch.no_grad()
-    def _update_statistics(self, momentum: float = 0.1) -> None:
-        """Move the running statistics towards the means over all tasks and passes of a step."""
-        for at, passes in self._observed.items():
-            for statistics, moments in zip(
-                self._statistics(), zip(*passes, strict=True), strict=True
-            ):
-                for rows, values in zip(statistics, zip(*moments, strict=True), strict=True):
-                    rows[at].lerp_(torch.cat(values).mean(0), momentum)
-        self._observed.clear()
-
-    def _statistics(self) -> list[Moments]:
-        """Return the running means and variances of every block, `steps x channels` each."""
-        return [
-            (self.get_buffer(f"step_means_{block}"), self.get_buffer(f"step_variances_{block}"))
-            for block in range(len(self.backbone.blocks))  # type: ignore[arg-type]
-        ]
+        own = {
+            name.replace("/", "."): rows[at].expand(len(images), -1)
+            for name, rows in self.step_norms.items()
+        }
+        return super()._features({**weights, **own}, images, n_updates)

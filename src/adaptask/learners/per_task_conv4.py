@@ -22,8 +22,6 @@ from adaptask.backbones import Conv4, TaskNorm
 
 Weights = dict[str, Tensor]
 """Weights of every task by parameter name, each of shape `tasks x` that of the parameter."""
-Moments = tuple[Tensor, Tensor]
-"""Mean and variance of the channels of one layer, `tasks x channels` each."""
 
 _aten = torch.ops.aten
 
@@ -35,26 +33,22 @@ def is_supported(backbone: nn.Module) -> bool:
     )
 
 
-def conv4_features(
-    backbone: Any, weights: Weights, images: Tensor, moments: list[Moments] | None = None
-) -> tuple[Tensor, list[Moments]]:
+def conv4_features(backbone: Any, weights: Weights, images: Tensor) -> Tensor:
     """Return the features of images under the weights of every task.
 
     Args:
         backbone: A Conv-4 that `is_supported`; its own parameters are not used.
         weights: The weights of every task.
         images: `tasks x images x channels x height x width`.
-        moments: Mean and variance that each block normalizes with; by default those of the images.
 
     Returns:
-        `tasks x images x n_features`, and the moments of the images in each block.
+        `tasks x images x n_features`.
     """
     n_tasks, n_images = images.shape[:2]
     maps = images.transpose(0, 1).flatten(1, 2).contiguous(memory_format=torch.channels_last)
-    found = []
     for at, block in enumerate(backbone.blocks):
         prefix = f"backbone.blocks.{at}"
-        maps, block_moments = convolution_block(
+        maps = convolution_block(
             maps,
             weights[f"{prefix}.convolution.weight"],
             weights[f"{prefix}.norm.weight"],
@@ -62,11 +56,9 @@ def conv4_features(
             eps=block.norm.eps,
             padding=list(block.convolution.padding),
             pool=block.pool,
-            moments=None if moments is None else moments[at],
         )
-        found.append(block_moments)
     maps = maps.reshape(n_images, n_tasks, *backbone.feature_shape).transpose(0, 1)
-    return maps.mean((-2, -1)) if backbone.mean_pool else maps.flatten(2), found
+    return maps.mean((-2, -1)) if backbone.mean_pool else maps.flatten(2)
 
 
 def convolution_block(
@@ -78,8 +70,7 @@ def convolution_block(
     eps: float,
     padding: list[int],
     pool: bool,
-    moments: Moments | None = None,
-) -> tuple[Tensor, Moments]:
+) -> Tensor:
     """Apply convolution, normalization, ReLU and pooling, with the weights of every task.
 
     Pooling comes first: the maximum of an increasing function is that function of the maximum. To
@@ -94,14 +85,11 @@ def convolution_block(
         eps: Added to the variance.
         padding: Vertical and horizontal padding of the convolution.
         pool: Whether to apply 2 x 2 max-pooling.
-        moments: Mean and variance to normalize with, `tasks x filters` each; by default those of
-            these images.
 
     Returns:
-        `images x (tasks * filters) x height x width`, and mean and unbiased variance of the
-        output of the convolution, `tasks x filters` each.
+        `images x (tasks * filters) x height x width`.
     """
-    n_tasks, n_filters = scale.shape
+    n_tasks = len(scale)
     sign = torch.where(scale < 0, -1.0, 1.0).to(weight.dtype)
     signed = (weight * sign[:, :, None, None, None]).flatten(0, 1)
     if torch.is_autocast_enabled(maps.device.type):
@@ -110,14 +98,9 @@ def convolution_block(
     signed = signed.contiguous(memory_format=torch.channels_last)
     convolved = _apply(_Convolution, maps, signed, padding, n_tasks)
     pooled, mean, variance = _apply(_PoolAndMoments, convolved, pool)
-    n_values = convolved.numel() // convolved.shape[1]
-    unbiased = variance * (n_values / max(n_values - 1, 1))
-    found = (mean.view(n_tasks, n_filters) * sign, unbiased.view(n_tasks, n_filters))
-    if moments is not None:
-        mean, variance = ((moments[0] * sign).view(1, -1, 1, 1), moments[1].reshape(1, -1, 1, 1))
     slope = (scale * sign).view(1, -1, 1, 1) * torch.rsqrt(variance + eps)
     level = shift.reshape(1, -1, 1, 1) - mean * slope
-    return relu(torch.addcmul(level, pooled.to(level.dtype), slope)), found
+    return relu(torch.addcmul(level, pooled.to(level.dtype), slope))
 
 
 class _Convolution(torch.autograd.Function):

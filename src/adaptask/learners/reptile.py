@@ -45,7 +45,6 @@ class Reptile(InnerLoopLearner):
         evaluation_batch_size: Images per mini-batch in evaluation; by default as in training.
         anneal: Decrease the step size linearly from 1 to 0 over training; otherwise it is 1.
         transductive: Normalize queries together in evaluation, or each with the support set alone.
-        task_chunk: Number of tasks in memory at once; all by default.
 
     Mini-batches are drawn without replacement until all images are used. In evaluation their order
     is fixed: one image of every class in turn.
@@ -74,11 +73,8 @@ class Reptile(InnerLoopLearner):
         evaluation_batch_size: int | None = None,
         anneal: bool = True,
         transductive: bool = True,
-        task_chunk: int | None = None,
     ) -> None:
-        super().__init__(
-            backbone=backbone, n_way=n_way, transductive=transductive, task_chunk=task_chunk
-        )
+        super().__init__(backbone=backbone, n_way=n_way, transductive=transductive)
         self.inner_steps = check_integer("inner_steps", inner_steps, low=1)
         self.evaluation_steps = check_integer("evaluation_steps", evaluation_steps, low=0)
         self.inner_optimizer = check_choice(
@@ -113,15 +109,12 @@ class Reptile(InnerLoopLearner):
         self._check(episodes)
         own = {n: p for n, p in self.named_parameters() if p.requires_grad}
         gradients = [parameter.detach().clone() for parameter in own.values()]
-        n_tasks, logits = len(episodes.class_ids), []
-        for chunk in self._chunks(episodes):
-            weights = self.adapt(chunk, differentiable=False)
-            with torch.no_grad():
-                logits.append(self._predict(weights, chunk))
-                ends = [weights[name].sum(0) for name in own]
-                torch._foreach_add_(gradients, ends, alpha=-1 / n_tasks)
+        weights = self.adapt(episodes, differentiable=False)
+        with torch.no_grad():
+            query_logits = self._predict(weights, episodes)
+            ends = [weights[name].sum(0) for name in own]
+            torch._foreach_add_(gradients, ends, alpha=-1 / len(episodes.class_ids))
         torch._foreach_mul_(gradients, self._step_size)
-        query_logits = torch.cat(logits)
         loss = self.loss(query_logits, episodes.query_labels)
         return Outcome(
             loss=with_gradient(loss, list(own.values()), gradients), query_logits=query_logits

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from adaptask.errors import ArgumentError, StateError
+from adaptask.parsing import by_key
 from adaptask.report.run import DESCRIPTIONS, Run
 from adaptask.report.study import FILE, Arm, Study, read_study, run_name
 
@@ -176,16 +177,10 @@ def _learns(members: Mapping[int, Path]) -> bool:
     return sampler is None or sampler.learns
 
 
-def _decisive(config: Mapping[str, Any]) -> _Settings:
-    pairs = []
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            pairs += [(f"{key}.{name}", str(item)) for name, item in value.items()]
-        else:
-            pairs.append((key, str(value)))
+def _decisive(settings: Mapping[str, Any]) -> _Settings:
     return tuple(
-        (key, value)
-        for key, value in sorted(pairs)
+        (key, str(value))
+        for key, value in sorted(by_key(settings).items())
         if key.partition(".")[0] not in _NOT_DECISIVE or key == "machine.precision"
     )
 

@@ -46,11 +46,8 @@ class ArmSummary:
     """Seeds of runs that have ended without a result: their dataset has no test classes."""
     unfinished: Mapping[int, str] = field(default_factory=dict)
     """Progress of each run that has neither failed nor finished, by seed."""
-    seconds: Mapping[tuple[int, str], float] = field(default_factory=dict)
-    """Time of a training step, by seed and kind of machine."""
-    factor: float | None = None
-    """Time of a step divided by that of the baseline, median over the seeds that ran on machines of
-    the same kind; None without any."""
+    seconds: Mapping[int, float] = field(default_factory=dict)
+    """Time of a training step by seed."""
     difference: PairedDifference | None = None
     """To the baseline; None without a baseline, or without a seed that has finished in both."""
     p: float | None = None
@@ -151,8 +148,6 @@ def _summarize(study: Study, accuracies_of: AccuraciesOf) -> StudySummary:
     level = LEVEL / max(1, len(tested))
     arms = []
     for name, found in alone.items():
-        if found.arm.baseline is not None:
-            found = replace(found, factor=_ratio(found, alone[found.arm.baseline]))
         difference = differences.get(name)
         if difference is not None:
             baseline = alone[found.arm.baseline or ""]
@@ -211,7 +206,7 @@ def _summarize_arm(arm: Arm, accuracies_of: AccuraciesOf) -> ArmSummary:
             (failures if failed else unfinished)[run.seed] = why
         pace, (_, validation) = run.seconds_per_step, run.curve("val", "accuracy")
         if pace is not None:
-            seconds[run.seed, _machine(run)] = pace
+            seconds[run.seed] = pace
         if len(validation):
             best.append(100 * float(validation.max()))
     return ArmSummary(
@@ -225,17 +220,6 @@ def _summarize_arm(arm: Arm, accuracies_of: AccuraciesOf) -> ArmSummary:
         seconds=seconds,
         validation=fmean(best) if best else None,
     )
-
-
-def _ratio(found: ArmSummary, baseline: ArmSummary) -> float | None:
-    common = found.seconds.keys() & baseline.seconds.keys()
-    return median(found.seconds[k] / baseline.seconds[k] for k in common) if common else None
-
-
-def _machine(run: Run) -> str:
-    """Return the kind of machine that a run used last, as far as it matters for speed."""
-    names = ("device", "devices", "threads", "cpu_count", "platform")
-    return str([run.environment[-1].get(name) for name in names]) if run.environment else ""
 
 
 def _status(run: Run) -> tuple[bool, str]:

@@ -154,12 +154,6 @@ def _columns(summary: StudySummary) -> list[_Column]:
         ),
         _Column("verdict", short_verdict, is_brief=True),
         _Column("ms per step", lambda found: _decimals(found.seconds_per_step, 1000)),
-        _Column(
-            "factor",
-            lambda found: _decimals(found.factor),
-            "time of a step divided by that of the baseline, median over seeds that ran on the "
-            "same kind of machine.",
-        ),
         _Column("paper (%)", lambda found: _printed(found.arm.published)),
         _Column("paper's gain", lambda found: _published_gain(summary, found)),
     ]

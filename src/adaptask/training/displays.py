@@ -1,24 +1,21 @@
-"""How a run shows its progress: a progress bar, plain lines, or nothing."""
+"""How a run shows its progress: a line with a bar, plain lines, or nothing."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import time
 import warnings
-from abc import abstractmethod
 from collections import deque
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, TextIO
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
+from typing import TextIO
 
 SECONDS_BETWEEN_UPDATES = 0.2
 SECONDS_BETWEEN_LINES = 10.0
 """Between plain lines during an evaluation."""
 _N_RECENT = 50
-_NARROWEST_BAR = 6
+_NARROWEST_BAR, _WIDEST_BAR = 6, 40
 _NOTEBOOK_COLUMNS = 100
 _PHASES = {"val": "validating", "test": "testing"}
 
@@ -174,20 +171,24 @@ class PlainLines(Display):
         return figures
 
 
-class _Redrawn(PlainLines):
-    """Shows one state that is drawn again, five times a second."""
+class StatusLine(PlainLines):
+    """Rewrites one line, five times a second: a bar, metrics, time left and steps per second.
 
-    def __init__(self, stream: TextIO) -> None:
+    Args:
+        stream: A terminal, or the output of a notebook.
+        width: Characters in a line; that of the terminal by default.
+    """
+
+    def __init__(self, stream: TextIO, width: int | None = None) -> None:
         super().__init__(stream)
-        self._is_training = False
-        self._is_testing = False
+        self._width = width
         self._step = 0
         self._next_update = 0.0
+        self._is_drawn = False
 
     def begin(self, step: int, n_steps: int) -> None:
         """Start the clock and draw."""
         self._start_clock(step, n_steps)
-        self._is_training = True
         self._draw_step(step)
 
     def advance(self, step: int, metrics: Mapping[str, float] | None = None) -> None:
@@ -204,122 +205,58 @@ class _Redrawn(PlainLines):
         if 0 < n_done < n_episodes and time.perf_counter() < self._next_update:
             return
         text = evaluation_text(split, n_done, n_episodes)
-        if self._is_training:
+        if split == "val":
             position = self._position(self._step + 1)  # the step has been made
-            self._draw(position, [text] if n_done < n_episodes else [], self._step, self._n_steps)
+            figures = [text] if n_done < n_episodes else []
+            self._draw(position, figures, self._step / self._n_steps)
         else:
-            self._is_testing = True
-            self._draw(text, [], n_done, n_episodes)
-            if n_done == n_episodes:
-                self.close()
-
-    def end(self, step: int) -> None:
-        """Leave the last state, and write how long it took."""
-        if self._is_training:
-            self._draw_step(step)
-            self._close()
-            self._is_training = False
-            super().end(step)
-
-    def close(self) -> None:
-        """Leave the last state of a test."""
-        if self._is_testing:
-            self._close()
-            self._is_testing = False
-
-    def _draw_step(self, step: int) -> None:
-        self._step = step
-        self._draw(self._position(step), self._figures(step), step, self._n_steps)
-
-    def _draw(self, position: str, figures: list[str], completed: int, total: int) -> None:
-        self._next_update = time.perf_counter() + SECONDS_BETWEEN_UPDATES
-
-    @abstractmethod
-    def _close(self) -> None:
-        """Leave what was drawn last."""
-
-
-class NotebookLine(_Redrawn):
-    """Rewrites one line of text in the output of a notebook."""
+            self._draw(text, [], n_done / n_episodes)
 
     def message(self, text: str) -> None:
         """Replace the line by one that stays."""
         self._write(text)
-        self._close()
+        self.close()
 
-    def _draw(self, position: str, figures: list[str], completed: int, total: int) -> None:
-        self._write("  ".join([f"step {position}" if figures else position, *figures]))
-        super()._draw(position, figures, completed, total)
+    def end(self, step: int) -> None:
+        """Leave the last state, and write how long it took."""
+        self._draw_step(step)
+        self.close()
+        super().end(step)
+
+    def close(self) -> None:
+        """Leave the line as it is; what follows begins another one."""
+        if self._is_drawn:
+            print(file=self._stream, flush=True)
+            self._is_drawn = False
+
+    def _draw_step(self, step: int) -> None:
+        self._step = step
+        share = step / self._n_steps if self._n_steps else 1.0
+        self._draw(self._position(step), self._figures(step), share)
+
+    def _draw(self, position: str, figures: list[str], share: float) -> None:
+        # In a narrow line the last figures are left out rather than cut.
+        while figures and len("  ".join((position, *figures))) > self._columns - _NARROWEST_BAR:
+            figures.pop()
+        room = self._columns - len("  ".join((position, *figures)))
+        n_cells = max(0, min(_WIDEST_BAR, room - 2))
+        bar = "#" * round(share * n_cells)
+        self._write(f"{position} {bar:.<{n_cells}} {'  '.join(figures)}")
+        self._next_update = time.perf_counter() + SECONDS_BETWEEN_UPDATES
+
+    @property
+    def _columns(self) -> int:
+        # A terminal wraps a line that fills it, and could not write it again.
+        return self._width or shutil.get_terminal_size().columns - 1
 
     def _write(self, text: str) -> None:
-        # A notebook starts the line again at \r, but keeps the end of a longer one before.
-        print(f"\r{text:{_NOTEBOOK_COLUMNS}}", end="", file=self._stream, flush=True)
-
-    def _close(self) -> None:
-        print(file=self._stream, flush=True)
-
-
-class ProgressBar(_Redrawn):
-    """Draws a bar on a terminal, with metrics, time left and steps per second.
-
-    Raises:
-        ModuleNotFoundError: If rich is not installed.
-    """
-
-    def __init__(self, stream: TextIO) -> None:
-        from rich.console import Console
-
-        super().__init__(stream)
-        self._console = Console(file=stream, highlight=False, soft_wrap=True)
-        self._bar: Progress | None = None
-
-    def message(self, text: str) -> None:
-        """Write a line above the bar."""
-        self._console.print(text, markup=False)
-
-    def _draw(self, position: str, figures: list[str], completed: int, total: int) -> None:
-        if self._bar is None:
-            self._bar = self._open_bar()
-        # On a narrow terminal the last figures are left out rather than cut.
-        room = self._console.width - _NARROWEST_BAR
-        while figures and len("  ".join((position, *figures))) > room:
-            figures.pop()
-        self._bar.update(
-            self._bar.task_ids[0],
-            completed=completed,
-            total=total,
-            description=position,
-            figures="  ".join(figures),
-        )
-        self._bar.refresh()
-        super()._draw(position, figures, completed, total)
-
-    def _open_bar(self) -> Progress:
-        from rich.progress import BarColumn, Progress, TextColumn
-
-        bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=None),
-            TextColumn("{task.fields[figures]}"),
-            console=self._console,
-            auto_refresh=False,  # no thread beside the training
-            expand=True,
-            # What is printed goes above the bar, unless it was sent elsewhere.
-            redirect_stdout=sys.stdout.isatty(),
-            redirect_stderr=sys.stderr.isatty(),
-        )
-        bar.add_task("", total=None, figures="")
-        bar.start()
-        return bar
-
-    def _close(self) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
+        # With spaces over what a longer text has left.
+        print(f"\r{text:{self._columns}}", end="", file=self._stream, flush=True)
+        self._is_drawn = True
 
 
 def choose_display(*, quiet: bool = False, stream: TextIO | None = None) -> Display:
-    """Return the display that suits the output: a bar on a terminal, otherwise plain lines.
+    """Return the display that suits the output: one line in a terminal, otherwise plain lines.
 
     Args:
         quiet: Whether to show only warnings.
@@ -328,18 +265,14 @@ def choose_display(*, quiet: bool = False, stream: TextIO | None = None) -> Disp
     stream = sys.stderr if stream is None else stream
     if quiet:
         return Quiet(stream)
-    if stream.isatty() and os.environ.get("TERM") != "dumb":
-        try:
-            return ProgressBar(stream)
-        except ModuleNotFoundError:
-            pass  # as a library, the package works without rich
-    return PlainLines(stream)
+    is_terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
+    return StatusLine(stream) if is_terminal else PlainLines(stream)
 
 
 def default_display() -> Display:
     """Return the default of `Trainer`: progress in a terminal or notebook, nothing elsewhere."""
     if _is_notebook():
-        return NotebookLine(sys.stdout)
+        return StatusLine(sys.stdout, width=_NOTEBOOK_COLUMNS)
     return choose_display() if sys.stderr is not None and sys.stderr.isatty() else Silent()
 
 

@@ -36,7 +36,7 @@ from adaptask import __version__
 from adaptask.atomic_file import not_written, replace_file
 from adaptask.errors import ArgumentError, StateError, TrainingError
 from adaptask.parsing import parse_json
-from adaptask.registry import SAMPLERS, Registry
+from adaptask.registry import Registry, describe_class
 from adaptask.samplers import Sampler, kl_from_uniform
 from adaptask.training.checkpoints import (
     BEST,
@@ -355,15 +355,7 @@ def describe_algorithm(registry: Registry, algorithm: object) -> dict[str, Any]:
         name = registry.name_of(kind)
     except ArgumentError:  # such as a class defined in a function
         name = kind.__qualname__
-    first_line = (inspect.getdoc(kind) or "").partition("\n")[0]
-    found: dict[str, Any] = {
-        "name": name,
-        "class": f"{kind.__module__}:{kind.__qualname__}",
-        "description": str(getattr(kind, "description", "") or first_line).rstrip("."),
-    }
-    if registry is SAMPLERS:
-        found["learns"] = bool(getattr(algorithm, "learns", True))
-    return found
+    return describe_class(name, kind)
 
 
 def constructor_options(algorithm: object) -> dict[str, Any]:

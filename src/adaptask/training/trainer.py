@@ -70,7 +70,7 @@ class Trainer:
         keep_best: Number of best weights to keep.
         every: Steps between records, validations, checkpoints and snapshots.
         folder: The folder of the run; without one nothing is written.
-        display: Shows progress. By default there is a progress bar in a terminal or a notebook,
+        display: Shows progress. By default there is a line with a bar in a terminal or a notebook,
             and nothing elsewhere; `Silent()` shows nothing anywhere.
         loggers: Receive every record as well.
         group: The processes that make the run together, see `adaptask.training.process_group`.

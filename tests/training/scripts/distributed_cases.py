@@ -27,7 +27,7 @@ from adaptask.training.sync_batchnorm import convert_sync_batchnorm
 N_WAY = 3
 OPTIONS = {
     "maml": {"inner_steps": 2},
-    "maml++": {"inner_steps": 2, "per_step_statistics": True},
+    "maml++": {"inner_steps": 2},
     "anil": {"inner_steps": 2},
     # Mini-batches of all images: then their order, which each process draws, is nothing.
     "reptile": {"inner_steps": 2, "batch_size": 6, "inner_optimizer": "sgd", "inner_lr": 0.1},

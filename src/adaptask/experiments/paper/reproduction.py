@@ -385,10 +385,6 @@ def reproduce(
         return 0
     from adaptask.experiments.study import run_and_report
 
-    if cluster.cluster is None:
-        from adaptask.experiments.paper.timing import print_estimate
-
-        print_estimate(planned, folder, workers=workers)
     study = Study(
         title=planned.title,
         arms=tuple(arm.with_runs(folder, range(planned.seeds)) for arm in planned.trials),

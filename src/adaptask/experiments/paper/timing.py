@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import json
 import math
-import multiprocessing
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +22,6 @@ from rich.table import Table as RichTable
 from adaptask.atomic_file import not_written, replace_file
 from adaptask.data.cache import cache_root
 from adaptask.data.datasets import DATASETS, Generated, check_available, is_plugin, is_prepared
-from adaptask.errors import AdaptaskError
 from adaptask.experiments.backends import choose_backend
 from adaptask.experiments.config import (
     EvaluationConfig,
@@ -32,7 +29,7 @@ from adaptask.experiments.config import (
     TaskConfig,
 )
 from adaptask.experiments.factory import build_trainer
-from adaptask.experiments.options import class_of, configure
+from adaptask.experiments.options import configure
 from adaptask.experiments.paper.published import PrintedTime
 from adaptask.experiments.paper.reproduction import Plan, fitted, images_per_class, narrowed
 from adaptask.experiments.recipes import recipe
@@ -42,7 +39,7 @@ from adaptask.report.formats import print_table
 from adaptask.report.study import Arm
 from adaptask.report.tables import Cell, Table
 from adaptask.training.displays import format_duration
-from adaptask.training.process import StopSignals, choose_device, device_type, set_up_process
+from adaptask.training.process import StopSignals, choose_device, set_up_process
 
 if TYPE_CHECKING:
     from adaptask.experiments.backends.interleaved import Interleaved
@@ -250,12 +247,8 @@ def timing_table(timings: Sequence[Timing], notes: Sequence[str] = ()) -> Table:
 
 # What a plan would take ---------------------------------------------------------------------------
 
-_SECONDS = 10.0
-"""Of all measurements for an estimate together, about."""
 _REPEATS = 5
 _MOST_SECONDS = 3.0
-_LONG = 600.0
-"""Seconds from which on `reproduce` says how to run less."""
 # A GPU evaluates many at once.
 _EPISODES, _EPISODES_ON_GPU = 2, 50
 
@@ -361,63 +354,6 @@ def _show_trials(
     console.print(text)
 
 
-def print_estimate(planned: Plan, folder: Path, *, workers: int | None = None) -> None:
-    """Print about how long the runs of a plan will take that are not finished in a folder.
-
-    Nothing is printed if that cannot be measured; the runs then say why.
-    """
-    runs = [
-        run for arm in planned.trials for run in arm.with_runs(folder, range(planned.seeds)).runs
-    ]
-    configs = [
-        replace(run.config, seed=0)
-        for run in runs
-        if not run.is_finished and _is_there(run.config.data.dataset)
-    ]
-    if not configs:
-        return
-    kind = device_type(planned.device)
-    backend = choose_backend(workers, configs, kind)
-    console = Console(stderr=True, highlight=False)
-    try:
-        with console.status(f"timing a few steps on {kind}"):
-            kinds = list(dict.fromkeys(map(_shared, configs)))
-            seconds = _estimate_apart(kinds, planned.device, backend.threads)
-    except AdaptaskError:
-        return
-    total = sum(seconds[config] for config in map(_shared, configs))
-    count = _counted(len(configs), "run")
-    text = f"{count}: about {_duration_here(total, backend, len(configs))}."
-    if total / backend.speedup > _LONG and not planned.quick:
-        text += " For less: --quick, --scale, --rows, --shots or --seeds."
-    console.print(text, markup=False)
-
-
-def _estimate_apart(
-    configs: Sequence[RunConfig], device: str, threads: int | None
-) -> dict[RunConfig, float]:
-    """Return what `estimate_seconds` does, and leave this process as it is.
-
-    On a GPU another process measures: this one may only start others, and should then take no
-    memory there.
-    """
-    if device_type(device) == "cuda":
-        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-            times = pool.submit(_measure_all, configs, device, threads).result()
-    else:
-        before = torch.get_num_threads()
-        try:
-            times = _measure_all(configs, device, threads)
-        finally:
-            torch.set_num_threads(before)
-    return dict(zip(configs, times, strict=True))
-
-
-def _measure_all(configs: Sequence[RunConfig], device: str, threads: int | None) -> list[float]:
-    set_up_process(threads=threads)  # as the runs will have it
-    return list(estimate_seconds(configs, choose_device(device)).values())
-
-
 def _duration_here(total: float, backend: Interleaved | ProcessPool, n_runs: int) -> str:
     """Return in words how long runs of so many seconds in all take on this machine."""
     n_at_once = min(backend.n_at_once, n_runs)
@@ -453,7 +389,7 @@ def run_seconds(config: RunConfig, cost: Cost) -> float:
 
 
 def estimate_seconds(configs: Sequence[RunConfig], device: torch.device) -> dict[RunConfig, float]:
-    """Return about how long runs take, measured now in about ten seconds altogether.
+    """Return about how long runs take, measured now.
 
     For each learner, backbone and dataset the run with the smallest steps is measured; others are
     taken to cost as much per image.
@@ -473,70 +409,31 @@ def estimate_seconds(configs: Sequence[RunConfig], device: torch.device) -> dict
     costs: dict[RunConfig, Cost] = {}
     for members in models.values():
         smallest = min(members, key=_step_images)
-        measured = measure_cost(smallest, device, _SECONDS / len(models))
+        measured = measure_cost(smallest, device)
         costs |= {config: measured.scaled(smallest, config) for config in members}
     return {config: run_seconds(config, costs[config]) for config in configs}
 
 
-def measure_cost(config: RunConfig, device: torch.device, budget: float) -> Cost:
-    """Return what steps and episodes of a run cost, by making some in about `budget` seconds.
+def measure_cost(config: RunConfig, device: torch.device) -> Cost:
+    """Return what a step and an evaluation episode of a run cost, by making some.
 
-    On a CPU a step of one task is made first, and before that, of a large backbone, one on a few
-    images. If whole steps would take too long, their time is extrapolated by the images.
+    On a CPU, where time grows with the images, a step of one task is made.
     """
-    if device.type == "cuda":
-        return _measure(config, device, _EPISODES_ON_GPU, budget)
-    deadline = time.perf_counter() + budget
-    optimizer = replace(config.optimizer, accumulate=1)
-    one_task = replace(config, task=replace(config.task, n_tasks=1), optimizer=optimizer)
-    few_images = replace(
-        one_task,
-        task=replace(one_task.task, n_way=2, n_shot=1, n_query=1),
-        evaluation=replace(config.evaluation, n_way=2, n_shot=1, n_query=1),
-    )
-    is_small = getattr(class_of(config.backbone), "is_small", False)
-    first = one_task if is_small else few_images
-    made = [(first, _measure(first, device, _EPISODES, budget / 4))]
-    for larger in (one_task, config):
-        expected, left = _extrapolated(made, larger), deadline - time.perf_counter()
-        if larger != first and expected.step + _EPISODES * expected.episode < left:
-            made.append((larger, _measure(larger, device, _EPISODES, left)))
-    return _extrapolated(made, config)
+    is_cpu = device.type == "cpu"
+    n_episodes = _EPISODES if is_cpu else _EPISODES_ON_GPU
+    measured = replace(config, evaluation=replace(config.evaluation, n_validation=n_episodes))
+    if is_cpu:
+        optimizer = replace(config.optimizer, accumulate=1)
+        measured = replace(measured, task=replace(config.task, n_tasks=1), optimizer=optimizer)
+    run = TimedRun(measured, device)
+    step, validation = map(_median_seconds, (run.step_seconds, run.validation_seconds))
+    return Cost(step, validation / n_episodes).scaled(measured, config)
 
 
-def _extrapolated(made: Sequence[tuple[RunConfig, Cost]], config: RunConfig) -> Cost:
-    """Return what a run costs, from one or two smaller ones that were measured."""
-    measured, cost = made[-1]
-    if measured == config or len(made) == 1:
-        return cost.scaled(measured, config)
-    before, cost_before = made[-2]
-
-    def line(images: Callable[[RunConfig], int], small: float, large: float) -> float:
-        n_small, n_large = images(before), images(measured)
-        if n_large == n_small:
-            return large * images(config) / n_large
-        slope = (large - small) / (n_large - n_small)
-        # What does not depend on the images is seldom more than three quarters.
-        return large + max(slope, large / n_large / 4) * (images(config) - n_large)
-
-    return Cost(
-        line(_step_images, cost_before.step, cost.step),
-        line(_episode_images, cost_before.episode, cost.episode),
-    )
-
-
-def _measure(config: RunConfig, device: torch.device, n_episodes: int, budget: float) -> Cost:
-    evaluation = replace(config.evaluation, n_validation=n_episodes)
-    run = TimedRun(replace(config, evaluation=evaluation), device)
-    most = min(_MOST_SECONDS, budget / 2)
-    step = _median_seconds(run.step_seconds, most)
-    return Cost(step, _median_seconds(run.validation_seconds, most) / n_episodes)
-
-
-def _median_seconds(measure: Callable[[], float], most: float = _MOST_SECONDS) -> float:
+def _median_seconds(measure: Callable[[], float]) -> float:
     """Return the median of some measurements, fewer of what takes long."""
     times = [measure()]
-    while len(times) <= _REPEATS and sum(times) < most:
+    while len(times) <= _REPEATS and sum(times) < _MOST_SECONDS:
         times.append(measure())
     return statistics.median(times[1:] or times)  # the first time is slower
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from adaptask.parsing import by_key
 from adaptask.report.page.data import StudyData
 from adaptask.report.page.series import clean
 from adaptask.report.run import Run
@@ -52,15 +53,10 @@ def describe_runs(data: StudyData) -> dict[str, Any]:
     }
 
 
-def _flat(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings of a run by their dotted names, in the order of its file."""
-    flat: dict[str, str] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            flat |= {f"{key}.{name}": clean(str(item)) for name, item in value.items()}
-        elif key not in ("seed", "format"):
-            flat[key] = clean(str(value))
-    return flat
+def _flat(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings of a run by their keys, in the order of its file."""
+    values = by_key(settings).items()
+    return {key: clean(str(value)) for key, value in values if key not in ("seed", "format")}
 
 
 def _statement(study: Study, records: Sequence[Run], n_planned: int, n_finished: int) -> str:
