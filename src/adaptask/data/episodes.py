@@ -23,7 +23,7 @@ from adaptask.data.augmentation import (
 )
 from adaptask.data.datasets import default_augmentation, load, load_statistics
 from adaptask.data.episode_plan import EpisodePlan, check_range, plan_episodes, take_episodes
-from adaptask.data.images import ImageSet
+from adaptask.data.images import ImageSet, shrink_images
 from adaptask.data.normalization import scale_and_shift
 from adaptask.data.storage import Storage, choose_storage, copy_to
 from adaptask.data.subsets import ordered_subsets
@@ -44,6 +44,7 @@ def open_episodes(
     seed: int = 0,
     augmentation: str | Augmentation | None = None,
     storage: Storage = "auto",
+    shrink: int = 1,
 ) -> EpisodeSource:
     """Return the episode source of a split, normalized with the statistics of the training split.
 
@@ -56,6 +57,8 @@ def open_episodes(
         augmentation: A name from `AUGMENTATIONS` or a callable. By default the training split gets
             what is usual for the dataset, and the others get none.
         storage: Where the images are held, see `EpisodeSource`.
+        shrink: Average squares of this many pixels a side: 2 halves height and width, which it
+            must divide.
 
     Raises:
         ArgumentError: If an argument cannot be used.
@@ -64,7 +67,7 @@ def open_episodes(
     if augmentation is None:
         augmentation = default_augmentation(name) if split == "train" else "none"
     return EpisodeSource(
-        load(name, split),
+        shrink_images(load(name, split), shrink),
         device=device,
         seed=seed,
         augmentation=augmentation,
