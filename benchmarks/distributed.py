@@ -133,7 +133,7 @@ def measure_messages(group: ProcessGroup, n_turns: int = 300) -> None:
 
     def exchange() -> None:
         found = [step.loss_check.step, torch.zeros(N_WAY)]
-        group.gather_feedback(step.sampler, probabilities, labels, found, n_parts=1)
+        group.gather_feedback(step.sampler, probabilities, labels, extra=found, n_parts=1)
 
     acts = {
         f"feedback, {4 * (1 + N_WAY + n_own * N_WAY**2)} bytes per process": exchange,

@@ -25,6 +25,8 @@ class TaskSampler(Protocol):
 
     - `state_dict` and `load_state_dict`, to resume a run exactly;
     - `n_classes` and `n_way`, to check that it fits the data;
+    - `uses_class_features`: if it is true, `update` is also given the keyword argument
+      `class_features`, the mean feature of every class of a task, `tasks x way x d`, detached;
     - `log_prob(class_ids)`, the log-probability of each category set, `tasks`;
     - a tensor `log_potentials`, `classes x classes`, or `log_weights`, `classes`, to save how its
       distribution develops;
@@ -83,6 +85,9 @@ class Outcome:
     """Scalar, the mean over tasks; its gradient is what the optimizer follows."""
     query_logits: Tensor
     """`tasks x queries x way`, the predictions that feed the sampler; never differentiated."""
+    features: Tensor | None = None
+    """Features of the images, `tasks x images x ...`, detached: the support images in order, and
+    after them the query images where the learner embeds both alike. None if there are none."""
 
 
 @runtime_checkable

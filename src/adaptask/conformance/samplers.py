@@ -28,6 +28,7 @@ Law = Callable[[SamplerFactory], None]
 _N_DRAWS = 20_000
 _N_QUERY = 4
 _N_LABELS = 3
+_N_ROUNDS = 4
 _MOST_OUTCOMES = 2_000
 
 
@@ -36,7 +37,7 @@ def check_sampler(build: SamplerFactory) -> None:
 
     Laws about probabilities are skipped if the sampler has no `log_prob`, or it raises an
     `AdaptaskError`. Laws about states and about refusing bad feedback are skipped if it has no
-    `state_dict`.
+    `state_dict`, laws about features unless it `uses_class_features`.
 
     Args:
         build: Returns a fresh sampler for a seed. Keep it small, such as 9 classes and 3 ways, so
@@ -64,14 +65,19 @@ def _needs_log_prob(law: Law) -> Law:
 
     @functools.wraps(law)
     def checked(build: SamplerFactory) -> None:
-        subject = describe(build(0))
-        if not hasattr(subject.sampler, "log_prob"):
-            return
-        try:
-            subject.sampler.log_prob(subject.outcomes()[:1])
-        except AdaptaskError:
-            return
-        law(build)
+        if describe(build(0)).has_log_prob():
+            law(build)
+
+    return checked
+
+
+def _needs_features(law: Law) -> Law:
+    """Skip a law for a sampler that does not learn from class features."""
+
+    @functools.wraps(law)
+    def checked(build: SamplerFactory) -> None:
+        if describe(build(0)).n_features:
+            law(build)
 
     return checked
 
@@ -147,20 +153,21 @@ def shared_labels_mean_the_same_as_repeated_ones(build: SamplerFactory) -> None:
     repeated, shared = describe(build(15)), describe(build(15))
     if not shared.row:
         return
-    ids, probabilities, labels = repeated.feedback(seed=5, n_tasks=4)
-    repeated.sampler.update(ids, probabilities, labels)
-    shared.sampler.update(ids, probabilities, labels[0])
+    ids, probabilities, labels, *features = repeated.feedback(seed=5, n_tasks=4)
+    repeated.update(ids, probabilities, labels, *features)
+    shared.update(ids, probabilities, labels[0], *features)
     same = equal(repeated.sampler.state_dict(), shared.sampler.state_dict())
     require(same, "labels of shape `queries` count for all tasks")
 
 
 def updates_keep_no_graph_and_change_no_argument(build: SamplerFactory) -> None:
-    """Probabilities may require gradients; what is given stays as it was."""
+    """Probabilities and features may require gradients; what is given stays as it was."""
     subject = describe(build(16))
     given = subject.feedback(seed=6, n_tasks=4)
     copies = [part.clone() for part in given]
-    given[1].requires_grad_()
-    subject.sampler.update(*given)
+    for part in given:
+        part.requires_grad_(part.is_floating_point())
+    subject.update(*given)
     buffers = dict(getattr(subject.sampler, "named_buffers", dict)())
     kept = [name for name, buffer in buffers.items() if buffer.requires_grad]
     require(not kept, "nothing that is kept requires gradients", kept)
@@ -173,8 +180,8 @@ def the_order_of_tasks_does_not_matter(build: SamplerFactory) -> None:
     """An update with its entries in another order comes to the same distribution."""
     forward, backward = describe(build(8)), describe(build(8))
     feedback = forward.feedback(seed=1, n_tasks=12)
-    forward.sampler.update(*feedback)
-    backward.sampler.update(*(part.flip(0) for part in feedback))
+    forward.update(*feedback)
+    backward.update(*(part.flip(0) for part in feedback))
     _require_close(_distribution(forward), _distribution(backward), "the order of tasks is free")
 
 
@@ -182,18 +189,32 @@ def the_order_of_tasks_does_not_matter(build: SamplerFactory) -> None:
 def relabeling_classes_relabels_the_result(build: SamplerFactory) -> None:
     """Nothing is special: renaming what is drawn renames the distribution."""
     plain, renamed = describe(build(9)), describe(build(9))
-    # One random cycle through all of them: nothing keeps its name.
-    cycle = torch.randperm(plain.n_items, generator=torch.Generator().manual_seed(2))
-    names = torch.empty_like(cycle)
-    names[cycle] = cycle.roll(1)
-    names = names.to(plain.device)
-    for seed in range(4):
-        ids, probabilities, labels = plain.feedback(seed=seed, n_tasks=6)
-        plain.sampler.update(ids, probabilities, labels)
-        renamed.sampler.update(names[ids], probabilities, labels)
+    names = _teach_under_other_names(plain, renamed)
     outcomes = plain.outcomes()
     before, after = plain.sampler.log_prob(outcomes), renamed.sampler.log_prob(names[outcomes])
     _require_close(before, after, "renaming classes renames the result")
+
+
+@_needs_features
+def permuting_classes_permutes_the_draws(build: SamplerFactory) -> None:
+    """Features belong to classes, whatever their numbers: renaming classes renames the draws."""
+    plain, renamed = describe(build(18)), describe(build(19))
+    names = _teach_under_other_names(plain, renamed)
+    _require_same_draws(plain, renamed, names, "permuting classes permutes the draws")
+
+
+@_needs_features
+def rotating_the_features_changes_nothing(build: SamplerFactory) -> None:
+    """No direction of feature space is special: a rotation of all features changes no draw."""
+    plain, rotated = describe(build(20)), describe(build(21))
+    noise = torch.randn(2 * (plain.n_features,), generator=torch.Generator().manual_seed(8))
+    rotation = torch.linalg.qr(noise).Q.to(plain.device)
+    for seed in range(_N_ROUNDS):
+        ids, probabilities, labels, features = plain.feedback(seed=seed, n_tasks=6)
+        plain.update(ids, probabilities, labels, features)
+        rotated.update(ids, probabilities, labels, features @ rotation)
+    names = torch.arange(plain.n_items, device=plain.device)
+    _require_same_draws(plain, rotated, names, "rotating the features changes nothing")
 
 
 @_needs_log_prob
@@ -202,9 +223,10 @@ def the_order_within_a_task_does_not_matter(build: SamplerFactory) -> None:
     plain, reordered = describe(build(10)), describe(build(10))
     if not plain.row:
         return
-    class_ids, probabilities, labels = plain.feedback(seed=3, n_tasks=6)
-    plain.sampler.update(class_ids, probabilities, labels)
-    reordered.sampler.update(class_ids.flip(1), probabilities.flip(2), plain.row[0] - 1 - labels)
+    class_ids, probabilities, labels, *features = plain.feedback(seed=3, n_tasks=6)
+    plain.update(class_ids, probabilities, labels, *features)
+    flipped = (class_ids.flip(1), probabilities.flip(2), plain.row[0] - 1 - labels)
+    reordered.update(*flipped, *(part.flip(1) for part in features))
     _require_close(_distribution(plain), _distribution(reordered), "the order in a task is free")
     outcomes = plain.outcomes()
     there, back = plain.sampler.log_prob(outcomes), plain.sampler.log_prob(outcomes.flip(1))
@@ -220,17 +242,12 @@ def log_prob_is_a_distribution_and_draws_follow_it(build: SamplerFactory) -> Non
     _teach(subject, n_rounds=5)
     probs = _distribution(subject).exp()
     _require_close(probs.sum(), torch.ones_like(probs.sum()), "probabilities sum to one")
-    index = {key: i for i, key in enumerate(subject.keys(subject.outcomes()))}
-    counts = torch.zeros(len(index), dtype=torch.float64)
-    for key in subject.keys(subject.sampler.sample(_N_DRAWS)):
-        counts[index[key]] += 1
+    counts = subject.count_draws(subject.outcomes())
     expected = probs.cpu() * _N_DRAWS
     possible = expected > 0
     require(not counts[~possible].any(), "what has probability zero is never drawn")
     statistic = float(((counts - expected)[possible] ** 2 / expected[possible]).sum())
-    # Six standard deviations of a chi-square variable.
-    freedom = int(possible.sum()) - 1
-    limit = freedom + 6 * math.sqrt(2 * freedom) + 12
+    limit = _chi_square_limit(int(possible.sum()) - 1)
     require(statistic < limit, f"draws follow log_prob (chi-square below {limit:.0f})", statistic)
 
 
@@ -243,7 +260,7 @@ def bad_feedback_is_refused_and_changes_nothing(build: SamplerFactory) -> None:
     for problem, arguments in subject.bad_feedback():
         before = copy.deepcopy(sampler.state_dict())
         try:
-            sampler.update(*arguments)
+            subject.update(*arguments)
             getattr(sampler, "check", lambda: None)()
         except AdaptaskError as error:
             require(len(str(error)) > 20, f"the error on {problem} says what to do", error)
@@ -255,22 +272,24 @@ def bad_feedback_is_refused_and_changes_nothing(build: SamplerFactory) -> None:
 @_needs_state
 def a_bad_task_among_good_ones_leaves_no_trace(build: SamplerFactory) -> None:
     """Either the whole update is refused, or the others count as if the bad one were not there."""
-    subject, others = describe(build(17)), describe(build(17))
-    ids, probabilities, labels = subject.feedback(seed=7, n_tasks=5)
-    untouched = copy.deepcopy(subject.sampler.state_dict())
-    good = [0, 1, 3, 4]
-    others.sampler.update(ids[good], probabilities[good], labels[good])
-    probabilities[2, 0] = math.nan
-    try:
-        subject.sampler.update(ids, probabilities, labels)
-        getattr(subject.sampler, "check", lambda: None)()
-    except AdaptaskError:
-        pass
-    else:
-        require(False, "a task with NaN among good ones is reported")
-    after = subject.sampler.state_dict()
-    fits = equal(after, untouched) or equal(after, others.sampler.state_dict())
-    require(fits, "a bad task among good ones leaves no trace")
+    n_parts = len(describe(build(17)).feedback(seed=7, n_tasks=1))
+    for bad_part in (1, 3)[: n_parts - 2]:  # probabilities, and features if there are any
+        subject, others = describe(build(17)), describe(build(17))
+        feedback = subject.feedback(seed=7, n_tasks=5)
+        untouched = copy.deepcopy(subject.sampler.state_dict())
+        good = [0, 1, 3, 4]
+        others.update(*(part[good] for part in feedback))
+        feedback[bad_part][2, 0] = math.nan
+        try:
+            subject.update(*feedback)
+            getattr(subject.sampler, "check", lambda: None)()
+        except AdaptaskError:
+            pass
+        else:
+            require(False, "a task with NaN among good ones is reported")
+        after = subject.sampler.state_dict()
+        fits = equal(after, untouched) or equal(after, others.sampler.state_dict())
+        require(fits, "a bad task among good ones leaves no trace")
 
 
 @_needs_state
@@ -315,6 +334,8 @@ SAMPLER_LAWS: tuple[Law, ...] = (
     the_order_of_tasks_does_not_matter,
     relabeling_classes_relabels_the_result,
     the_order_within_a_task_does_not_matter,
+    permuting_classes_permutes_the_draws,
+    rotating_the_features_changes_nothing,
     log_prob_is_a_distribution_and_draws_follow_it,
     bad_feedback_is_refused_and_changes_nothing,
     a_bad_task_among_good_ones_leaves_no_trace,
@@ -330,9 +351,46 @@ def _require_close(left: Tensor, right: Tensor, law: str) -> None:
     require(gap < 1e-4, f"{law} (to 1e-4)", gap)
 
 
+def _require_same_draws(left: Subject, right: Subject, names: Tensor, law: str) -> None:
+    """Require one distribution of two samplers, of which one has other names for the classes.
+
+    Exactly if they have `log_prob`, otherwise by a chi-square test of draws, if all outcomes can be
+    listed.
+    """
+    outcomes = left.outcomes()
+    if left.has_log_prob():
+        there = right.sampler.log_prob(names[outcomes])
+        _require_close(_distribution(left), there, law)
+    elif left.is_enumerable:
+        one, other = left.count_draws(outcomes), right.count_draws(names[outcomes])
+        seen = one + other > 0
+        statistic = float(((one - other)[seen] ** 2 / (one + other)[seen]).sum())
+        limit = _chi_square_limit(int(seen.sum()) - 1)
+        require(statistic < limit, f"{law} (chi-square below {limit:.0f})", statistic)
+
+
+def _chi_square_limit(freedom: int) -> float:
+    """Return what a chi-square variable exceeds by chance only at six standard deviations."""
+    return freedom + 6 * math.sqrt(2 * freedom) + 12
+
+
 def _teach(subject: Subject, *, n_rounds: int) -> None:
     for seed in range(n_rounds):
-        subject.sampler.update(*subject.feedback(seed=100 + seed, n_tasks=5))
+        subject.update(*subject.feedback(seed=100 + seed, n_tasks=5))
+
+
+def _teach_under_other_names(plain: Subject, renamed: Subject) -> Tensor:
+    """Teach two samplers the same, one with other class ids; return what it calls each class."""
+    # One random cycle through all of them: nothing keeps its name.
+    cycle = torch.randperm(plain.n_items, generator=torch.Generator().manual_seed(2))
+    names = torch.empty_like(cycle)
+    names[cycle] = cycle.roll(1)
+    names = names.to(plain.device)
+    for seed in range(_N_ROUNDS):
+        ids, *others = plain.feedback(seed=seed, n_tasks=6)
+        plain.update(ids, *others)
+        renamed.update(names[ids], *others)
+    return names
 
 
 def _distribution(subject: Subject) -> Tensor:
@@ -349,6 +407,8 @@ class Subject:
     """Number of things there are to draw."""
     row: tuple[int, ...]
     """The shape of one draw: `(n_way,)` for tasks, `()` for single instances."""
+    n_features: int = 0
+    """Size of the class features that it uses; 0 if it uses none."""
 
     @property
     def device(self) -> torch.device:
@@ -372,8 +432,34 @@ class Subject:
         """Return something hashable for each draw, equal for equal sets."""
         return [tuple(sorted(row)) if self.row else row for row in ids.tolist()]
 
-    def feedback(self, *, seed: int, n_tasks: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Make up what a learner might say."""
+    def count_draws(self, outcomes: Tensor) -> Tensor:
+        """Return how often each outcome comes in 20,000 draws, `outcomes` float64."""
+        index = {key: i for i, key in enumerate(self.keys(outcomes))}
+        counts = torch.zeros(len(index), dtype=torch.float64)
+        for key in self.keys(self.sampler.sample(_N_DRAWS)):
+            counts[index[key]] += 1
+        return counts
+
+    def has_log_prob(self) -> bool:
+        """Return whether it computes probabilities."""
+        if not hasattr(self.sampler, "log_prob"):
+            return False
+        try:
+            self.sampler.log_prob(self.outcomes()[:1])
+        except AdaptaskError:
+            return False
+        return True
+
+    def update(self, ids: Any, probabilities: Any, labels: Any, *features: Any) -> None:
+        """Update the sampler with feedback, and with class features if they are given."""
+        named = {"class_features": features[0]} if features else {}
+        self.sampler.update(ids, probabilities, labels, **named)
+
+    def feedback(self, *, seed: int, n_tasks: int) -> tuple[Tensor, ...]:
+        """Make up what a learner might say; class features are last, if the sampler uses them.
+
+        Every class has a direction of its own, about which its features are spread.
+        """
         generator = torch.Generator().manual_seed(seed)
         if self.row:
             n_way = self.row[0]
@@ -385,17 +471,22 @@ class Subject:
             ids = torch.randint(self.n_items, (n_tasks,), generator=generator)
             logits = torch.randn(n_tasks, _N_LABELS, generator=generator)
             labels = torch.randint(_N_LABELS, (n_tasks,), generator=generator)
-        probabilities = (2 * logits).softmax(-1)
-        return ids.to(self.device), probabilities.to(self.device), labels.to(self.device)
+        feedback = [ids, (2 * logits).softmax(-1), labels]
+        if self.n_features:
+            size, always = (self.n_items, self.n_features), torch.Generator().manual_seed(9)
+            centers = torch.randn(size, generator=always) / math.sqrt(self.n_features)
+            noise = torch.randn(*ids.shape, self.n_features, generator=generator)
+            feedback.append(centers[ids] + 0.1 * noise / math.sqrt(self.n_features))
+        return tuple(part.to(self.device) for part in feedback)
 
-    def bad_feedback(self) -> list[tuple[str, tuple[Any, Any, Any]]]:
+    def bad_feedback(self) -> list[tuple[str, tuple[Any, ...]]]:
         """Make up what must be refused, each with a name."""
-        ids, probabilities, labels = self.feedback(seed=4, n_tasks=1)
+        ids, probabilities, labels, *features = self.feedback(seed=4, n_tasks=1)
         first = (0,) * ids.ndim
         n_labels = probabilities.shape[-1]
         cell = (0,) * probabilities.ndim
         answer = (0,) * labels.ndim
-        bad: list[tuple[str, tuple[Any, Any, Any]]] = [
+        bad: list[tuple[str, tuple[Any, ...]]] = [
             ("NaN", (ids, _edited(probabilities, cell, math.nan), labels)),
             ("infinity", (ids, _edited(probabilities, cell, math.inf), labels)),
             ("logits", (ids, probabilities.log(), labels)),
@@ -421,6 +512,18 @@ class Subject:
                 ("ids of another way", (ids[:, 1:], probabilities, labels)),
                 ("probabilities of another way", (ids, probabilities[..., 1:], labels)),
             ]
+        if features:
+            good, [means] = (ids, probabilities, labels), features
+            bad = [(problem, (*given, means)) for problem, given in bad]
+            bad += [
+                ("no class features", good),
+                ("a feature that is NaN", (*good, _edited(means, (0, 0, 0), math.nan))),
+                ("an infinite feature", (*good, _edited(means, (0, 0, 0), math.inf))),
+                ("features as integers", (*good, means.long())),
+                ("features of another way", (*good, means[:, 1:])),
+                ("features of another size", (*good, means[..., 1:])),
+                ("features of other tasks", (*good, torch.cat((means, means)))),
+            ]
         return bad
 
 
@@ -437,7 +540,11 @@ def describe(sampler: Any) -> Subject:
     kind = type(sampler).__name__
     require(not missing, f"a sampler has {', '.join(needed)}; {kind} has no {', '.join(missing)}")
     row = () if draws_examples else (sampler.n_way,)
-    return Subject(sampler, getattr(sampler, sizes[0]), row)
+    n_features = 0
+    if getattr(sampler, "uses_class_features", False):
+        n_features = getattr(sampler, "n_features", None) or 0
+        require(n_features > 0, f"a sampler that uses class features has n_features; {kind} not")
+    return Subject(sampler, getattr(sampler, sizes[0]), row, n_features)
 
 
 def _edited(tensor: Tensor, at: tuple[int, ...], value: float) -> Tensor:

@@ -22,6 +22,7 @@ from adaptask.training.distributed import SINGLE_PROCESS, ProcessGroup
 from adaptask.training.evaluation import Evaluator
 from adaptask.training.optimizer import Schedule, StepSchedule, build_optimizer, constant, cosine
 from adaptask.training.run_folder import RunFolder
+from adaptask.training.step import n_features_of
 from adaptask.training.trainer import Trainer
 
 ImageShape = tuple[int, int, int]
@@ -98,13 +99,18 @@ def build_parts(
     """
     _check_tasks(config, source)
     learner = build_model(config, source.image_set.image_shape, device)
+    options = options_of(config.sampler)
+    if takes_argument(config.sampler, "n_features"):
+        options["n_features"] = n_features_of(learner, config.sampler.name)
+    if takes_argument(config.sampler, "variant_of"):
+        options["variant_of"] = getattr(source.image_set, "variant_of", None)
     sampler = build_sampler(
         config.sampler.name,
         n_classes=source.n_classes,
         n_way=config.task.n_way,
         seed=derive_seed(config.seed, "tasks"),
         device=device,
-        **options_of(config.sampler),
+        **options,
     )
     optimizer = build_optimizer(
         config.optimizer.name,

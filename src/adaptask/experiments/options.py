@@ -40,12 +40,13 @@ from adaptask.registry import BACKBONES, LEARNERS, SAMPLERS
 REGISTRIES = {"sampler": SAMPLERS, "learner": LEARNERS, "backbone": BACKBONES}
 """The three kinds of algorithms that a run is made of."""
 _SUPPLIED = {
-    "sampler": ("n_classes", "n_way", "seed", "device"),
+    "sampler": ("n_classes", "n_way", "n_features", "variant_of", "seed", "device"),
     "learner": ("backbone", "n_way"),
     "backbone": ("image_shape",),
 }
 """Arguments that the package passes to a constructor; they are not options."""
-_NOT_REQUIRED = ("learner", "n_way")
+_NOT_REQUIRED = (("learner", "n_way"), ("sampler", "n_features"), ("sampler", "variant_of"))
+"""Those that a constructor may do without."""
 SHORT_FLAGS = ("alpha", "tau", "strategy")
 """Options of samplers that have a flag without the name of the section, too."""
 
@@ -264,7 +265,7 @@ def _class_options(kind: str, name: str, found: type[Any]) -> dict[str, _Option]
         )
     parameters, takes_any = _parameters(found)
     supplied = _SUPPLIED[kind]
-    needed = [p for p in supplied if (kind, p) != _NOT_REQUIRED]
+    needed = [p for p in supplied if (kind, p) not in _NOT_REQUIRED]
     lacking = [p for p in needed if p not in parameters]
     if lacking and not takes_any:
         raise ArgumentError(

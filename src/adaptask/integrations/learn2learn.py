@@ -122,19 +122,26 @@ class AdaptiveTasks:
             for i, index in enumerate(indices)
         ]
 
-    def feedback(self, logits: Tensor, labels: Tensor | None = None) -> None:
+    def feedback(
+        self,
+        logits: Tensor,
+        labels: Tensor | None = None,
+        *,
+        class_features: Tensor | None = None,
+    ) -> None:
         """Give the outcome of the task that was loaded last.
 
         Args:
             logits: `queries x way`; never differentiated.
             labels: The right answers, `queries`; needed only if queries are not class by class.
+            class_features: The mean feature of every class, `way x d`, if the sampler uses them.
 
         Raises:
             ArgumentError: If no task was loaded, it was answered before, or shapes do not fit.
         """
         if self.task_id is None:
             raise ArgumentError("no task has been loaded yet: call sample() of the Taskset first.")
-        self.episodes.feedback(self.task_id, logits, labels)
+        self.episodes.feedback(self.task_id, logits, labels, class_features=class_features)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything needed to continue with the next meta-batch."""

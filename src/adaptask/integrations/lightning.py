@@ -4,7 +4,8 @@
     trainer = Trainer(callbacks=[EpisodeFeedback(episodes)])
     trainer.fit(module, datamodule=data)
 
-`training_step` returns its loss and its logits: `{"loss": loss, "logits": logits}`.
+`training_step` returns its loss and its logits: `{"loss": loss, "logits": logits}`, and
+`class_features` if the sampler uses them.
 """
 
 from __future__ import annotations
@@ -80,11 +81,19 @@ class EpisodeFeedback(Callback):
         episodes: Chooses the tasks of the training batches.
         logits: The key under which `training_step` returns the query logits, `tasks x queries x
             way`, or `queries x way` if a batch is one task.
+        class_features: The key under which it returns the mean feature of every class, `tasks x
+            way x d`, or `way x d`; only for a sampler that uses them.
 
     """
 
-    def __init__(self, episodes: EpisodeBatchSampler, *, logits: str = "logits") -> None:
-        self.episodes, self.logits = episodes, logits
+    def __init__(
+        self,
+        episodes: EpisodeBatchSampler,
+        *,
+        logits: str = "logits",
+        class_features: str = "class_features",
+    ) -> None:
+        self.episodes, self.logits, self.class_features = episodes, logits, class_features
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Refuse to train in several processes.
@@ -125,7 +134,8 @@ class EpisodeFeedback(Callback):
                 "the training batches must be EpisodeBatches, as EpisodeDataModule and "
                 f"episodes.wrap(dataset) give them; got {type(batch).__name__}."
             )
-        self.episodes.feedback(batch.task_ids, outputs[self.logits])
+        features = outputs.get(self.class_features)
+        self.episodes.feedback(batch.task_ids, outputs[self.logits], class_features=features)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of tasks and sampler, for the checkpoint."""

@@ -59,6 +59,8 @@ class DrawnBatch:
     """`tasks x queries x way`, any value for tasks without feedback; None until there is some."""
     labels: Tensor | None = None
     """`tasks x queries`, likewise."""
+    class_features: Tensor | None = None
+    """`tasks x way x d`, likewise, if the sampler uses them."""
 
     def is_whole(self, n_tasks: int, n_way: int, n_classes: int | None) -> bool:
         """Return whether types and shapes are right, as they may not be in a damaged state."""
@@ -75,17 +77,26 @@ class DrawnBatch:
             return self.probabilities is self.labels and not any(self.answered)
         if not isinstance(self.labels, Tensor) or self.labels.ndim != 2:
             return False
+        if self.class_features is not None:
+            size = self.class_features.shape[-1]
+            if not any(_has_form(self.class_features, d, (n_tasks, n_way, size)) for d in _FLOATS):
+                return False
         shape = (n_tasks, self.labels.shape[1])
         return _has_form(self.labels, torch.int64, shape) and any(
             _has_form(self.probabilities, dtype, (*shape, n_way)) for dtype in _FLOATS
         )
 
-    def keep_all(self, probabilities: Tensor, labels: Tensor) -> None:
+    def keep_all(
+        self, probabilities: Tensor, labels: Tensor, class_features: Tensor | None
+    ) -> None:
         """Keep the feedback on all tasks, without copies."""
         self.probabilities, self.labels = probabilities, labels
+        self.class_features = class_features
         self.answered = [True] * len(self.answered)
 
-    def keep(self, task: int, probabilities: Tensor, labels: Tensor) -> None:
+    def keep(
+        self, task: int, probabilities: Tensor, labels: Tensor, class_features: Tensor | None
+    ) -> None:
         """Keep the feedback on one task."""
         n_tasks = len(self.answered)
         if self.probabilities is None or self.labels is None:
@@ -94,6 +105,11 @@ class DrawnBatch:
         # Copies: a state that was saved may hold the tensors that are here.
         self.probabilities, self.labels = self.probabilities.clone(), self.labels.clone()
         self.probabilities[task], self.labels[task] = probabilities, labels
+        if class_features is not None:
+            before = self.class_features
+            before = class_features.expand(n_tasks, -1, -1) if before is None else before
+            self.class_features = before.clone()
+            self.class_features[task] = class_features
         self.answered[task] = True
 
 
@@ -154,13 +170,20 @@ class PendingTasks:
         """Return the batches that wait, from this one on."""
         return [batch for batch in self._batches if batch.number >= number]
 
-    def answer(self, task_ids: Sequence[int], probabilities: Tensor, labels: Tensor) -> None:
+    def answer(
+        self,
+        task_ids: Sequence[int],
+        probabilities: Tensor,
+        labels: Tensor,
+        class_features: Tensor | None = None,
+    ) -> None:
         """Keep the feedback on some tasks until it is their turn.
 
         Args:
             task_ids: Their numbers.
             probabilities: `tasks x queries x way`.
             labels: `tasks x queries`.
+            class_features: `tasks x way x d`, if the sampler uses them.
 
         Raises:
             ArgumentError: If a task is unknown, was answered before or is past its turn; none of
@@ -171,10 +194,11 @@ class PendingTasks:
             raise ArgumentError(f"task_ids must be distinct; got {list(task_ids)}.")
         is_whole = list(task_ids) == self._ids(places[0][0])
         if is_whole:
-            places[0][0].keep_all(probabilities, labels)
+            places[0][0].keep_all(probabilities, labels, class_features)
         for i, (batch, task) in enumerate(places):
             if not is_whole:
-                batch.keep(task, probabilities[i], labels[i])
+                features = None if class_features is None else class_features[i]
+                batch.keep(task, probabilities[i], labels[i], features)
             self.last_answered = max(self.last_answered, batch.number)
             self._largest_delay = max(self._largest_delay, self.n_batches - 1 - batch.number)
 
@@ -224,10 +248,14 @@ class PendingTasks:
             batch = self._batches[0]
             if batch.probabilities is not None and batch.labels is not None:
                 given = [batch.class_ids, batch.probabilities, batch.labels]
+                if batch.class_features is not None:
+                    given.append(batch.class_features)
                 if not all(batch.answered):
                     given = [part[batch.answered] for part in given]
                 device = getattr(self.sampler, "device", torch.device("cpu"))
-                self.sampler.update(*(part.to(device) for part in given))
+                ids, probabilities, labels, *features = (part.to(device) for part in given)
+                named = {"class_features": features[0]} if features else {}
+                self.sampler.update(ids, probabilities, labels, **named)
             # Only now, so that a sampler that refuses leaves everything in place.
             self._batches.popleft()
             self._n_applied += sum(batch.answered)

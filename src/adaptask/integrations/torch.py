@@ -260,7 +260,12 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
         return EpisodeDataset(dataset, key, self.n_way, self.n_shot, self.n_query)
 
     def feedback(
-        self, task_ids: int | Sequence[int] | Tensor, logits: Tensor, labels: Tensor | None = None
+        self,
+        task_ids: int | Sequence[int] | Tensor,
+        logits: Tensor,
+        labels: Tensor | None = None,
+        *,
+        class_features: Tensor | None = None,
     ) -> None:
         """Give the outcome of some tasks, in any order of tasks, once for each.
 
@@ -269,10 +274,13 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
             logits: `tasks x queries x way`, or `queries x way` of one task; never differentiated.
             labels: The right answers in the order of the logits, `tasks x queries` or `queries`;
                 needed only if that is not the order of the batch.
+            class_features: The mean feature of every class of a task, `tasks x way x d`, or
+                `way x d` of one task; never differentiated. Needed if the sampler
+                `uses_class_features`; otherwise ignored.
 
         Raises:
-            ArgumentError: If a task is unknown, was answered before or is past its turn, or the
-                logits are not finite or have another shape; nothing is then kept.
+            ArgumentError: If a task is unknown, was answered before or is past its turn, or logits
+                or features are not finite or have another shape; nothing is then kept.
         """
         ids = _as_ids(task_ids)
         device = getattr(self.sampler, "device", torch.device("cpu"))
@@ -286,7 +294,12 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
                 f"the logits of tasks {ids} are probabilities: every row is at least 0 and sums to "
                 "1. Give what goes into the softmax."
             )
-        self._pending.answer(ids, probabilities, self._check_labels(labels, len(ids)))
+        features = None
+        if getattr(self.sampler, "uses_class_features", False):
+            features = self._check_features(class_features, len(ids)).to(device)
+            if device.type == "cpu" and not features.isfinite().all():
+                raise ArgumentError(f"class_features of tasks {ids} must be finite.")
+        self._pending.answer(ids, probabilities, self._check_labels(labels, len(ids)), features)
 
     def find(self, classes: Sequence[int] | Sequence[str] | Tensor) -> int:
         """Return the id of the oldest unanswered task of these classes, in this order.
@@ -391,6 +404,25 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
                 f"{self.n_query} queries per class; got {tuple(logits.shape)}."
             )
         return logits.detach().to(torch.promote_types(logits.dtype, torch.float32))
+
+    def _check_features(self, features: Tensor | None, n_tasks: int) -> Tensor:
+        """Return the class features, `tasks x way x d`, in single precision at least."""
+        if not isinstance(features, Tensor) or not features.is_floating_point():
+            raise ArgumentError(
+                f"{type(self.sampler).__name__} learns from class features: give feedback() "
+                "class_features, the mean feature of every class of a task, a floating-point "
+                f"tensor; got {format_value(features)}."
+            )
+        if n_tasks == 1 and features.ndim == 2:
+            features = features.unsqueeze(0)
+        size = getattr(self.sampler, "n_features", None) or features.shape[-1]
+        shape = (n_tasks, self.n_way, size)
+        if features.shape != shape:
+            raise ArgumentError(
+                f"class_features must be tasks x way x features, {shape} for {n_tasks} tasks; got "
+                f"{tuple(features.shape)}."
+            )
+        return features.detach().to(torch.promote_types(features.dtype, torch.float32))
 
     def _check_labels(self, labels: Tensor | None, n_tasks: int) -> Tensor:
         """Return the labels of the queries, `tasks x queries`."""

@@ -78,6 +78,14 @@ class Learner(nn.Module, ABC):
         """Prepare for step `step` of `n_steps`, counted from 0. The trainer calls it each time."""
 
     @property
+    def n_features(self) -> int | None:
+        """Number of features of an image, for samplers that use class features; None: no features.
+
+        It is the number that the backbone names: what it returns, flattened.
+        """
+        return getattr(getattr(self, "backbone", None), "n_features", None)
+
+    @property
     def depends_on_total_steps(self) -> bool:
         """Whether `begin_step` uses `n_steps`, so that a longer run differs from the start."""
         return False
@@ -128,6 +136,18 @@ class EmbeddingLearner(Learner):
         Raises:
             ArgumentError: If the shapes of the episodes or of the features do not fit.
         """
+        return self._logits_and_features(episodes)[0]
+
+    def training_step(self, episodes: Episodes) -> Outcome:
+        """Return loss, query logits and the features of all images."""
+        if type(self).forward is not EmbeddingLearner.forward:
+            return super().training_step(episodes)
+        query_logits, features = self._logits_and_features(episodes)
+        loss = self.loss(query_logits, episodes.query_labels)
+        return Outcome(loss=loss, query_logits=query_logits.detach(), features=features.detach())
+
+    def _logits_and_features(self, episodes: Episodes) -> tuple[Tensor, Tensor]:
+        """Return the query logits, and the features of support and queries."""
         n_way, n_shot = check_shapes(episodes)
         n_support = n_way * n_shot
         images = torch.cat((episodes.support_images, episodes.query_images), dim=1)
@@ -143,7 +163,7 @@ class EmbeddingLearner(Learner):
             features = features.to(torch.promote_types(features.dtype, torch.float32))
         support = torch.unflatten(features[:, :n_support], 1, (n_way, n_shot))
         with torch.autocast(features.device.type, enabled=mixed):
-            return self.classify(support, features[:, n_support:])
+            return self.classify(support, features[:, n_support:]), features
 
 
 def check_backbone(backbone: object, *members: str) -> None:

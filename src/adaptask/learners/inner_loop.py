@@ -121,6 +121,16 @@ class InnerLoopLearner(Learner):
             )
         return weights
 
+    @torch.no_grad()
+    def embed(self, images: Tensor) -> Tensor:
+        """Return the features of images before adaptation, `tasks x images x features`.
+
+        Args:
+            images: `tasks x images x channels x height x width`.
+        """
+        weights = self.initial_weights(len(images), differentiable=False)
+        return self._features(weights, images, 0)
+
     def logits(self, weights: Weights, images: Tensor, n_updates: int) -> Tensor:
         """Return the logits of images, `tasks x images x way`.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import ClassVar, Literal, get_args
 
 import torch
@@ -67,6 +68,11 @@ class RelationNet(EmbeddingLearner):
     def embed(self, images: Tensor) -> Tensor:
         """Return the feature maps of images."""
         return self.backbone.feature_maps(images)
+
+    @property
+    def n_features(self) -> int:
+        """Number of features of an image: its feature maps, flattened."""
+        return prod(self.backbone.feature_shape)
 
     def classify(self, support: Tensor, query: Tensor) -> Tensor:
         """Return the logits of the relation scores."""

@@ -33,8 +33,9 @@ PROBLEMS = (
     "every class of a task needs at least one query",
     "probabilities must be finite, not negative, and sum to one over the classes of the task "
     "(if these are logits, apply softmax first)",
+    "class_features must be finite",
 )
-"""What each check of values demands of a task."""
+"""What each check of values demands of a task; the last only of samplers that use features."""
 
 
 @dataclass(slots=True)
@@ -56,6 +57,9 @@ class Feedback:
     accepted: Array | None
     """Whether a task passed every check, `tasks` bool; None if all did, as always on the CPU.
     Refused tasks are still there, so that shapes stay fixed, with harmless classes."""
+    class_features: Array | None = None
+    """The mean feature of every class of a task, `tasks x way x d`; None unless the sampler
+    `uses_class_features`. Any value, also NaN, if a task was refused."""
 
 
 class FeedbackModule(RandomModule, ABC):
@@ -84,9 +88,12 @@ class FeedbackModule(RandomModule, ABC):
         self.register_buffer("_refusals", refusals, persistent=False)
 
     def _count_refusals(self, passed: Tensor) -> None:
-        """Count the failures, given which entry passed which check, `entries x checks` bool."""
+        """Count the failures, given which entry passed which check, `entries x checks` bool.
+
+        Checks at the end may be missing: those of what was not given.
+        """
         passed = torch.cat((passed.all(-1, keepdim=True), passed), dim=-1)
-        self._refusals += passed.logical_not().sum(0)
+        self._refusals[: passed.shape[1]] += passed.logical_not().sum(0)
 
     def check(self) -> None:
         """Raise an error for bad values that `update` has found on the device since the last check.
@@ -125,6 +132,10 @@ class Sampler(FeedbackModule):
         ArgumentError: If `n_way` is not between 2 and `n_classes`, or the seed is below 0.
     """
 
+    uses_class_features: ClassVar[bool] = False
+    """Whether it learns from class features, so that `update` must be given them."""
+    n_features: int | None = None
+    """Size d of the class features; set by samplers that use them."""
     _problems = PROBLEMS
 
     def __init__(
@@ -179,7 +190,14 @@ class Sampler(FeedbackModule):
         """
         return self.draw(check_integer("n_tasks", n_tasks, low=1))
 
-    def update(self, class_ids: Tensor, probabilities: Tensor, labels: Tensor) -> None:
+    def update(
+        self,
+        class_ids: Tensor,
+        probabilities: Tensor,
+        labels: Tensor,
+        *,
+        class_features: Tensor | None = None,
+    ) -> None:
         """Learn from how the queries of some tasks were classified.
 
         On the CPU bad values raise at once and nothing is applied. On other devices only wrong
@@ -191,6 +209,8 @@ class Sampler(FeedbackModule):
             probabilities: Query probabilities, `tasks x queries x way`, rows summing to one.
             labels: Right answers as positions in the task, 0 to way - 1, `tasks x queries`, or
                 `queries` if all tasks share them. Every class needs at least one query.
+            class_features: The mean feature of every class of a task, `tasks x way x d`, finite.
+                Needed if the sampler `uses_class_features`; otherwise ignored.
 
         Raises:
             ArgumentError: If anything does not fit.
@@ -201,13 +221,29 @@ class Sampler(FeedbackModule):
         check_tensor("probabilities", probabilities, "floating-point", device, shape)
         n_tasks, n_queries, _ = probabilities.shape
         check_tensor("labels", labels, "integer", device, (n_tasks, n_queries), (n_queries,))
+        if not self.uses_class_features:
+            class_features = None
+        elif class_features is None:
+            raise ArgumentError(
+                f"{type(self).__name__} learns from class features: give update() class_features, "
+                "the mean feature of every class of a task, `tasks x way x d`; got None."
+            )
+        else:
+            shape = (n_tasks, self.n_way, self.n_features)
+            check_tensor("class_features", class_features, "floating-point", device, shape)
         kernels = None if device.type == "cpu" else self._kernels()
         if kernels is not None and kernels.fits(self.n_way, n_queries) and self._kernels_learn():
             tolerance = row_tolerance(probabilities.dtype)
-            if self._learn_by_kernels(kernels, class_ids, probabilities, labels, tolerance):
+            given = (class_ids, probabilities, labels, tolerance, class_features)
+            if self._learn_by_kernels(kernels, *given):
                 return
         feedback, passed = condense(
-            class_ids, probabilities, labels, n_classes=self.n_classes, dtype=self.dtype
+            class_ids,
+            probabilities,
+            labels,
+            class_features,
+            n_classes=self.n_classes,
+            dtype=self.dtype,
         )
         if passed is not None:
             self._count_refusals(passed)
@@ -240,9 +276,10 @@ class Sampler(FeedbackModule):
         probabilities: Tensor,
         labels: Tensor,
         tolerance: float,
+        class_features: Tensor | None,
     ) -> bool:
         """Check values and learn by kernels; return whether that was possible."""
-        del kernels, class_ids, probabilities, labels, tolerance
+        del kernels, class_ids, probabilities, labels, tolerance, class_features
         return False
 
     def _estimate_log_prob(self, class_ids: Tensor) -> tuple[Tensor, float]:
@@ -288,7 +325,13 @@ def of_category_sets(
 
 
 def condense(
-    class_ids: Tensor, probabilities: Tensor, labels: Tensor, *, n_classes: int, dtype: torch.dtype
+    class_ids: Tensor,
+    probabilities: Tensor,
+    labels: Tensor,
+    class_features: Tensor | None = None,
+    *,
+    n_classes: int,
+    dtype: torch.dtype,
 ) -> tuple[Feedback, Tensor | None]:
     """Check the values of feedback, and condense it to what samplers learn from.
 
@@ -296,12 +339,13 @@ def condense(
         class_ids: `tasks x way`.
         probabilities: `tasks x queries x way`, any floating type.
         labels: `tasks x queries`, or `queries` if all tasks share them.
+        class_features: `tasks x way x d`, any floating type, if the sampler uses them.
         n_classes: Number of training classes.
         dtype: The precision to compute in.
 
     Returns:
-        The feedback, and which task passed which check, `tasks x len(PROBLEMS)` bool, or None on
-        the CPU.
+        The feedback, and which task passed which check, `tasks x checks` bool, in the order of
+        `PROBLEMS`, or None on the CPU.
 
     Raises:
         ArgumentError: On the CPU, if any task failed any check.
@@ -311,6 +355,7 @@ def condense(
     if probabilities.requires_grad or probabilities.dtype != dtype:
         probabilities = probabilities.detach().to(dtype)
     ids, answers, probs = view(class_ids), view(labels), view(probabilities)
+    features = None if class_features is None else view(class_features.detach().to(dtype))
     n_way = ids.shape[1]
     positions = _positions(n_way) if xp is np else torch.arange(n_way, device=ids.device)
     # `way x queries`, or `tasks x way x queries`; NumPy is quicker if the longer dimension is last.
@@ -320,16 +365,21 @@ def condense(
     accepted: Array | None = None
     passed: Array | None = None
     if xp is np:
-        if not _surely_fit(ids, probs, is_answer, counts, n_classes, tolerance):
-            found = _which_pass(ids, probs, counts, answers.shape[-1], n_classes, tolerance, xp)
+        fits = _surely_fit(ids, probs, is_answer, counts, n_classes, tolerance)
+        if not (fits and (features is None or np.isfinite(features).all())):
+            found = _which_pass(
+                ids, probs, features, counts, answers.shape[-1], n_classes, tolerance, xp
+            )
             if not found.all():
                 raise ArgumentError(describe_refusal(found, PROBLEMS))
     else:
-        passed = _which_pass(ids, probs, counts, answers.shape[-1], n_classes, tolerance, xp)
+        passed = _which_pass(
+            ids, probs, features, counts, answers.shape[-1], n_classes, tolerance, xp
+        )
         accepted = passed.all(-1)
         ids = torch.where(accepted[:, None], ids, positions)
     confusion = one_hot @ probs / counts[..., None]
-    return Feedback(ids, confusion, counts, accepted), passed
+    return Feedback(ids, confusion, counts, accepted, features), passed
 
 
 def _surely_fit(
@@ -367,21 +417,24 @@ def _ones(size: int, dtype: Any) -> Array:
 def _which_pass(
     ids: Array,
     probs: Array,
+    features: Array | None,
     counts: Array,
     n_queries: int,
     n_classes: int,
     tolerance: float,
     xp: Any,
 ) -> Array:
-    """Return which task passes which check, `tasks x len(PROBLEMS)` bool."""
+    """Return which task passes which check, `tasks x checks` bool."""
     counts = xp.broadcast_to(counts, ids.shape)
     with np.errstate(invalid="ignore"):
-        checks = (
+        checks = [
             classes_fit(ids, n_classes),
             counts.sum(-1) == n_queries,
             (counts > 0).all(-1),
             rows_fit(probs, tolerance),
-        )
+        ]
+    if features is not None:
+        checks.append(xp.isfinite(features).reshape(len(features), -1).all(-1))
     return xp.stack(checks, -1)
 
 

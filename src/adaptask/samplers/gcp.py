@@ -313,6 +313,7 @@ class GCPSampler(PairPotentialSampler):
         probabilities: Tensor,
         labels: Tensor,
         tolerance: float,
+        class_features: Tensor | None,
     ) -> bool:
         if self.forget == "all":
             return False

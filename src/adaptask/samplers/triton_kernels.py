@@ -354,7 +354,8 @@ def condense(
     """Check feedback, count what is not fine, and condense it to one number per pair.
 
     Args:
-        refusals: `5` int64: tasks that were refused, and how often by each check; added to.
+        refusals: At least 5 int64: tasks that were refused, and how often by each of the four
+            checks of classes, labels and probabilities; added to.
         class_ids: `tasks x way` int64.
         probabilities: `tasks x queries x way`.
         labels: `tasks x queries`, or `queries` if all tasks share them.

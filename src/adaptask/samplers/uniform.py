@@ -45,6 +45,7 @@ class UniformSampler(Sampler):
         probabilities: Tensor,
         labels: Tensor,
         tolerance: float,
+        class_features: Tensor | None,
     ) -> bool:
         kernels.condense(
             self._refusals,

@@ -152,10 +152,10 @@ class ProcessGroup:
         sampler: object,
         probabilities: Tensor,
         labels: Tensor,
+        *class_features: Tensor,
         extra: Sequence[Tensor] = (),
-        *,
         n_parts: int,
-    ) -> tuple[Tensor, Tensor, list[Tensor]]:
+    ) -> tuple[list[Tensor], list[Tensor]]:
         """Return the outcome of the tasks of all processes, in the order in which they were drawn.
 
         A `Sampler` needs K x K numbers per task. Other samplers, which may use every query, get
@@ -165,21 +165,23 @@ class ProcessGroup:
             sampler: The sampler that gets the feedback.
             probabilities: Of the queries of this process, `share x queries x way`.
             labels: `share x queries`.
+            *class_features: If the sampler uses them, `share x way x d` float32.
             extra: Small tensors to send along.
             n_parts: Number of parts of an accumulated step; each process has a share of each part.
 
         Returns:
-            Probabilities and labels of all tasks, and the extra tensors, each `processes x` its
-            shape.
+            Probabilities, labels and, if given, class features of all tasks; and the extra
+            tensors, each `processes x` its shape.
         """
         is_condensed = isinstance(sampler, Sampler)
         if is_condensed:
             probabilities, labels = mean_queries(probabilities, labels)
-        sent = [probabilities] if is_condensed else [probabilities, labels]
+        own = [] if is_condensed else [labels]  # those of mean queries are known
+        sent = [probabilities, *class_features, *own]
         received = self._gather_flat([*sent, *extra])
         tasks = [_in_order(part, n_parts) for part in received[: len(sent)]]
-        all_labels = labels if is_condensed else tasks[1].to(labels.dtype)
-        return tasks[0], all_labels, received[len(sent) :]
+        all_labels = labels if is_condensed else tasks.pop().to(labels.dtype)
+        return [tasks[0], all_labels, *tasks[1:]], received[len(sent) :]
 
     def _gather_flat(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Return small tensors of all processes, each `processes x` its shape, by one message."""

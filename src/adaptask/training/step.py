@@ -56,6 +56,9 @@ class TrainingStep:
         group: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
         self.learner, self.sampler, self.source = learner, sampler, source
+        self._uses_features = bool(getattr(sampler, "uses_class_features", False))
+        if self._uses_features:
+            n_features_of(learner, type(sampler).__name__)
         self.optimizer, self.group = optimizer, group
         self.n_shot = check_integer("n_shot", n_shot, low=1)
         self.n_query = check_integer("n_query", n_query, low=1)
@@ -109,27 +112,54 @@ class TrainingStep:
         class_ids = self.sampler.sample(self.n_tasks)
         self.optimizer.zero_grad()
         parts = [self._learn(ids) for ids in class_ids.chunk(self.accumulate)]
-        probabilities, labels = (torch.cat(part) for part in zip(*parts, strict=True))
+        feedback = [torch.cat(part) for part in zip(*parts, strict=True)]
         if self.group.is_connected:
-            probabilities, labels = self._gather_feedback(probabilities, labels)
+            feedback = self._gather_feedback(feedback)
             self.group.average_gradients(self.learner.parameters())
         if self.clip_norm is not None:
             nn.utils.clip_grad_norm_(self.learner.parameters(), self.clip_norm)
         self.optimizer.step()
-        self.sampler.update(class_ids, probabilities, labels)
+        probabilities, labels, *features = feedback
+        given = {"class_features": features[0]} if features else {}
+        self.sampler.update(class_ids, probabilities, labels, **given)
         if self.class_counts is not None:
             drawn = class_ids.flatten()
             self.class_counts.index_add_(0, drawn, torch.ones_like(drawn))
         self._step_number += 1
 
-    def _learn(self, class_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Add the gradient of some tasks; return their query probabilities and labels."""
+    def _learn(self, class_ids: Tensor) -> tuple[Tensor, ...]:
+        """Add the gradient of some tasks; return what the sampler learns from.
+
+        Query probabilities and labels, and class features if the sampler uses them.
+        """
         episodes = self.group.draw(self.source, class_ids, n_shot=self.n_shot, n_query=self.n_query)
         with autocast(self.source.device, self.precision):
             outcome = self._outcome(self.learner, episodes)
         self._measure(outcome, episodes)
+        features = [self._class_features(outcome, episodes)] if self._uses_features else []
         (outcome.loss / self.accumulate).backward()  # type: ignore[no-untyped-call]
-        return outcome.query_logits.float().softmax(-1), episodes.query_labels
+        return outcome.query_logits.float().softmax(-1), episodes.query_labels, *features
+
+    @torch.no_grad()
+    def _class_features(self, outcome: Outcome, episodes: Episodes) -> Tensor:
+        """Return the mean feature of every class of a task, `tasks x way x d` float32."""
+        features = outcome.features
+        if features is None:
+            with autocast(self.source.device, self.precision):
+                features = embed_support(self.learner, episodes)
+        means = class_means if self._kernels is None else self._kernels.class_means
+        n_way, labels = episodes.class_ids.shape[1], [episodes.support_labels]
+        if features.shape[1] != labels[0].shape[1]:
+            labels.append(episodes.query_labels)
+        n_images = sum(part.shape[1] for part in labels)
+        if features.ndim < 3 or features.shape[:2] != (len(episodes.class_ids), n_images):
+            raise ArgumentError(
+                "the features of an outcome must be those of the support images, or of these and "
+                f"the query images, `tasks x images x ...`, here {len(episodes.class_ids)} x "
+                f"{n_images} x ...; got the shape {tuple(features.shape)}."
+            )
+        result: Tensor = means(features.detach().flatten(2), labels, n_way)
+        return result
 
     def _measure(self, outcome: Outcome, episodes: Episodes) -> None:
         """Add the outcome to the metrics, and check whether the loss is finite."""
@@ -149,14 +179,14 @@ class TrainingStep:
             bad_class_ids=self.loss_check.class_ids,
         )
 
-    def _gather_feedback(self, probabilities: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def _gather_feedback(self, feedback: list[Tensor]) -> list[Tensor]:
         """Return the outcome of the tasks of all processes; a loss that is not finite stops all."""
         found = [self.loss_check.step, self.loss_check.class_ids]
-        probabilities, labels, (steps, class_ids) = self.group.gather_feedback(
-            self.sampler, probabilities, labels, found, n_parts=self.accumulate
+        gathered, (steps, class_ids) = self.group.gather_feedback(
+            self.sampler, *feedback, extra=found, n_parts=self.accumulate
         )
         self.loss_check.merge(steps.long(), class_ids.long())
-        return probabilities, labels
+        return gathered
 
     @contextmanager
     def _restored_on_error(self) -> Iterator[None]:
@@ -181,6 +211,65 @@ def training_outcome(learner: EpisodeLearner, episodes: Episodes) -> Outcome:
     check_logits(query_logits, episodes)
     loss = cross_entropy(query_logits.flatten(0, 1).float(), episodes.query_labels.flatten())
     return Outcome(loss=loss, query_logits=query_logits.detach())
+
+
+def n_features_of(learner: object, sampler: str) -> int:
+    """Return the number of features of a learner, for a sampler that uses class features.
+
+    Raises:
+        ArgumentError: If it has none.
+    """
+    n_features: int | None = getattr(learner, "n_features", None)
+    if n_features is None:
+        raise ArgumentError(
+            f"the sampler {sampler} learns from class features, which a learner with an attribute "
+            f"n_features has; the learner {type(learner).__name__} has none. Use a backbone that "
+            "has n_features, another learner or another sampler."
+        )
+    return n_features
+
+
+def embed_support(learner: nn.Module, episodes: Episodes) -> Tensor:
+    """Return the features of the support images, `tasks x images x ...`.
+
+    By `learner.embed` if it has that, or else by `learner.backbone`; in evaluation mode, so that
+    neither running statistics nor random streams change.
+
+    Raises:
+        ArgumentError: If the learner has neither.
+    """
+    images = episodes.support_images
+    embed, backbone = (getattr(learner, name, None) for name in ("embed", "backbone"))
+    if embed is None and backbone is None:
+        raise ArgumentError(
+            f"the learner {type(learner).__name__} must give its features to the sampler: as "
+            "`features` of the Outcome of its training_step, or by a method embed(images)."
+        )
+    in_training = [module for module in learner.modules() if module.training]
+    try:
+        for module in in_training:
+            module.training = False
+        if embed is not None:
+            features: Tensor = embed(images)
+            return features
+        # Backbones from elsewhere take images without a dimension of tasks.
+        return torch.unflatten(backbone(images.flatten(0, 1)), 0, images.shape[:2])
+    finally:
+        for module in in_training:
+            module.training = True
+
+
+def class_means(features: Tensor, labels: Sequence[Tensor], n_way: int) -> Tensor:
+    """Return the mean feature of every class of a task, `tasks x way x d` float32.
+
+    Args:
+        features: `tasks x images x d`.
+        labels: Positions of the images' classes in the task, `tasks x images`, in parts.
+        n_way: Number of classes per task.
+    """
+    positions = torch.arange(n_way, device=features.device)
+    is_own = (torch.cat(list(labels), dim=1).unsqueeze(1) == positions.unsqueeze(1)).float()
+    return is_own @ features.float() / is_own.sum(-1, keepdim=True)
 
 
 def check_logits(query_logits: Any, episodes: Episodes) -> None:

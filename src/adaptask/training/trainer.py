@@ -279,6 +279,8 @@ class Trainer:
             options = constructor_options(part)
             for supplied in ("n_classes", "n_way", "seed"):
                 options.pop(supplied, None)
+            if kind == "sampler":
+                options.pop("n_features", None)
             settings[kind] = {"name": algorithms[kind]["name"], **options}
         lr = optimizer.param_groups[0].get("initial_lr", optimizer.param_groups[0]["lr"])
         settings["optimizer"] = {"name": type(optimizer).__name__.lower(), "lr": float(lr)}

@@ -1,12 +1,17 @@
-"""What a step measures, by one kernel in Triton: metrics, and a loss that is not finite."""
+"""What a step measures, by one Triton kernel each: metrics and a bad loss; class features."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import torch
 from torch import Tensor
 
 from adaptask.triton_names import constexpr, jit, tensor, tl, triton
 
 _CELLS = 1024
+# Of a block of features that one program loads at a time.
+_ROWS, _COLUMNS = 32, 64
 
 
 @jit
@@ -95,3 +100,61 @@ def measure(
         rows=max(1, _CELLS // ways),
         num_warps=8,
     )
+
+
+@jit
+def _class_means(
+    features: tensor,
+    support_labels: tensor,
+    query_labels: tensor,
+    means: tensor,
+    n_support: tensor,
+    n_images: tensor,
+    n_way: tensor,
+    n_features: tensor,
+    rows: constexpr,
+    columns: constexpr,
+) -> None:
+    """Average some features of the images of one class of a task."""
+    task, position = tl.program_id(0) // n_way, tl.program_id(0) % n_way
+    column = tl.program_id(1) * columns + tl.arange(0, columns)
+    total = tl.zeros((columns,), dtype=tl.float32)
+    count = 0
+    for start in range(0, n_images, rows):
+        image = start + tl.arange(0, rows)
+        of_support = tl.load(
+            support_labels + task * n_support + image, mask=image < n_support, other=-1
+        )
+        of_query = tl.load(
+            query_labels + task * (n_images - n_support) + image - n_support,
+            mask=(image >= n_support) & (image < n_images),
+            other=-1,
+        )
+        is_own = tl.maximum(of_support, of_query) == position
+        at = (task * n_images + image[:, None]) * n_features + column[None, :]
+        own = is_own[:, None] & (column < n_features)[None, :]
+        total += tl.sum(tl.load(features + at, mask=own, other=0.0).to(tl.float32), 0)
+        count += tl.sum(is_own.to(tl.int32), 0)
+    at = means + tl.program_id(0) * n_features + column
+    tl.store(at, total / tl.cast(count, tl.float32), mask=column < n_features)
+
+
+def class_means(features: Tensor, labels: Sequence[Tensor], n_way: int) -> Tensor:
+    """Do what `class_means` of `adaptask.training.step` does, in one launch."""
+    n_tasks, n_images, n_features = features.shape
+    means = features.new_empty((n_tasks, n_way, n_features), dtype=torch.float32)
+    columns = min(_COLUMNS, triton.next_power_of_2(n_features))
+    _class_means[(n_tasks * n_way, triton.cdiv(n_features, columns))](
+        features.contiguous(),
+        labels[0].contiguous(),
+        labels[-1].contiguous(),
+        means,
+        labels[0].shape[1],
+        n_images,
+        n_way,
+        n_features,
+        rows=_ROWS,
+        columns=columns,
+        num_warps=4,
+    )
+    return means
