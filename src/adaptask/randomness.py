@@ -92,15 +92,16 @@ class RandomModule(nn.Module):
         return empty.exponential_(generator=self._generator)
 
     def gumbel_noise(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Return independent Gumbel draws.
+        """Return independent Gumbel draws, all finite.
 
         `(log_weights + noise).argmax(-1)` chooses in proportion to the weights, and
         `.topk(k).indices` chooses k without replacement.
         """
         if self.device.type != "cpu":
             return self.exponential_noise(*shape, dtype=dtype).log_().neg_()
-        # Torch's own exponential draws take four times as long on the CPU.
-        return self.uniform_noise(*shape, dtype=dtype).log_().neg_().log_().neg_()
+        # Torch's own exponential draws take four times as long on the CPU. Zero has no logarithm.
+        uniform = torch.empty(shape, dtype=dtype).uniform_(1e-30, 1, generator=self._generator)
+        return uniform.log_().neg_().log_().neg_()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         def keep_precision(tensor: Tensor) -> Tensor:

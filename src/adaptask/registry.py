@@ -211,6 +211,7 @@ SAMPLERS = Registry(
         "c": "adaptask.samplers.c:CSampler",
         "cp": "adaptask.samplers.cp:CPSampler",
         "gcp": "adaptask.samplers.gcp:GCPSampler",
+        "neighbor": "adaptask.samplers.neighbor:NeighborSampler",
         "instance": "adaptask.samplers.instance:InstanceSampler",
     },
     needs=("sample", "update"),

@@ -146,7 +146,7 @@ def _gcp_log_prob(log_potentials: Tensor, class_ids: Tensor) -> Tensor:
     log_products = rows[:, first] + rows[:, second]  # tasks x partial sets x classes
     pair = log_potentials[class_ids[:, first], class_ids[:, second]]
     log_reached = math.log(2) + pair - log_potentials.flatten().logsumexp(0)
-    for parents, newest in _larger_partial_sets(class_ids.shape[1]):
+    for parents, newest in _larger_partial_sets(class_ids.shape[1], 3):
         parents, newest = parents.to(rows.device), newest.to(rows.device)
         log_normalizer = log_products.logsumexp(-1, keepdim=True)
         at_members = class_ids.unsqueeze(1).expand(-1, log_products.shape[1], -1)
@@ -158,14 +158,14 @@ def _gcp_log_prob(log_potentials: Tensor, class_ids: Tensor) -> Tensor:
 
 
 @functools.cache
-def _larger_partial_sets(n_way: int) -> list[tuple[Tensor, Tensor]]:
-    """For sizes 3 to K: how each partial set of positions arises from one that is smaller by one.
+def _larger_partial_sets(n_way: int, smallest: int) -> list[tuple[Tensor, Tensor]]:
+    """For sizes from `smallest` to K: how each partial set of positions arises from one that is smaller by one.
 
     Each entry is `(parents, newest)`, both `sets x size`: adding position `newest[s, a]` to the
     smaller set `parents[s, a]` gives set s.
     """
     tables = []
-    for size in range(3, n_way + 1):
+    for size in range(smallest, n_way + 1):
         smaller = {s: i for i, s in enumerate(itertools.combinations(range(n_way), size - 1))}
         larger = list(itertools.combinations(range(n_way), size))
         parents = [[smaller[s[:a] + s[a + 1 :]] for a in range(size)] for s in larger]
@@ -213,6 +213,63 @@ def gcp_log_prob_estimate(
     log_mean = stacked.logsumexp(0) - math.log(n_orders)
     relative_variance = (stacked - log_mean).exp().var(0)
     return log_mean + math.lgamma(n_way + 1), relative_variance / (2 * n_orders)
+
+
+def neighbor_log_prob(
+    log_weights: Tensor, class_ids: Tensor, *, conflicts: Tensor | None = None
+) -> Tensor:
+    """Return the log-probability of each category set if a neighborhood grows class by class.
+
+    The first class is uniform, and each further one is drawn with
+
+        p(c | L) proportional to exp(sum over j in L of log_weights[j, c])
+
+    among the classes outside L that are in conflict with none of L; among all outside L if each
+    of them is. The sum over orders is taken over partial sets, as in `gcp_log_prob`.
+
+    Args:
+        log_weights: `classes x classes`, finite; the diagonal does not matter.
+        class_ids: `tasks x way`, distinct within a row.
+        conflicts: `classes x classes` bool, symmetric: which classes must not meet, if any.
+
+    Returns:
+        `tasks` float64.
+
+    Raises:
+        ArgumentError: If `way` is above `LARGEST_GREEDY_WAY`.
+    """
+    _check_sets(log_weights, class_ids)
+    n_way = class_ids.shape[1]
+    if n_way > LARGEST_GREEDY_WAY:
+        raise ArgumentError(
+            f"The probability of a neighborhood of {n_way} classes is a sum over {n_way}! orders; "
+            f"it is computed up to {LARGEST_GREEDY_WAY} classes."
+        )
+    log_weights = log_weights.double().clone().fill_diagonal_(-torch.inf)
+    widest = math.comb(n_way, n_way // 2) * max(len(log_weights), n_way)
+    chunks = torch.split(class_ids, max(1, _CHUNK_ELEMENTS // widest))
+    return torch.cat([_neighbor_log_prob(log_weights, chunk, conflicts) for chunk in chunks])
+
+
+def _neighbor_log_prob(log_weights: Tensor, class_ids: Tensor, conflicts: Tensor | None) -> Tensor:
+    rows = log_sums = log_weights[class_ids]  # tasks x partial sets (so far of one) x classes
+    blocks = blocked = None if conflicts is None else conflicts[class_ids]
+    log_reached = rows.new_full(class_ids.shape, -math.log(len(log_weights)))
+    for parents, newest in _larger_partial_sets(class_ids.shape[1], 2):
+        parents, newest = parents.to(rows.device), newest.to(rows.device)
+        log_open = log_sums
+        if blocked is not None:
+            allowed = ~blocked & (log_sums > -torch.inf)
+            log_allowed = log_sums.masked_fill(~allowed, -torch.inf)
+            log_open = torch.where(allowed.any(-1, keepdim=True), log_allowed, log_sums)
+        at_members = class_ids.unsqueeze(1).expand(-1, log_sums.shape[1], -1)
+        log_next = log_open.gather(-1, at_members) - log_open.logsumexp(-1, keepdim=True)
+        log_flow = log_reached.unsqueeze(-1) + log_next  # tasks x partial sets x way
+        log_reached = log_flow[:, parents, newest].logsumexp(-1)
+        log_sums = log_sums[:, parents[:, 0]] + rows[:, newest[:, 0]]
+        if blocks is not None and blocked is not None:
+            blocked = blocked[:, parents[:, 0]] | blocks[:, newest[:, 0]]
+    return log_reached.squeeze(-1)
 
 
 def log_prob_without_replacement(log_weights: Tensor, class_ids: Tensor) -> Tensor:

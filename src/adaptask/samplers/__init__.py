@@ -23,6 +23,7 @@ from adaptask.samplers.diagnostics import (
 )
 from adaptask.samplers.gcp import GCPSampler, PairPotentialSampler
 from adaptask.samplers.instance import InstanceSampler
+from adaptask.samplers.neighbor import NeighborSampler
 from adaptask.samplers.uniform import UniformSampler
 from adaptask.samplers.update_rule import STRATEGIES
 
@@ -35,6 +36,8 @@ def build_sampler(name: Literal["c"], **settings: Any) -> CSampler: ...
 def build_sampler(name: Literal["cp"], **settings: Any) -> CPSampler: ...
 @overload
 def build_sampler(name: Literal["gcp"], **settings: Any) -> GCPSampler: ...
+@overload
+def build_sampler(name: Literal["neighbor"], **settings: Any) -> NeighborSampler: ...
 @overload
 def build_sampler(name: Literal["instance"], **settings: Any) -> InstanceSampler: ...
 @overload
@@ -61,6 +64,7 @@ __all__ = [
     "Feedback",
     "GCPSampler",
     "InstanceSampler",
+    "NeighborSampler",
     "PairPotentialSampler",
     "Sampler",
     "UniformSampler",

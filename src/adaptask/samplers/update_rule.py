@@ -98,13 +98,15 @@ def mean_by_key(
 
     Args:
         keys: `tasks x entries` int64.
-        values: `tasks x entries`, between -4 and 4 if accepted.
+        values: `tasks x entries`, or `tasks x entries x d`, between -4 and 4 if accepted.
         accepted: Which tasks count, `tasks` bool; None for all.
         xp: `numpy` or `torch`.
 
     Returns:
-        The means, `tasks x entries`, and which of them have an accepted entry; None for all.
+        The means, of the shape of the values, and which entries, `tasks x entries`, have an accepted
+        one; None for all.
     """
+    wide = values.ndim == keys.ndim + 1
     ordered = keys.reshape(-1)
     order = ordered.argsort(stable=True)  # of integers, the quicker one in NumPy
     ordered = ordered[order]
@@ -112,15 +114,16 @@ def mean_by_key(
     last = xp.searchsorted(ordered, keys, side="right") - 1
 
     def total(integers: Array) -> Array:
-        in_order = integers.reshape(-1)[order]
+        in_order = integers.reshape((len(order), *integers.shape[keys.ndim :]))[order]
         running = in_order.cumsum(0)
         return running[last] - running[first] + in_order[first]
 
     n_seen, seen = last - first + 1, None
     if accepted is not None:
-        values = xp.where(accepted[:, None], values, xp.zeros_like(values))
+        taken = accepted[:, None, None] if wide else accepted[:, None]
+        values = xp.where(taken, values, xp.zeros_like(values))
         n_seen = total(xp.asarray(accepted[:, None] & (keys == keys), dtype=xp.int64))
         n_seen, seen = xp.clip(n_seen, 1, None), n_seen > 0
     sums = total(xp.asarray(xp.round(values * _UNIT), dtype=xp.int64))
-    n_seen = xp.asarray(n_seen, dtype=values.dtype)
+    n_seen = xp.asarray(n_seen[..., None] if wide else n_seen, dtype=values.dtype)
     return xp.asarray(sums, dtype=values.dtype) / (n_seen * _UNIT), seen
