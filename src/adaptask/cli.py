@@ -112,6 +112,7 @@ def evaluate(
     n_shot: Annotated[int | None, arg(metavar="INT")] = None,
     n_query: Annotated[int | None, arg(metavar="INT")] = None,
     n_episodes: Annotated[int | None, arg(metavar="INT")] = None,
+    tasks: tuple[Literal["uniform", "within-group"], ...] = (),
     seed: Annotated[int | None, arg(metavar="INT")] = None,
     weights: Literal["best", "last"] = "best",
     device: str = "auto",
@@ -130,6 +131,7 @@ def evaluate(
         n_shot: Support images per class.
         n_query: Query images per class.
         n_episodes: Number of episodes.
+        tasks: uniform (any classes), within-group (classes of one group), or both.
         seed: Decides the episodes.
         weights: The best by validation, or the last.
         device: cpu, cuda, or auto: a GPU if there is one.
@@ -148,6 +150,7 @@ def evaluate(
         n_shot=n_shot,
         n_query=n_query,
         n_episodes=n_episodes,
+        tasks=tasks,
         seed=seed,
         weights=weights,
         device=device,

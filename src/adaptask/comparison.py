@@ -57,12 +57,13 @@ class Comparison:
         from rich.console import Console
 
         from adaptask.report.formats import plain, print_table
-        from adaptask.report.tables import tables_of
+        from adaptask.report.tables import main_tables, tables_of
 
         output = StringIO()
         console = Console(file=output, width=_WIDTH, highlight=False, color_system=None)
-        tables = {table.name: table for table in tables_of(self.summary)}
-        print_table(tables["results"], console)
+        for table in main_tables(tables_of(self.summary), self.summary):
+            print_table(table, console)
+            console.print()
         failed = (f"{name} failed: {reason}" for name, reason in self.failures.items())
         lines = [plain(line) for line in (*self.verdicts, *failed)]
         return "\n".join((output.getvalue().rstrip("\n"), "", *lines))
@@ -74,7 +75,8 @@ class Comparison:
         """Return a `pandas.DataFrame` with a row per run that has finished.
 
         Its columns are the labels of the arms (`learner`, `sampler`), `seed`, `accuracy` (percent,
-        mean over test tasks) and `folder`.
+        mean over test tasks), `hardest_tenth` (over the tenth in which the run did worst),
+        `within_group` (over test tasks within groups, if there are any) and `folder`.
 
         Raises:
             ArgumentError: If pandas is not installed.
@@ -86,11 +88,18 @@ class Comparison:
                 "to_pandas() needs pandas, which is not installed: pip install pandas. The same "
                 "numbers are in the attribute summary."
             ) from error
+        within = self.summary.within_group
         rows = [
             {
                 **found.arm.labels,
                 "seed": run.seed,
                 "accuracy": found.accuracies[run.seed],
+                "hardest_tenth": found.hardest[run.seed],
+                **(
+                    {"within_group": within.arm(found.arm.name).accuracies.get(run.seed)}
+                    if within
+                    else {}
+                ),
                 "folder": str(run.path),
             }
             for found in self.summary.arms

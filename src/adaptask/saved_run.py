@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from adaptask.errors import ArgumentError
 from adaptask.registry import is_address
 from adaptask.report.run import (
+    TestResult,
     read_metrics,
     read_preview,
     read_settings,
@@ -108,9 +109,16 @@ class SavedRun:
 
         A run on a dataset without test classes has none either.
         """
+        return None if self.test is None else self.test.accuracies
+
+    @cached_property
+    def test(self) -> TestResult | None:
+        """Accuracies of every kind of test task; None as `test_accuracies` is.
+
+        `run.test.within_group` has those of tasks within groups, if these were tested too.
+        """
         path = self.path / "test.json"
-        result = read_test(path) if path.exists() else None
-        return None if result is None else result.accuracies
+        return read_test(path) if path.exists() else None
 
     @cached_property
     def learner(self) -> nn.Module:

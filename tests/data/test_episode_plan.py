@@ -2,7 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
-from itertools import permutations
+from itertools import permutations, product
 
 import numpy as np
 import pytest
@@ -180,3 +180,93 @@ def test_a_gpu_is_given_the_same_episodes(storage):
     assert cut.query_images.device == there.device
     torch.testing.assert_close(cut.support_images.cpu(), expected.support_images)
     torch.testing.assert_close(cut.query_images.cpu(), expected.query_images)
+
+
+# --- tasks within a group -------------------------------------------------------------------------
+
+GROUPS = ("b", "a", "b", "c", "a", "b", "a", "a")  # b: 0, 2, 5; a: 1, 4, 6, 7; c: 3
+WITHIN = {"n_way": 3, "n_shot": 1, "n_query": 1, "tasks": "within-group"}
+
+
+def grouped(groups=GROUPS, variant_of=None):
+    variants = None if variant_of is None else torch.tensor(variant_of)
+    return replace(make_set([3] * len(groups)), groups=groups, variant_of=variants)
+
+
+def slow_within_group(groups, variant_of, n_way):
+    """Return the probability of every ordered task, by the law in words."""
+    originals = {}
+    for c, (group, original) in enumerate(zip(groups, variant_of, strict=True)):
+        originals.setdefault(group, {}).setdefault(original, []).append(c)
+    usable = {group: found for group, found in originals.items() if len(found) >= n_way}
+    total = sum(map(len, usable.values()))
+    law = Counter()
+    for found in usable.values():
+        orders = list(permutations(found, n_way))
+        for order in orders:
+            tasks = list(product(*(found[original] for original in order)))
+            for task in tasks:
+                law[task] += len(found) / total / len(orders) / len(tasks)
+    return law
+
+
+@pytest.mark.parametrize(
+    ("groups", "variant_of"),
+    [
+        (GROUPS, None),
+        (GROUPS, [0, 1, 2, 3, 4, 5, 6, 6]),  # a has three originals, one of them twice
+        (GROUPS[::-1], [0, 0, 2, 9, 4, 5, 7, 7]),  # b and a have variants
+        (("x",) * 4, None),
+    ],
+)
+def test_tasks_within_a_group_follow_their_law(groups, variant_of):
+    plan = EpisodeSource(grouped(groups, variant_of)).plan(n_episodes=40_000, seed=3, **WITHIN)
+    law = slow_within_group(groups, variant_of or range(len(groups)), 3)
+    seen = Counter(map(tuple, plan.class_ids.tolist()))
+    assert seen.keys() <= law.keys()
+    expected = [40_000 * p for p in law.values()]
+    assert chisquare([seen[task] for task in law], expected).pvalue > 1e-3
+
+
+def test_every_class_of_a_usable_group_is_tested_equally_often():
+    plan = EpisodeSource(grouped()).plan(n_episodes=40_000, seed=0, **WITHIN)
+    counts = plan.class_ids.flatten().bincount(minlength=8)
+    assert counts[3] == 0  # alone in its group
+    assert chisquare(counts[counts > 0]).pvalue > 1e-3
+
+
+def test_images_within_a_group_are_those_of_their_classes_and_a_seed_decides():
+    source = EpisodeSource(grouped())
+    plan = source.plan(n_episodes=20, seed=3, **WITHIN)
+    assert torch.equal(plan.image_ids // 3, plan.class_ids[..., None].expand(-1, -1, 2))
+    assert same(plan, EpisodeSource(grouped(), seed=8).plan(n_episodes=20, seed=3, **WITHIN))
+    assert not same(plan, source.plan(n_episodes=20, seed=4, **WITHIN))
+    renamed = grouped([group.upper() for group in reversed("zxyw")] * 2)
+    other = grouped(["1", "2", "3", "4"] * 2)
+    wish = WITHIN | {"n_way": 2}
+    assert same(*(EpisodeSource(s).plan(n_episodes=9, seed=0, **wish) for s in (renamed, other)))
+
+
+@pytest.mark.parametrize(
+    ("groups", "variant_of", "message"),
+    [
+        (None, None, "those of toy .val. have none. Test with uniform tasks, or name the classes"),
+        (
+            ("a", "a", "b", "c"),
+            None,
+            "no group of toy .val. has 3 classes for a task within it; the largest, 'a', has 2. "
+            "Test with at most 2 ways .--evaluation.n-way 2., or uniform tasks",
+        ),
+        (("a",) * 4, [0, 0, 1, 1], "'a', has 2, variants of a class counted once. Test with at"),
+        (("a", "b", "c"), None, "has 1. Test with uniform tasks"),
+    ],
+)
+def test_groups_that_are_missing_or_too_small_are_refused(groups, variant_of, message):
+    image_set = make_set([3] * 4) if groups is None else grouped(groups, variant_of)
+    with pytest.raises(ArgumentError, match=message):
+        EpisodeSource(image_set).plan(n_episodes=5, seed=0, **WITHIN)
+
+
+def test_an_unknown_kind_of_tasks_is_refused():
+    with pytest.raises(ArgumentError, match="tasks must be"):
+        EpisodeSource(make_set(COUNTS)).plan(**WISH, tasks="hard")

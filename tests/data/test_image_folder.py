@@ -486,3 +486,63 @@ def test_val_and_test_may_be_left_out(tmp_path, cache_home):
     assert open_episodes("birds", "train").n_classes == 3
     with pytest.raises(DataError, match="has no split 'val'; it has 'train'"):
         open_episodes("birds", "val")
+
+
+# --- folders of groups ----------------------------------------------------------------------------
+
+KINDS = [f"group-{g}/kind-{i}" for g in range(6) for i in range(4)]
+
+
+def test_nested_folders_are_groups_which_a_random_split_does_not_divide(tmp_path, cache_home):
+    draw(tmp_path / "birds", KINDS)
+    done = prepare_folder(tmp_path / "birds", image_size=8)
+    assert done.left_out == ()
+    assert done.n_classes == {"train": 16, "val": 4, "test": 4}
+    assert "split by group at random (0.64, 0.16, 0.2), seed 0" in done.source
+    sets = [load("folder", split) for split in ("train", "val", "test")]
+    assert sorted(name for s in sets for name in s.class_names) == KINDS
+    for s in sets:
+        assert list(s.groups) == [name.partition("/")[0] for name in s.class_names]
+        assert s.images[::2, 0, 0, 0].tolist() == [KINDS.index(name) for name in s.class_names]
+    found = [set(s.groups) for s in sets]
+    assert sum(map(len, found)) == len(set.union(*found)) == 6
+    plan = open_episodes("folder", "test").plan(
+        n_episodes=3, n_way=4, n_shot=1, n_query=1, seed=0, tasks="within-group"
+    )
+    assert plan.class_ids.shape == (3, 4)
+
+
+def test_split_folders_and_lists_may_have_groups(tmp_path, cache_home):
+    draw(tmp_path / "s" / "train", ["owl/barn", "owl/snowy", "gull/ring"])
+    draw(tmp_path / "s" / "test", ["owl/eagle", "tern/arctic"])
+    prepare_folder(tmp_path / "s", image_size=8)
+    assert load("folder", "train").groups == ("gull", "owl", "owl")
+    assert load("folder", "test").class_names == ("owl/eagle", "tern/arctic")
+    draw(tmp_path / "t", ["owl/barn", "owl/snowy", "gull/ring"])
+    (tmp_path / "t" / "train.txt").write_text("owl/snowy\ngull/ring\n")
+    (tmp_path / "t" / "test.txt").write_text("owl/barn\n")
+    prepare_folder(tmp_path / "t", image_size=8)
+    assert load("folder", "train").class_names == ("owl/snowy", "gull/ring")
+
+
+def test_what_is_left_out_of_groups_is_told(tmp_path, cache_home):
+    draw(tmp_path / "s", ["a/x", "a/y", "b/x", "c/x"])
+    (tmp_path / "s" / "a" / "notes.txt").write_text("")
+    (tmp_path / "s" / "b" / "empty").mkdir()
+    (tmp_path / "s" / "d").mkdir()
+    done = prepare_folder(tmp_path / "s", image_size=8)
+    assert sorted(done.left_out) == [
+        "1 other file in no folder of a class, such as notes.txt",
+        "b/empty/ (empty)",
+        "d/ (empty)",
+    ]
+
+
+def test_too_few_groups_are_refused_and_a_single_one_is_a_wrapper(tmp_path, cache_home):
+    draw(tmp_path / "two", ["a/x", "a/y", "b/x", "b/y"])
+    with pytest.raises(DataError, match="2 groups cannot be split into 3 parts, since a group"):
+        prepare_folder(tmp_path / "two", image_size=8)
+    draw(tmp_path / "one" / "images", ["x", "y", "z"])
+    (tmp_path / "one" / "notes").mkdir()
+    prepare_folder(tmp_path / "one", image_size=8)
+    assert load("folder", "train").groups is None

@@ -99,7 +99,7 @@ def test_every_run_has_its_place_in_the_table_of_seeds(compared):
 
 def test_columns_that_would_be_empty_are_left_out(study_folder):
     found = tables(study_folder({("maml", "uniform"): {0: 0.5}}))
-    assert list(found) == ["results", "seeds"]
+    assert list(found) == ["results", "hard-tasks", "seeds"]
     assert found["results"].headings == (
         "learner",
         "sampler",

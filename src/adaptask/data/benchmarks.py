@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -25,6 +26,22 @@ def class_lists(dataset: str) -> ClassLists:
     file = resources.files("adaptask.data") / "splits" / f"{dataset}.json"
     splits = json.loads(file.read_text(encoding="utf-8"))["splits"]
     return {split: tuple(splits[split]) for split in SPLITS}
+
+
+@cache
+def _superclasses() -> dict[str, str]:
+    file = resources.files("adaptask.data") / "splits" / "cifar-100-superclasses.json"
+    superclasses = json.loads(file.read_text(encoding="utf-8"))["superclasses"]
+    return {name: group for group, names in superclasses.items() for name in names}
+
+
+def superclass_of(name: str) -> str | None:
+    """Return the superclass of a class of CIFAR-100, one of 20; None for a name it does not have.
+
+    >>> superclass_of("otter")
+    'aquatic_mammals'
+    """
+    return _superclasses().get(name)
 
 
 def with_rotations(lists: ClassLists) -> ClassLists:
@@ -53,6 +70,8 @@ class Benchmark:
     """Whether a class can be a folder of its name."""
     files: tuple[RemoteFile, ...] = ()
     """What `adaptask data download` fetches; none if the home is closed."""
+    group_of: Callable[[str], str | None] | None = None
+    """The group of a class by its name, if names do not have the form group/class."""
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
@@ -86,6 +105,7 @@ BENCHMARKS = (
         class_size=(600, 600),
         n_images=60_000,
         files=(_CIFAR_100,),
+        group_of=superclass_of,
     ),
     Benchmark(
         name="fc100",
@@ -96,6 +116,7 @@ BENCHMARKS = (
         class_size=(600, 600),
         n_images=60_000,
         files=(_CIFAR_100,),
+        group_of=superclass_of,
     ),
     Benchmark(
         name="mini-imagenet",

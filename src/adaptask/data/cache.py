@@ -190,8 +190,15 @@ def write_cache(
             writer.write_split(split, images.class_names, counts, pieces)
 
 
-def read_cache(folder: Path, split: str) -> ImageSet:
+def read_cache(
+    folder: Path, split: str, group_of: Callable[[str], str | None] | None = None
+) -> ImageSet:
     """Return a split of a cache, its images mapped from disk and read as they are used.
+
+    Args:
+        folder: The cache.
+        split: `train`, `val` or `test`.
+        group_of: The group of a class by its name. Classes have groups if all are known.
 
     The file is checked against `meta.json` for size and shape, not for its content: `adaptask data
     check` does that. Writing into the images changes only the copy of this process.
@@ -212,12 +219,14 @@ def read_cache(folder: Path, split: str) -> ImageSet:
         raise _damaged(path, f"it cannot be mapped ({error})") from error
     if pixels.dtype != np.uint8 or pixels.shape != shape:
         raise _damaged(path, f"expected uint8 {shape}, got {pixels.dtype} {pixels.shape}")
+    groups = [group for name in entry["class_names"] if group_of and (group := group_of(name))]
     image_set = ImageSet(
         dataset=meta["dataset"],
         split=split,
         images=torch.from_numpy(pixels),
         class_names=tuple(entry["class_names"]),
         class_starts=torch.tensor(starts, dtype=torch.int64),
+        groups=tuple(groups) if len(groups) == len(entry["class_names"]) else None,
     )
     file = (str(path), status.st_ino, status.st_mtime_ns, status.st_size)
     object.__setattr__(image_set, "file", file)  # frozen, and not an argument: see there

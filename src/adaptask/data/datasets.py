@@ -48,6 +48,8 @@ class Generated:
     version: int = 1
     """Raised when `generate` makes other images, so that caches of the old ones are replaced."""
     augmentation: str = "none"
+    group_of: Callable[[str], str | None] | None = None
+    """The group of a class by its name, if names do not have the form group/class."""
 
     @property
     def source(self) -> str:
@@ -62,13 +64,20 @@ class OwnImages:
     name: str
     description: str
     augmentation: str = "crop-flip"
+    group_of: None = None
 
 
-GLYPHS = Generated(glyphs.NAME, "300 written characters, made on first use", glyphs.generate)
+GLYPHS = Generated(
+    glyphs.NAME,
+    "300 written characters, made on first use",
+    glyphs.generate,
+    group_of=glyphs.script_of,
+)
 TURNED_GLYPHS = Generated(
     glyphs.TURNED_NAME,
     "glyphs in 4 rotations, made on first use",
     lambda: {split: glyphs.turn(load(glyphs.NAME, split)) for split in SPLITS},
+    group_of=glyphs.script_of,
 )
 FOLDER = OwnImages("folder", "your own images")
 
@@ -96,7 +105,8 @@ def load(name: str, split: str) -> ImageSet:
     check_choice("split", split, SPLITS)
     if is_plugin(name):
         return _load_plugin(name, split)
-    return _read(name, lambda folder: read_cache(folder, split))
+    group_of = DATASETS.get(name, FOLDER).group_of
+    return _read(name, lambda folder: read_cache(folder, split, group_of))
 
 
 def load_statistics(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:

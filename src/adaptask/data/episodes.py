@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from adaptask.arguments import check_integer, check_seed, format_value
+from adaptask.arguments import check_choice, check_integer, check_seed, format_value
 from adaptask.data.augmentation import (
     Augmentation,
     DrawnAugmentation,
@@ -23,8 +23,14 @@ from adaptask.data.augmentation import (
     steps_of,
 )
 from adaptask.data.datasets import default_augmentation, load, load_statistics
-from adaptask.data.episode_plan import EpisodePlan, check_range, plan_episodes, take_episodes
-from adaptask.data.images import ImageSet, shrink_images
+from adaptask.data.episode_plan import (
+    EpisodePlan,
+    Groups,
+    check_range,
+    plan_episodes,
+    take_episodes,
+)
+from adaptask.data.images import EvaluationTasks, ImageSet, shrink_images
 from adaptask.data.normalization import scale_and_shift
 from adaptask.data.storage import Storage, choose_storage, copy_to
 from adaptask.data.subsets import ordered_subsets
@@ -200,11 +206,21 @@ class EpisodeSource:
         )
 
     def plan(
-        self, *, n_episodes: int, n_way: int, n_shot: int, n_query: int, seed: int
+        self,
+        *,
+        n_episodes: int,
+        n_way: int,
+        n_shot: int,
+        n_query: int,
+        seed: int,
+        tasks: EvaluationTasks = "uniform",
     ) -> EpisodePlan:
         """Return which images make up a number of episodes, to be cut later.
 
-        Classes and images are chosen uniformly, without replacement. A plan depends on the split
+        Classes and images are chosen uniformly, without replacement. For tasks within a group, a
+        group of the split's `groups` with at least `n_way` classes is drawn first, in proportion
+        to its number of classes; variants of one original count as one class and do not meet. A
+        plan depends on the split
         and on these arguments alone: it is drawn on the CPU whatever the device, by a generator
         of its own, and does not change those of the source.
 
@@ -214,13 +230,18 @@ class EpisodeSource:
             n_shot: Support images per class, at least 1.
             n_query: Query images per class, at least 1.
             seed: Decides which classes and images.
+            tasks: `uniform`, classes of the whole split, or `within-group`, of one group.
 
         Raises:
-            ArgumentError: If an argument lies outside its range.
+            ArgumentError: If an argument lies outside its range, or no group has enough classes.
             DataError: If the smallest class has fewer than `n_shot + n_query` images.
         """
         n_way = self.check_way(n_way)
         self.check_counts(n_shot, n_query)
+        found, within = self.image_set, None
+        if check_choice("tasks", tasks, get_args(EvaluationTasks)) == "within-group":
+            split = f"{found.dataset} ({found.split})"
+            within = Groups.of(found.groups, found.variant_of, n_way=n_way, split=split)
         return plan_episodes(
             self._bounds,
             n_episodes=check_integer("n_episodes", n_episodes, low=1),
@@ -228,6 +249,7 @@ class EpisodeSource:
             n_shot=n_shot,
             n_query=n_query,
             seed=check_seed("seed", seed),
+            within=within,
         )
 
     def cut(self, plan: EpisodePlan, start: int, stop: int) -> Episodes:

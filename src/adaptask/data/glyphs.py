@@ -40,6 +40,7 @@ N_EXAMPLES = 40
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 Integers = np.ndarray[Any, np.dtype[np.integer[Any]]]
 
+_SCRIPTS = ("latin", "greek", "cyrillic", "armenian", "georgian")
 _EXAMPLES_SEED = 28
 _CANVAS = 112
 _EM = 96
@@ -68,6 +69,16 @@ def generate() -> dict[str, ImageSet]:
         split: _image_set(split, [c for c in classes if c.split == split], faces)
         for split in ("train", "val", "test")
     }
+
+
+def script_of(name: str) -> str:
+    """Return the group of a class by its name: its script, or `symbol`; digits are symbols.
+
+    >>> script_of("greek-small-alpha"), script_of("euro-sign")
+    ('greek', 'symbol')
+    """
+    script = name.partition("-")[0]
+    return script if script in _SCRIPTS else "symbol"
 
 
 def _image_set(split: str, classes: Sequence[GlyphClass], faces: Sequence[Face]) -> ImageSet:

@@ -1,10 +1,13 @@
-"""The user's own images: one folder per class, split by folders, by lists or by fractions."""
+"""The user's own images: one folder per class, split by folders, by lists or by fractions.
+
+Folders of classes may be in folders of groups; a class is then called `group/class`.
+"""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -31,9 +34,10 @@ def find_classes(
     """Return the classes of each split of the user's images.
 
     Args:
-        source: A folder with one folder per class, or with `train/`, `val/` and `test/` of such.
+        source: A folder with one folder per class, or with one per group that has those of its
+            classes, or with `train/`, `val/` and `test/` of such.
         fractions: The shares of the classes for train, val and test, if neither such folders nor
-            lists decide; `FRACTIONS` by default.
+            lists decide; of the groups if there are groups. `FRACTIONS` by default.
         seed: Decides which classes go where, likewise; 0 by default.
         split_lists: A folder with `train.txt`, `val.txt` and `test.txt`, one class per line; by
             default `source` and `source/splits` are searched for them.
@@ -51,12 +55,10 @@ def find_classes(
         if is_random:
             raise _not_random("the folders train/, val/ and test/")
         return _split_by_folders(source, given)
-    folders = {folder.name: folder for folder in subfolders(source) if image_files(folder)}
-    left_out = [
-        *_files_beside(source),
-        *_without_images(source),
-        *left_out_of(folders.values(), source),
-    ]
+    folders = _class_folders(source)
+    if len({folder.parent for folder in folders.values()}) == 1:  # images/ beside notes/: no group
+        folders = {folder.name: folder for folder in folders.values()}
+    left_out = [*_left_out(source, folders), *left_out_of(folders.values(), source)]
     if not folders:
         raise _no_classes(source, left_out)
     places = (source, source / "splits", outer, outer / "splits")
@@ -65,14 +67,32 @@ def find_classes(
         if is_random:
             raise _not_random(f"the lists in {lists}")
         parts = _split_by_lists(lists, folders)
-        listed = {folder.name for part in parts.values() for folder in part}
+        listed = {name for part in parts.values() for name in part}
         left_out += [f"{name}/ (in no list)" for name in folders if name not in listed]
         return Found(_images(parts), f"split by the lists in {lists}", left_out)
     if split_lists is not None:
         raise DataError(f"{split_lists} has no train.txt; expected train.txt, val.txt, test.txt.")
     parts = _split_at_random(fractions, seed, folders)
     how = ", ".join(f"{fraction:g}" for fraction in fractions)
-    return Found(_images(parts), f"split by class at random ({how}), seed {seed}", left_out)
+    unit = "group" if _has_groups(folders) else "class"
+    return Found(_images(parts), f"split by {unit} at random ({how}), seed {seed}", left_out)
+
+
+def _class_folders(place: Path) -> dict[str, Path]:
+    """Return the folders of classes by name; by group and name if no folder has images itself."""
+    inside = subfolders(place)
+    if direct := {folder.name: folder for folder in inside if image_files(folder)}:
+        return direct
+    return {
+        f"{group.name}/{folder.name}": folder
+        for group in inside
+        for folder in subfolders(group)
+        if image_files(folder)
+    }
+
+
+def _has_groups(names: Iterable[str]) -> bool:
+    return any("/" in name for name in names)
 
 
 def check_dataset_name(name: str, taken: Sequence[str]) -> None:
@@ -120,11 +140,20 @@ def _files_beside(folder: Path) -> list[str]:
     ]
 
 
-def _without_images(folder: Path, within: str = "") -> list[str]:
+def _left_out(place: Path, folders: Mapping[str, Path], within: str = "") -> list[str]:
+    """Return what is beside the folders of classes, and of groups, and is not read."""
+    groups = sorted({folder.parent for folder in folders.values()} - {place})
+    found = [*_files_beside(place), *_without_images(place, within, but=groups)]
+    for group in groups:
+        found += [*_files_beside(group), *_without_images(group, f"{within}{group.name}/")]
+    return found
+
+
+def _without_images(folder: Path, within: str = "", but: Sequence[Path] = ()) -> list[str]:
     """Return the folders in `folder` that have no images directly in them, and what they have."""
     left_out = []
     for child in subfolders(folder):
-        if image_files(child) or _has_lists(child):
+        if image_files(child) or _has_lists(child) or child in but:
             continue
         files = [entry.name for entry in entries(child)]
         if subfolders(child):
@@ -145,21 +174,20 @@ def _no_classes(source: Path, left_out: Sequence[str]) -> DataError:
     )
 
 
-def _images(parts: Mapping[str, Sequence[Path]]) -> dict[str, list[ClassImages]]:
-    for split, folders in parts.items():
-        if not folders:
+def _images(parts: Mapping[str, Mapping[str, Path]]) -> dict[str, list[ClassImages]]:
+    for split, found in parts.items():
+        if not found:
             raise DataError(f"the split '{split}' has no classes; expected folders with images.")
     return {
-        split: [ClassImages(folder.name, image_files(folder), str(folder)) for folder in folders]
-        for split, folders in parts.items()
+        split: [
+            ClassImages(name, image_files(folder), str(folder)) for name, folder in found.items()
+        ]
+        for split, found in parts.items()
     }
 
 
 def _split_by_folders(source: Path, places: Mapping[str, Path]) -> Found:
-    parts = {
-        split: [folder for folder in subfolders(place) if image_files(folder)]
-        for split, place in places.items()
-    }
+    parts = {split: _class_folders(place) for split, place in places.items()}
     _check_disjoint(source, parts)
     left_out = _files_beside(source)
     left_out += [
@@ -167,9 +195,9 @@ def _split_by_folders(source: Path, places: Mapping[str, Path]) -> Found:
         for folder in subfolders(source)
         if folder not in places.values() and not _has_lists(folder)
     ]
-    for place in places.values():
-        left_out += _files_beside(place) + _without_images(place, f"{place.name}/")
-    left_out += left_out_of([folder for part in parts.values() for folder in part], source)
+    for split, place in places.items():
+        left_out += _left_out(place, parts[split], f"{place.name}/")
+    left_out += left_out_of([f for part in parts.values() for f in part.values()], source)
     names = ", ".join(f"{place.name}/" for place in places.values())
     return Found(_images(parts), f"split by its folders {names}", left_out)
 
@@ -181,9 +209,9 @@ def _not_random(what: str) -> ArgumentError:
     )
 
 
-def _check_disjoint(source: Path, parts: Mapping[str, Sequence[Path]]) -> None:
+def _check_disjoint(source: Path, parts: Mapping[str, Mapping[str, Path]]) -> None:
     """Refuse split folders that divide the images of each class, as for classifiers."""
-    counts = Counter(folder.name for folders in parts.values() for folder in folders)
+    counts = Counter(name for folders in parts.values() for name in folders)
     shared = sorted(name for name, count in counts.items() if count > 1)
     if shared:
         raise DataError(
@@ -199,8 +227,8 @@ def _some(names: Sequence[str], most: int = 5) -> str:
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
-def _split_by_lists(lists: Path, folders: Mapping[str, Path]) -> dict[str, list[Path]]:
-    parts: dict[str, list[Path]] = {}
+def _split_by_lists(lists: Path, folders: Mapping[str, Path]) -> dict[str, dict[str, Path]]:
+    parts: dict[str, dict[str, Path]] = {}
     owner: dict[str, str] = {}
     missing = []
     for split in SPLITS:
@@ -214,7 +242,7 @@ def _split_by_lists(lists: Path, folders: Mapping[str, Path]) -> dict[str, list[
             if name in owner:
                 raise DataError(f"{file} names the class '{name}', which is in '{owner[name]}'.")
             owner[name] = split
-        parts[split] = [folders[name] for name in wanted if name in folders]
+        parts[split] = {name: folders[name] for name in wanted if name in folders}
     if missing:
         noun = "a class" if len(missing) == 1 else f"{len(missing)} classes"
         raise DataError(f"the lists in {lists} name {noun} without images: {', '.join(missing)}.")
@@ -223,12 +251,20 @@ def _split_by_lists(lists: Path, folders: Mapping[str, Path]) -> dict[str, list[
 
 def _split_at_random(
     fractions: Sequence[float], seed: int, folders: Mapping[str, Path]
-) -> dict[str, list[Path]]:
-    shuffled = np.random.default_rng(seed).permutation(sorted(folders)).tolist()
-    parts, start = {}, 0
-    for split, share in zip(SPLITS, _shares(fractions, folders), strict=True):
+) -> dict[str, dict[str, Path]]:
+    """Return the classes of each split. Groups are not divided, so that they keep their size."""
+    units: dict[str, list[str]] = defaultdict(list)
+    for name in sorted(folders):
+        units[name.partition("/")[0]].append(name)
+    shuffled = np.random.default_rng(seed).permutation(sorted(units)).tolist()
+    parts: dict[str, dict[str, Path]] = {}
+    start = 0
+    for split, share in zip(SPLITS, _shares(fractions, folders, len(units)), strict=True):
         if share:
-            parts[split] = [folders[name] for name in sorted(shuffled[start : start + share])]
+            chosen = sorted(
+                name for unit in shuffled[start : start + share] for name in units[unit]
+            )
+            parts[split] = {name: folders[name] for name in chosen}
         start += share
     return parts
 
@@ -246,18 +282,24 @@ def _check_fractions(fractions: Sequence[float]) -> Sequence[float]:
     return fractions
 
 
-def _shares(fractions: Sequence[float], folders: Mapping[str, Path]) -> list[int]:
-    """Return how many classes each split gets: as the fractions say, and at least one."""
-    n_classes, n_parts = len(folders), sum(fraction > 0 for fraction in fractions)
-    if n_classes < n_parts:
+def _shares(fractions: Sequence[float], folders: Mapping[str, Path], n_units: int) -> list[int]:
+    """Return how many classes, or groups, each split gets: as the fractions say, at least one."""
+    n_parts = sum(fraction > 0 for fraction in fractions)
+    if n_units < n_parts:
+        if _has_groups(folders):
+            raise DataError(
+                f"{n_units} groups cannot be split into {n_parts} parts, since a group is not "
+                "divided. Put the folders of classes into train/, val/ and test/, or list the "
+                "classes, as group/class, in train.txt, val.txt and test.txt."
+            )
         found = [
             f"{name}/ ({len(image_files(folder)):,} images)" for name, folder in folders.items()
         ]
         raise DataError(
-            f"{n_classes} classes cannot be split into {n_parts} parts. Each folder with images in "
-            f"it is a class; found {', '.join(found)}."
+            f"{len(folders)} classes cannot be split into {n_parts} parts. Each folder with images "
+            f"in it is a class; found {', '.join(found)}."
         )
-    edges = np.rint(np.cumsum(fractions) * n_classes).astype(int)
+    edges = np.rint(np.cumsum(fractions) * n_units).astype(int)
     shares: list[int] = np.diff(edges, prepend=0).tolist()
     for i, fraction in enumerate(fractions):
         if fraction > 0 and shares[i] == 0:

@@ -5,10 +5,11 @@ Torch is imported when it is used: `adaptask data list` reads this module and ne
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakValueDictionary
 
 from adaptask.arguments import check_integer
@@ -18,10 +19,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SPLITS = ("train", "val", "test")
+EvaluationTasks = Literal["uniform", "within-group"]
+"""Whose classes an evaluation task has: any of the split, or those of one group."""
 
 # Weights of red, green and blue in brightness, ITU-R BT.601, as Pillow has them.
 _BRIGHTNESS = (0.299, 0.587, 0.114)
 _BATCH = 1024
+
+_ROTATION = re.compile(r"/rot\d{3}$")
 
 _shrunk: WeakValueDictionary[tuple[object, int], Tensor] = WeakValueDictionary()
 """Smaller images by their file and factor, so that all runs of a process share them."""
@@ -45,9 +50,27 @@ class ImageSet:
     class_names: tuple[str, ...]
     class_starts: Tensor
     """`classes + 1` int64; the last entry is the number of images."""
+    groups: Sequence[str] | None = None
+    """The group of every class, such as its alphabet, for test tasks within a group. By default
+    it is what precedes the first `/` of the class names, if all have one: `Greek/character01`."""
+    variant_of: Tensor | None = None
+    """`classes` int64: classes with the same number are variants of one original. By default
+    rotations are: classes whose names differ only in their ends, `/rot000` to `/rot270`."""
     file: tuple[object, ...] | None = field(default=None, init=False, repr=False, compare=False)
     """Identifies the file that the images are a map of, and its version. It is not an argument, so
     that a set made from another by `dataclasses.replace` has none."""
+
+    def __post_init__(self) -> None:
+        originals = [_ROTATION.sub("", name) for name in self.class_names]
+        if self.groups is None and all("/" in name for name in originals):
+            groups = tuple(name.partition("/")[0] for name in originals)
+            object.__setattr__(self, "groups", groups)
+        if self.variant_of is None and tuple(originals) != self.class_names:
+            import torch
+
+            number = {name: i for i, name in enumerate(dict.fromkeys(originals))}
+            variant_of = torch.tensor([number[name] for name in originals])
+            object.__setattr__(self, "variant_of", variant_of)
 
     @classmethod
     def from_labels(
@@ -121,6 +144,18 @@ class ImageSet:
                 f"class_starts of {name} must rise from 0 to {len(images)}, the number of images, "
                 f"in {self.n_classes + 1} entries, one class or more; got {bounds[:8]}"
                 f"{'...' if len(bounds) > 8 else ''}."
+            )
+        if self.groups is not None and len(self.groups) != self.n_classes:
+            raise DataError(
+                f"groups of {name} must have one name for each of the {self.n_classes} classes; "
+                f"got {len(self.groups)}."
+            )
+        if (variants := self.variant_of) is not None and (
+            variants.shape != (self.n_classes,) or variants.dtype != torch.int64
+        ):
+            raise DataError(
+                f"variant_of of {name} must be int64, one number for each of the {self.n_classes} "
+                f"classes; got {variants.dtype} of shape {tuple(variants.shape)}."
             )
         return counts
 

@@ -148,7 +148,8 @@ def _is_image_name(name: str) -> bool:
 def split_folders(root: Path) -> dict[str, Path]:
     """Return the folders `train`, `val` and `test` in a folder, under their usual names.
 
-    There are none if `train` has no folders with images: a class may be called `train` too.
+    There are none if `train` has no folders with images, nor folders of such: a class may be called
+    `train` too.
 
     Raises:
         DataError: If there are two for one split.
@@ -156,7 +157,8 @@ def split_folders(root: Path) -> dict[str, Path]:
     found: dict[str, list[Path]] = defaultdict(list)
     for folder in subfolders(root):
         found[_SPLIT_OF.get(folder.name.lower(), "")].append(folder)
-    if not any(image_files(child) for folder in found["train"] for child in subfolders(folder)):
+    children = [child for folder in found["train"] for child in subfolders(folder)]
+    if not any(image_files(f) for child in children for f in (child, *subfolders(child))):
         return {}
     for split in SPLITS:
         if len(found[split]) > 1:

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 from tyro.conf import arg
 
 from adaptask.arguments import check_integer, check_seed
+from adaptask.data.images import EvaluationTasks
 from adaptask.errors import ArgumentError
 from adaptask.experiments.options import AlgorithmConfig, class_of, configure
 from adaptask.intervals import Intervals
@@ -95,6 +96,9 @@ class EvaluationConfig:
     """Test episodes."""
     n_validation: int = 200
     """Validation episodes."""
+    tasks: tuple[EvaluationTasks, ...] = ("uniform",)
+    """Test tasks: uniform (any classes), within-group (classes of one group, such as an
+    alphabet), or both. Validation tasks are uniform."""
     seed: int = 0
     """Decides the episodes; runs with the same seed are measured on the same ones."""
     keep_best: int = 1
@@ -189,6 +193,12 @@ def check_config(config: RunConfig) -> None:
     check_seed("evaluation.seed", config.evaluation.seed)
     check_integer("evaluation.n_episodes", config.evaluation.n_episodes, low=2)
     check_integer("evaluation.n_validation", config.evaluation.n_validation, low=2)
+    tasks = config.evaluation.tasks
+    if not tasks or len(set(tasks)) < len(tasks):
+        raise ArgumentError(
+            "evaluation.tasks must be uniform, within-group, or both; "
+            f"got {' '.join(tasks) or 'none'}."
+        )
     optimizer = config.optimizer
     changed = {f.name for f in fields(optimizer) if getattr(optimizer, f.name) != f.default}
     for option, is_used, needed in (

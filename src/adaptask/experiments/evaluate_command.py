@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,13 +12,18 @@ from torch import nn
 
 from adaptask.data import EpisodeSource, load, load_statistics
 from adaptask.data.datasets import splits_of
-from adaptask.data.images import resize_images, shrink_images, shrunk_shape
+from adaptask.data.images import (
+    EvaluationTasks,
+    resize_images,
+    shrink_images,
+    shrunk_shape,
+)
 from adaptask.errors import StateError, TrainingError
 from adaptask.experiments.config import RunConfig
 from adaptask.experiments.config_file import load_config, no_run_in
 from adaptask.experiments.factory import build_evaluator, build_model, with_weights
 from adaptask.experiments.run import half_precision_pays
-from adaptask.training.distributed import refuse_torchrun
+from adaptask.training.distributed import SINGLE_PROCESS, refuse_torchrun
 from adaptask.training.evaluation import Evaluation
 from adaptask.training.loggers import MetricsLog
 from adaptask.training.process import choose_device
@@ -33,15 +39,17 @@ def evaluate_run(
     n_shot: int | None = None,
     n_query: int | None = None,
     n_episodes: int | None = None,
+    tasks: Sequence[EvaluationTasks] = (),
     seed: int | None = None,
     weights: str = "best",
     device: str = "auto",
     trust_plugins: bool = False,
 ) -> Evaluation:
-    """Measure the accuracy of a run; what is None is as the run was tested.
+    """Measure the accuracy of a run; what is None or empty is as the run was tested.
 
     So is the precision, except for bfloat16 on a device that gains nothing from it.
-    The result is printed, and added to `evaluations.jsonl` in the run's folder.
+    Results are printed, and added to `evaluations.jsonl` in the run's folder. That of the first
+    kind of tasks is returned.
 
     Raises:
         AdaptaskError: If something cannot be used or done; the message says what to do.
@@ -59,7 +67,8 @@ def evaluate_run(
         "n_episodes": count,
         "seed": config.evaluation.seed if seed is None else seed,
     }
-    evaluation = replace(config.evaluation, **tested, n_validation=count)
+    kinds = tuple(dict.fromkeys(tasks)) or config.evaluation.tasks
+    evaluation = replace(config.evaluation, **tested, n_validation=count, tasks=kinds)
     where, machine = choose_device(device), config.machine
     if not half_precision_pays(where):
         machine = replace(machine, precision="float32", channels_last="no")
@@ -75,19 +84,30 @@ def evaluate_run(
         normalization=load_statistics(config.data.dataset),
         storage=config.data.storage,
     )
-    result = build_evaluator(config, split, where, source)(learner)
+    # All are built first: nothing is measured if one of them cannot be.
+    evaluators = [
+        build_evaluator(config, split, where, source, SINGLE_PROCESS, kind)
+        for kind in evaluation.tasks
+    ]
+    results = [evaluator(learner) for evaluator in evaluators]
     image_set = source.image_set
-    sys.stdout.write(
-        f"{image_set.dataset} ({image_set.split}), {evaluation.n_way}-way "
-        f"{evaluation.n_shot}-shot, {result.n_episodes} episodes: {result}\n"
-        f"Weights after step {', '.join(map(str, steps))} of {folder.path}\n"
-    )
+    for result in results:
+        within = ", within groups" if result.tasks == "within-group" else ""
+        sys.stdout.write(
+            f"{image_set.dataset} ({image_set.split}), {evaluation.n_way}-way "
+            f"{evaluation.n_shot}-shot{within}, {result.n_episodes} episodes: {result}, hardest "
+            f"tenth {100 * result.hardest_tenth:.2f} %\n"
+        )
+    sys.stdout.write(f"Weights after step {', '.join(map(str, steps))} of {folder.path}\n")
     try:
         log = MetricsLog(folder.path / "evaluations.jsonl")
-        log.log(steps[0], f"{image_set.dataset}/{image_set.split}", {**tested, **result.summary()})
+        for result in results:
+            within = "/within-group" if result.tasks == "within-group" else ""
+            name = f"{image_set.dataset}/{image_set.split}{within}"
+            log.log(steps[0], name, {**tested, **result.summary()})
     except TrainingError as error:  # the result is not worth less for it
         _warn(f"Warning: the result above could not be recorded: {error}")
-    return result
+    return results[0]
 
 
 def trained_learner(

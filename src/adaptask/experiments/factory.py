@@ -11,6 +11,7 @@ from torch import nn, optim
 from adaptask.backbones import build_backbone
 from adaptask.data import EpisodeSource, open_episodes
 from adaptask.data.datasets import splits_of
+from adaptask.data.images import EvaluationTasks
 from adaptask.errors import ArgumentError, StateError
 from adaptask.experiments.config import RunConfig
 from adaptask.experiments.options import class_of, options_of, takes_argument
@@ -103,7 +104,7 @@ def build_parts(
     if takes_argument(config.sampler, "n_features"):
         options["n_features"] = n_features_of(learner, config.sampler.name)
     if takes_argument(config.sampler, "variant_of"):
-        options["variant_of"] = getattr(source.image_set, "variant_of", None)
+        options["variant_of"] = source.image_set.variant_of
     sampler = build_sampler(
         config.sampler.name,
         n_classes=source.n_classes,
@@ -203,6 +204,7 @@ def build_evaluator(
     device: torch.device,
     source: EpisodeSource | None = None,
     group: ProcessGroup = SINGLE_PROCESS,
+    tasks: EvaluationTasks = "uniform",
 ) -> Evaluator:
     """Build the evaluation on a split: its episodes depend on `evaluation.seed` alone.
 
@@ -212,9 +214,10 @@ def build_evaluator(
         device: Where it is computed.
         source: The images, if they are not those of the run's dataset.
         group: The processes that evaluate together.
+        tasks: Of which kind.
 
     Raises:
-        ArgumentError: If the split has too few classes.
+        ArgumentError: If the split has too few classes, or none of its groups has enough.
         DataError: If it has one class only, or its classes have too few images.
     """
     evaluation = config.evaluation
@@ -232,8 +235,22 @@ def build_evaluator(
         n_episodes=evaluation.n_validation if split == "val" else evaluation.n_episodes,
         seed=derive_seed(evaluation.seed, split),
         precision=config.machine.precision,  # type: ignore[arg-type]
+        tasks=tasks,
         group=group,
     )
+
+
+def build_testers(
+    config: RunConfig, device: torch.device, group: ProcessGroup = SINGLE_PROCESS
+) -> list[Evaluator]:
+    """Build an evaluation on the test classes for each kind of tasks, uniform ones first.
+
+    Raises:
+        ArgumentError, DataError: As `build_evaluator` does.
+    """
+    source = open_split(config, "test", device)
+    kinds = sorted(config.evaluation.tasks)  # uniform before within-group
+    return [build_evaluator(config, "test", device, source, group, kind) for kind in kinds]
 
 
 def build_schedule(config: RunConfig) -> Schedule:

@@ -23,7 +23,7 @@ from adaptask.errors import ArgumentError
 from adaptask.experiments.config import MachineConfig, RunConfig, check_config
 from adaptask.experiments.config_file import dump_config, load_config, parse_config
 from adaptask.experiments.factory import (
-    build_evaluator,
+    build_testers,
     build_trainer,
     depends_on_steps,
     with_weights,
@@ -106,7 +106,7 @@ def run_steps(
     if start == "done":
         return
     with group.sync_errors():
-        trainer, tester = _build(config, device, folder, display, group)
+        trainer, testers = _build(config, device, folder, display, group)
     with ExitStack() as held:
         held.callback(trainer.release)
         with group.sync_errors():
@@ -130,7 +130,7 @@ def run_steps(
             if group.is_main:
                 (folder.path / PRUNED).unlink(missing_ok=True)  # it is trained further
             yield from _fit(trainer, config, folder, stop)
-            yield from _end(trainer, tester, folder, stop)
+            yield from _end(trainer, testers, folder, stop)
         finally:
             for logger in trainer.loggers:
                 logger.close()
@@ -158,20 +158,20 @@ def _build(
     folder: RunFolder,
     display: Display,
     group: ProcessGroup,
-) -> tuple[Trainer, Evaluator | None]:
+) -> tuple[Trainer, list[Evaluator]]:
     """Build what trains and what tests; say which of them the dataset does not allow."""
     group.set_device(device)
     set_up_process(threads=config.machine.threads, deterministic=config.machine.deterministic)
     seed_process(config.seed)
     trainer = build_trainer(config, device, folder=folder, display=display, group=group)
-    dataset, tester = config.data.dataset, None
+    dataset, testers = config.data.dataset, list[Evaluator]()
     if "test" in splits_of(dataset):
         # Before training, so that too few test classes are an error now and not at the end.
-        tester = build_evaluator(config, "test", device, group=group)
+        testers = build_testers(config, device, group)
     if trainer.validation is None:
         kept = "nothing chooses among the weights, and the last ones are used"
         trainer.display.warn(f"{dataset} has no val classes: {kept}.")
-    if tester is None:
+    if not testers:
         trainer.display.warn(f"{dataset} has no test classes: the run ends after training.")
     optimizer = config.optimizer
     needs_plain_sgd = getattr(class_of(config.learner), "needs_plain_sgd", False)
@@ -180,7 +180,7 @@ def _build(
             f"The learner {config.learner.name!r} is made for plain SGD: --optimizer.name sgd "
             "--optimizer.momentum 0 --lr 1."
         )
-    return trainer, tester
+    return trainer, testers
 
 
 def _open_logger(name: str, config: RunConfig, trainer: Trainer, start: str) -> Logger:
@@ -276,7 +276,7 @@ def _fit(
 
 
 def _end(
-    trainer: Trainer, tester: Evaluator | None, folder: RunFolder, stop: StopSignals | None
+    trainer: Trainer, testers: Sequence[Evaluator], folder: RunFolder, stop: StopSignals | None
 ) -> DeviceSteps[None]:
     """Test the best weights by validation, if there are test classes, and mark the run finished.
 
@@ -284,16 +284,16 @@ def _end(
     """
     best = trainer.best.checkpoints
     learner = with_weights(trainer.learner, [checkpoint.learner for checkpoint in best])
-    result = None
-    if tester is not None:
+    results = []
+    for tester in testers:
         show = partial(trainer.display.evaluate, "test")
         try:
-            result = yield from _unless_stopped(tester.steps(learner, show), stop)
+            results.append((yield from _unless_stopped(tester.steps(learner, show), stop)))
         finally:
             trainer.display.close()
     with trainer.group.sync_errors():
         if trainer.group.is_main:
-            _keep(trainer, tester, result, learner, folder)
+            _keep(trainer, testers, results, learner, folder)
 
 
 def _unless_stopped(steps: DeviceSteps[T], stop: StopSignals | None) -> DeviceSteps[T]:
@@ -312,8 +312,8 @@ def _unless_stopped(steps: DeviceSteps[T], stop: StopSignals | None) -> DeviceSt
 
 def _keep(
     trainer: Trainer,
-    tester: Evaluator | None,
-    result: Evaluation | None,
+    testers: Sequence[Evaluator],
+    results: Sequence[Evaluation],
     learner: nn.Module,
     folder: RunFolder,
 ) -> None:
@@ -322,24 +322,31 @@ def _keep(
     shown = learner.members[0] if isinstance(learner, Ensemble) else learner
     steps = [checkpoint.step for checkpoint in best] or [trainer.step]
     tested, record = None, dict[str, Any](steps=steps, accuracies=None)
-    if tester is not None and result is not None:
-        tested = (tester.source.image_set.class_names, result.confusion)
-        record |= {**result.summary(), "accuracies": result.accuracies.tolist()}
+    if results:
+        tested = (testers[0].source.image_set.class_names, results[0].confusion)
+        record |= results[0].record()
+    for result in results[1:]:
+        record[result.tasks] = result.record()
     save_preview(folder.path, shown, trainer.sampler, trainer.source, tested)  # type: ignore[arg-type]
     for outdated in (FAILURE, PRUNED):
         (folder.path / outdated).unlink(missing_ok=True)
     replace_file(folder.path / TEST, json.dumps(record).encode())
-    if tester is None or result is None:
+    if not results:
         kept = f"Kept {_described(best)}, not tested."
         trainer.display.message(f"{kept}\nThe run is in {folder.path}")
         return
-    for logger in trainer.loggers:
-        logger.log(trainer.step, "test", result.summary())
-    n_way, n_shot = tester.plan.class_ids.shape[1], tester.plan.n_shot
-    trainer.display.message(
-        f"Test accuracy {result} ({result.n_episodes} episodes, {n_way}-way {n_shot}-shot), of "
-        f"{_described(best)}.\nThe run is in {folder.path}"
-    )
+    lines = []
+    for tester, result in zip(testers, results, strict=True):
+        within = result.tasks == "within-group"
+        for logger in trainer.loggers:
+            logger.log(trainer.step, "test/within-group" if within else "test", result.summary())
+        n_way, n_shot = tester.plan.class_ids.shape[1], tester.plan.n_shot
+        lines.append(
+            f"Test accuracy {'within groups ' if within else ''}{result} ({result.n_episodes} "
+            f"episodes, {n_way}-way {n_shot}-shot), hardest tenth "
+            f"{100 * result.hardest_tenth:.2f} %, of {_described(best)}."
+        )
+    trainer.display.message("\n".join([*lines, f"The run is in {folder.path}"]))
 
 
 def _described(best: Sequence[Checkpoint]) -> str:

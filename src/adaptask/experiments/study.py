@@ -23,6 +23,7 @@ from adaptask.experiments.factory import (
     build_evaluator,
     build_parts,
     build_schedule,
+    build_testers,
     depends_on_steps,
     open_split,
 )
@@ -219,8 +220,12 @@ def check_buildable(configs: Mapping[str, RunConfig], *, needed_split: str) -> N
         data = replace(planned.data, storage="auto")
         config = replace(planned, data=data, machine=MachineConfig())
         tests = config.evaluation
-        few = {"n_episodes": min(2, tests.n_episodes), "n_validation": min(2, tests.n_validation)}
-        config = replace(config, evaluation=replace(tests, **few))
+        few = replace(
+            tests,
+            n_episodes=min(2, tests.n_episodes),
+            n_validation=min(2, tests.n_validation),
+        )
+        config = replace(config, evaluation=few)
         try:
             resolve_auto(planned, cpu)  # finds what no machine can do
             config = resolve_auto(config, cpu)
@@ -229,9 +234,10 @@ def check_buildable(configs: Mapping[str, RunConfig], *, needed_split: str) -> N
             splits = splits_of(config.data.dataset)
             if needed_split not in splits:
                 raise ArgumentError(_nothing_to_compare(config.data.dataset, needed_split))
-            for split in ("val", "test"):
-                if split in splits:
-                    build_evaluator(config, split, cpu)
+            if "val" in splits:
+                build_evaluator(config, "val", cpu)
+            if "test" in splits:
+                build_testers(config, cpu)
         except AdaptaskError as error:
             raise type(error)(f"{name} cannot be trained: {error}") from error
 

@@ -12,7 +12,7 @@ from adaptask.report.grouping import find_study
 from adaptask.report.page.writer import write_report
 from adaptask.report.study import Study
 from adaptask.report.summary import StudySummary, summarize
-from adaptask.report.tables import Table, tables_of
+from adaptask.report.tables import Table, main_tables, tables_of
 from adaptask.report.verdicts import headline, verdicts
 
 FORMATS: Mapping[str, Callable[[Table], bytes]] = {
@@ -68,10 +68,10 @@ def print_report(report: Report, failures: Mapping[str, str] | None = None) -> N
     from rich.console import Console
 
     console = Console(highlight=False)
-    tables = {table.name: table for table in report.tables}
     console.print()
-    print_table(tables.get("paper") or tables["results"], console)
-    console.print()
+    for table in main_tables(report.tables, report.summary):
+        print_table(table, console)
+        console.print()
     # A sweep chooses by validation, and a note says what; test accuracies decide nothing.
     for verdict in () if report.summary.study.by_validation else report.verdicts:
         console.print(plain(verdict), markup=False)

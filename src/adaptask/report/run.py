@@ -100,6 +100,10 @@ class TestResult:
 
     accuracies: NDArray[np.float64]
     """Of each episode, 0 to 1. Runs with the same `evaluation` settings have the same episodes."""
+    tasks: str = "uniform"
+    """What the episodes are: `uniform`, any test classes, or `within-group`, those of one group."""
+    within_group: NDArray[np.float64] | None = None
+    """Of each episode within a group, if these were tested beside uniform ones."""
 
 
 @dataclass(frozen=True)
@@ -326,12 +330,21 @@ def read_test(path: Path) -> TestResult | None:
         found = parse_json(path.read_text(encoding="utf-8"))
         if found["accuracies"] is None:
             return None
-        accuracies = np.array(found["accuracies"], dtype=np.float64)
-        if accuracies.ndim != 1 or not len(accuracies):
-            raise ValueError("it has no list of accuracies")
-        if not ((accuracies >= 0) & (accuracies <= 1)).all():
-            raise ValueError("an accuracy is not between 0 and 1")
-        return TestResult(accuracies)
+        within = found.get("within-group")
+        return TestResult(
+            _accuracies(found),
+            tasks=str(found.get("tasks", "uniform")),  # of versions that had no others
+            within_group=None if within is None else _accuracies(within),
+        )
+
+
+def _accuracies(found: Any) -> NDArray[np.float64]:
+    accuracies = np.array(found["accuracies"], dtype=np.float64)
+    if accuracies.ndim != 1 or not len(accuracies):
+        raise ValueError("it has no list of accuracies")
+    if not ((accuracies >= 0) & (accuracies <= 1)).all():
+        raise ValueError("an accuracy is not between 0 and 1")
+    return accuracies
 
 
 def read_preview(path: Path) -> Preview:

@@ -100,6 +100,15 @@ def mean_interval(accuracies: Sequence[NDArray[np.float64]]) -> MeanInterval:
     return MeanInterval(mean, 1.96 * float(by_task.std(ddof=1)) / math.sqrt(len(by_task)))
 
 
+def hardest_tenth(accuracies: NDArray[np.float64]) -> float:
+    """Return the mean over the tenth of the tasks, rounded up, with the lowest accuracies.
+
+    >>> hardest_tenth(np.array([0.9, 0.5, 0.7, 0.5, 0.8, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9]))
+    0.5
+    """
+    return float(np.sort(accuracies)[: math.ceil(len(accuracies) / 10)].mean())
+
+
 def spread_over_seeds(values: Sequence[float]) -> float | None:
     """Return the standard deviation, with n - 1; None for fewer than two values.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 
@@ -15,12 +15,16 @@ from adaptask.report.statistics import (
     MIN_SEEDS,
     MeanInterval,
     PairedDifference,
+    hardest_tenth,
     holm,
     mean_interval,
     paired_difference,
     spread_over_seeds,
 )
 from adaptask.report.study import Arm, Study
+
+AccuraciesOf = Callable[[Run], NDArray[np.float64]]
+"""The test accuracies of a run that are compared, in percent; empty if it has none."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,10 @@ class ArmSummary:
     """Test accuracy by seed, for the runs that have finished."""
     mean: MeanInterval | None = None
     """Over these runs; None if there are none."""
+    hardest: Mapping[int, float] = field(default_factory=dict)
+    """Accuracy in the tenth of the test tasks in which each run did worst, by seed."""
+    hardest_difference: PairedDifference | None = None
+    """Of these to the baseline; None without one."""
     failures: Mapping[int, str] = field(default_factory=dict)
     """Why a run failed or cannot be read, by seed."""
     untested: tuple[int, ...] = ()
@@ -101,6 +109,16 @@ class StudySummary:
     """Number of tested comparisons, for which Holm's correction is made."""
     remarks: tuple[str, ...] = ()
     """What limits the comparisons, such as different test tasks or precisions."""
+    within_group: StudySummary | None = None
+    """The same of test tasks within groups, if runs were tested on these beside uniform ones. Its
+    tests are corrected for their own number: they are a second question, and the first one is
+    answered as if it had not been asked."""
+
+    @property
+    def tasks(self) -> str:
+        """`within-group` if all runs were tested on tasks within groups alone, else `uniform`."""
+        kinds = {run.test.tasks for found in self.arms for run in found.tested if run.test}
+        return kinds.pop() if len(kinds) == 1 else "uniform"
 
     def arm(self, name: str) -> ArmSummary:
         """Return the summary of an arm by its name."""
@@ -112,9 +130,17 @@ def summarize(study: Study) -> StudySummary:
 
     Runs that are missing, unfinished, failed or damaged are counted; the others are compared.
     """
-    alone = {arm.name: _summarize_arm(arm) for arm in study.arms}
+    summary = _summarize(study, _task_accuracies)
+    runs = (run for found in summary.arms for run in found.tested)
+    if any(run.test and run.test.within_group is not None for run in runs):
+        return replace(summary, within_group=_summarize(study, _within_group))
+    return summary
+
+
+def _summarize(study: Study, accuracies_of: AccuraciesOf) -> StudySummary:
+    alone = {arm.name: _summarize_arm(arm, accuracies_of) for arm in study.arms}
     differences = {
-        found.arm.name: _compare(found, alone[found.arm.baseline])
+        found.arm.name: _compare(found, alone[found.arm.baseline], accuracies_of)
         for found in alone.values()
         if found.arm.baseline is not None
     }
@@ -129,9 +155,11 @@ def summarize(study: Study) -> StudySummary:
             found = replace(found, factor=_ratio(found, alone[found.arm.baseline]))
         difference = differences.get(name)
         if difference is not None:
+            baseline = alone[found.arm.baseline or ""]
             found = replace(
                 found,
                 difference=difference,
+                hardest_difference=paired_difference(found.hardest, baseline.hardest),
                 p=corrected.get(name),
                 detectable=difference.detectable(level),
             )
@@ -140,12 +168,14 @@ def summarize(study: Study) -> StudySummary:
     return StudySummary(study, tuple(arms), len(tested), tuple(remarks))
 
 
-def _compare(found: ArmSummary, baseline: ArmSummary) -> PairedDifference | None:
+def _compare(
+    found: ArmSummary, baseline: ArmSummary, accuracies_of: AccuraciesOf
+) -> PairedDifference | None:
     """Return the difference to the baseline, task by task if both were tested on the same ones."""
     ours, theirs = ({run.seed: run for run in of.tested} for of in (found, baseline))
     rows = []
     for seed in sorted(ours.keys() & theirs.keys()):
-        one, other = _task_accuracies(ours[seed]), _task_accuracies(theirs[seed])
+        one, other = accuracies_of(ours[seed]), accuracies_of(theirs[seed])
         if len(one) != len(other) or _episodes(ours[seed]) != _episodes(theirs[seed]):
             return paired_difference(found.accuracies, baseline.accuracies)
         rows.append(one - other)
@@ -158,7 +188,13 @@ def _task_accuracies(run: Run) -> NDArray[np.float64]:
     return 100 * run.test.accuracies if run.test else np.empty(0)
 
 
-def _summarize_arm(arm: Arm) -> ArmSummary:
+def _within_group(run: Run) -> NDArray[np.float64]:
+    """Return those of tasks within groups beside uniform ones; empty if there are none."""
+    found = run.test.within_group if run.test else None
+    return np.empty(0) if found is None else 100 * found
+
+
+def _summarize_arm(arm: Arm, accuracies_of: AccuraciesOf) -> ArmSummary:
     """Return the results of an arm by itself."""
     tests, seconds, best = {}, {}, []
     failures: dict[int, str] = {}
@@ -166,7 +202,8 @@ def _summarize_arm(arm: Arm) -> ArmSummary:
     untested: list[int] = []
     for run in arm.runs:
         if run.test is not None and run.is_readable:
-            tests[run.seed] = _task_accuracies(run)
+            if len(accuracies := accuracies_of(run)):
+                tests[run.seed] = accuracies
         elif run.is_finished and run.is_readable and "test.json" not in run.damage:
             untested.append(run.seed)
         else:
@@ -181,6 +218,7 @@ def _summarize_arm(arm: Arm) -> ArmSummary:
         arm=arm,
         accuracies={seed: float(values.mean()) for seed, values in tests.items()},
         mean=mean_interval(list(tests.values())) if tests else None,
+        hardest={seed: hardest_tenth(values) for seed, values in tests.items()},
         failures=failures,
         untested=tuple(untested),
         unfinished=unfinished,
@@ -254,6 +292,7 @@ def _episodes(run: Run) -> object:
     tested, trained = run.settings.get("evaluation", {}), run.settings.get("task", {})
     return (
         run.settings.get("data", {}).get("dataset"),
+        run.test.tasks if run.test else None,
         *(tested.get(name) for name in ("seed", "n_query", "n_episodes")),
         *(tested.get(name, trained.get(name)) for name in ("n_way", "n_shot")),
     )

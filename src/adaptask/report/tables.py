@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from statistics import fmean
 
 from adaptask.report.statistics import MeanInterval, PairedDifference
 from adaptask.report.study import Published
@@ -40,7 +41,9 @@ class Table:
 
 
 def tables_of(summary: StudySummary) -> list[Table]:
-    """Return the tables: `results`, `paper` if the study has columns, and `seeds`.
+    """Return the tables: `results`, `paper` if the study has columns, `hard-tasks`, and `seeds`.
+
+    Without test results there is no `hard-tasks`, nor in a sweep, which chooses by validation.
 
     Args:
         summary: Of a study with at least one arm.
@@ -48,10 +51,21 @@ def tables_of(summary: StudySummary) -> list[Table]:
     tables = [_results(summary)]
     if summary.study.columns:
         tables.append(_paper(summary))
+    if not summary.study.by_validation and (hard := _hard_tasks(summary)) is not None:
+        tables.append(hard)
     return [*tables, _seeds(summary)]
 
 
-_ACCURACY = "accuracy (%)"
+def main_tables(tables: Sequence[Table], summary: StudySummary) -> list[Table]:
+    """Return the tables that are printed in a terminal.
+
+    Hard tasks are among them if tasks within groups were asked for.
+    """
+    named = {table.name: table for table in tables}
+    main = [named.get("paper") or named["results"]]
+    return [*main, named["hard-tasks"]] if summary.within_group and "hard-tasks" in named else main
+
+
 _VALIDATION = "validation (%)"
 
 
@@ -63,6 +77,8 @@ class _Column:
     """A note below the table that explains it."""
     is_brief: bool = False
     """Whether it is printed in a terminal."""
+    is_accuracy: bool = False
+    """Whether it is bold where an arm is better than its baseline."""
 
 
 def _results(summary: StudySummary) -> Table:
@@ -88,7 +104,7 @@ def _arm_table(
     for found in summary.arms:
         labels = [Cell(found.arm.labels[key]) for key in keys]
         is_bold = _is_better(summary, found)
-        figures = [Cell(c.text(found), is_bold and c.heading == _ACCURACY) for c in columns]
+        figures = [Cell(c.text(found), is_bold and c.is_accuracy) for c in columns]
         rows.append((*labels, *figures))
     headings = (*keys, *(column.heading for column in columns))
     return Table(name, title, headings, tuple(rows), n_labels=len(keys))
@@ -109,14 +125,16 @@ def _columns(summary: StudySummary) -> list[_Column]:
         "best of each run, mean over the seeds.",
         is_brief=True,
     )
+    tasks = " within groups" if summary.tasks == "within-group" else ""
     return [
         _Column("runs", lambda found: f"{found.n_finished}/{found.n_planned}", is_brief=True),
         *([validation] if by_validation else []),
         _Column(
-            _ACCURACY,
+            f"accuracy{tasks} (%)",
             lambda found: _mean_text(found.mean),
             f"mean over the seeds; ±: 95 % interval over test tasks, not seeds{remark}.",
             is_brief=True,
+            is_accuracy=True,
         ),
         _Column(
             "sd",
@@ -131,7 +149,7 @@ def _columns(summary: StudySummary) -> list[_Column]:
         ),
         _Column(
             "p",
-            lambda found: "" if found.p is None else p_value(found.p),
+            _p_text,
             f"paired t-test over seeds and test tasks{holm if summary.n_tests > 1 else ''}.",
         ),
         _Column("verdict", short_verdict, is_brief=True),
@@ -145,6 +163,68 @@ def _columns(summary: StudySummary) -> list[_Column]:
         _Column("paper (%)", lambda found: _printed(found.arm.published)),
         _Column("paper's gain", lambda found: _published_gain(summary, found)),
     ]
+
+
+def _hard_tasks(summary: StudySummary) -> Table | None:
+    """Return the table of hard test tasks; None if nothing was tested."""
+    columns = [
+        _Column(
+            "hardest tenth (%)",
+            _hardest_text,
+            "mean over the tenth of the test tasks in which each run did worst, other tasks for "
+            "each run; in brackets the difference to the baseline, paired by seed, not tested.",
+            is_brief=True,
+        ),
+        *([] if summary.within_group is None else _within_group_columns(summary.within_group)),
+    ]
+    columns = [c for c in columns if any(map(c.text, summary.arms))]
+    if not columns:
+        return None
+    title = f"{summary.study.title}: hard test tasks"
+    table = _arm_table(summary, columns, name="hard-tasks", title=title)
+    brief = (i for i, c in enumerate(columns, start=table.n_labels) if c.is_brief)
+    return replace(
+        table,
+        heading="Hard test tasks",
+        notes=tuple(f"{c.heading}: {c.meaning}" for c in columns if c.meaning),
+        brief=(*range(table.n_labels), *brief),
+    )
+
+
+def _within_group_columns(within: StudySummary) -> list[_Column]:
+    """Return the columns of test tasks within groups."""
+
+    def of(text: Callable[[ArmSummary], str]) -> Callable[[ArmSummary], str]:
+        return lambda found: text(within.arm(found.arm.name))
+
+    holm = f", after Holm's correction for {within.n_tests} tests" if within.n_tests > 1 else ""
+    return [
+        _Column(
+            "within groups (%)",
+            of(lambda found: _mean_text(found.mean)),
+            "accuracy in test tasks with classes of one group each, such as an alphabet.",
+            is_brief=True,
+        ),
+        _Column(
+            _difference_heading(within),
+            of(lambda found: _difference_text(found.difference)),
+            "within groups, in points, paired by seed; 95 % interval over seeds and test tasks.",
+            is_brief=True,
+        ),
+        _Column("p", of(_p_text), f"of that difference, by a paired t-test{holm}."),
+        _Column("verdict", of(short_verdict)),
+    ]
+
+
+def _hardest_text(found: ArmSummary) -> str:
+    if not found.hardest:
+        return ""
+    mean, difference = fmean(found.hardest.values()), found.hardest_difference
+    return f"{mean:.2f}" + (f" ({signed(difference.mean)})" if difference else "")
+
+
+def _p_text(found: ArmSummary) -> str:
+    return "" if found.p is None else p_value(found.p)
 
 
 def _difference_heading(summary: StudySummary) -> str:

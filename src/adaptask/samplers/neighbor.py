@@ -248,7 +248,8 @@ class NeighborSampler(Sampler):
             conflicts = alike if conflicts is None else conflicts | alike
         shares = ((self.beta, 1 - self.exploration), (0.0, self.exploration))
         parts = [
-            math.log(share) + theory.neighbor_log_prob(beta * scores, class_ids, conflicts=conflicts)
+            math.log(share)
+            + theory.neighbor_log_prob(beta * scores, class_ids, conflicts=conflicts)
             for beta, share in shares
             if share > 0
         ]

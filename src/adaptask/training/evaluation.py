@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from adaptask.arguments import check_choice, check_integer, check_members, check_seed
 from adaptask.data import EpisodeSource
+from adaptask.data.images import EvaluationTasks
 from adaptask.errors import ArgumentError, TrainingError
 from adaptask.interfaces import EpisodeLearner
 from adaptask.training.device_steps import DeviceSteps, finish, record_event
@@ -42,6 +44,8 @@ class Evaluation:
     confusion: Tensor | None = None
     """Number of queries of a class (row) that were classified as another one (column), over all
     episodes, `classes x classes` int64 on the CPU."""
+    tasks: EvaluationTasks = "uniform"
+    """What the episodes are: any classes of the split, or those of one group."""
 
     @property
     def n_episodes(self) -> int:
@@ -58,9 +62,28 @@ class Evaluation:
         """Half the width of the 95 % interval of the mean: 1.96 standard errors."""
         return 1.96 * float(self.accuracies.std()) / math.sqrt(self.n_episodes)
 
+    @property
+    def hardest_tenth(self) -> float:
+        """Mean over the tenth of the episodes, rounded up, in which this learner did worst.
+
+        Another learner's tenth is another set of episodes: it is the mean of the lower tail of the
+        accuracies (conditional value at risk), lower than a mean over fixed episodes that are hard.
+        """
+        n_worst = math.ceil(self.n_episodes / 10)
+        return float(self.accuracies.sort().values[:n_worst].mean())
+
     def summary(self) -> dict[str, float]:
         """Return the numbers that are recorded."""
-        return {"accuracy": self.accuracy, "interval": self.interval, "loss": self.loss}
+        names = ("accuracy", "interval", "hardest_tenth", "loss")
+        return {name: getattr(self, name) for name in names}
+
+    def record(self) -> dict[str, Any]:
+        """Return what `test.json` holds: the summary, and the accuracy of every episode."""
+        return {
+            "tasks": self.tasks,
+            **self.summary(),
+            "accuracies": self.accuracies.tolist(),
+        }
 
     def __repr__(self) -> str:
         return (
@@ -89,6 +112,7 @@ class Evaluator:
         tasks_per_batch: Number of episodes per forward pass; None chooses. It makes no difference
             to a learner that treats every task by itself and draws nothing.
         precision: `float32`, or `bfloat16` for mixed precision.
+        tasks: `uniform`: any classes of the split; `within-group`: those of one of its groups.
         group: The processes that evaluate together, each a share of the batches. Each gets the
             whole result, that of a single process if the learner draws nothing.
 
@@ -108,12 +132,14 @@ class Evaluator:
         seed: int = 0,
         tasks_per_batch: int | None = None,
         precision: Precision = "float32",
+        tasks: EvaluationTasks = "uniform",
         group: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
         check_members("source", source, "plan", "cut", "device", "image_set")
         self.source = source
         self.group = group
         self.seed = check_seed("seed", seed)
+        self.tasks: EvaluationTasks = tasks
         self.precision = check_choice("precision", precision, PRECISIONS)
         self.plan = source.plan(
             n_episodes=check_integer("n_episodes", n_episodes, low=2),
@@ -121,6 +147,7 @@ class Evaluator:
             n_shot=n_shot,
             n_query=n_query,
             seed=seed,
+            tasks=tasks,
         )
         if tasks_per_batch is None:
             n_images = self.plan.image_ids[0].numel()
@@ -173,7 +200,7 @@ class Evaluator:
             scores, confusion = self.group.sum(scores.cpu()), self.group.sum(confusion.cpu())
         report(n_episodes, n_episodes)
         self._check_losses(scores[1])
-        return Evaluation(scores[0] / n_queries, float(scores[1].mean()), confusion)
+        return Evaluation(scores[0] / n_queries, float(scores[1].mean()), confusion, self.tasks)
 
     @torch.no_grad()
     def _evaluate(

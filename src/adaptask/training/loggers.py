@@ -21,7 +21,10 @@ class Logger(Protocol):
     """Receives the metrics of a run, in addition to the run's own file of them."""
 
     def log(self, step: int, split: str, metrics: Mapping[str, float]) -> None:
-        """Receive metrics after `step` steps; `split` is `train`, `val`, `sampler` or `test`."""
+        """Receive metrics after `step` steps; `split` is `train`, `val`, `sampler` or `test`.
+
+        Of test tasks within groups it is `test/within-group`.
+        """
         ...
 
     def close(self) -> None:

@@ -208,11 +208,7 @@ class RunFolder:
         Raises:
             TrainingError: If it cannot be written.
         """
-        record = {
-            **evaluation.summary(),
-            "steps": list(steps),
-            "accuracies": evaluation.accuracies.tolist(),
-        }
+        record = {"steps": list(steps), **evaluation.record()}
         replace_file(self.path / TEST, json.dumps(record).encode())
 
     def save(self, state: Mapping[str, Any]) -> None:
