@@ -1,5 +1,6 @@
 import contextlib
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -144,6 +145,12 @@ def torchrun(tiny_cache):
         )
 
     return start
+
+
+@pytest.fixture(scope="session")
+def crowded_sampler():
+    """The class of a small sampler that learns from class features."""
+    return runpy.run_path(str(Path(__file__).with_name("feature_sampler.py")))["CrowdedSampler"]
 
 
 def are_same(left, right):

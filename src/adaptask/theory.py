@@ -159,7 +159,7 @@ def _gcp_log_prob(log_potentials: Tensor, class_ids: Tensor) -> Tensor:
 
 @functools.cache
 def _larger_partial_sets(n_way: int, smallest: int) -> list[tuple[Tensor, Tensor]]:
-    """For sizes from `smallest` to K: how each partial set of positions arises from one that is smaller by one.
+    """For sizes from `smallest` to K: how partial sets of positions arise from smaller ones.
 
     Each entry is `(parents, newest)`, both `sets x size`: adding position `newest[s, a]` to the
     smaller set `parents[s, a]` gives set s.

@@ -11,10 +11,11 @@ import torch
 from docstring_parser import parse
 
 from adaptask.conformance import SAMPLER_LAWS, check_sampler
+from adaptask.errors import ArgumentError
 from adaptask.samplers import SAMPLERS, GCPSampler, UniformSampler, build_sampler
 
-SIZES = {"n_classes": 9, "n_way": 3, "n_instances": 12}
-SUPPLIED = {*SIZES, "seed", "device"}
+SIZES = {"n_classes": 9, "n_way": 3, "n_instances": 12, "n_features": 6}
+SUPPLIED = {*SIZES, "variant_of", "seed", "device"}
 TASK_SAMPLERS = [name for name in SAMPLERS if SAMPLERS[name].draws == "tasks"]
 
 
@@ -239,3 +240,96 @@ def test_an_error_of_another_kind_becomes_an_assertion():
 
     with pytest.raises(AssertionError, match=r"bad_feedback.* ended in KeyError"):
         check_sampler(lambda seed: RaisesPlainErrors(n_classes=7, n_way=3, seed=seed))
+
+
+# Class features -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def has_no_log_prob():
+    """A mixin for samplers of which only draws can be compared."""
+
+    class HasNoLogProb:
+        def log_prob(self, class_ids):
+            raise ArgumentError("this sampler does not compute its probabilities.")
+
+    return HasNoLogProb
+
+
+def of_features(kind, *mixins):
+    settings = {"n_classes": 9, "n_way": 3, "n_features": 6}
+    made = type("Made", (*mixins, kind), {})
+    return lambda seed: made(**settings, strength=4.0, seed=seed)
+
+
+@pytest.mark.parametrize("law", SAMPLER_LAWS, ids=lambda law: law.__name__)
+def test_a_sampler_of_features_obeys_every_law(crowded_sampler, law):
+    law(of_features(crowded_sampler))
+
+
+def test_a_sampler_of_features_is_checked_without_log_prob_and_in_double_precision(
+    crowded_sampler, has_no_log_prob
+):
+    check_sampler(of_features(crowded_sampler, has_no_log_prob))
+    check_sampler(lambda seed: of_features(crowded_sampler)(seed).double())
+
+
+class PrefersLateClasses:
+    """Breaks the law of permutations."""
+
+    def log_weights(self):
+        return super().log_weights() + 0.2 * torch.arange(self.n_classes)
+
+
+class LooksInOneDirection:
+    """Breaks the law of rotations: the first feature is special."""
+
+    def log_weights(self):
+        return self.strength * self.sums[:, 0] / self.counts.clamp_min(1)
+
+
+@pytest.mark.parametrize("with_log_prob", [True, False])
+@pytest.mark.parametrize(
+    ("broken", "law"),
+    [
+        (PrefersLateClasses, "permuting_classes_permutes_the_draws"),
+        (LooksInOneDirection, "rotating_the_features_changes_nothing"),
+    ],
+)
+def test_a_sampler_that_breaks_a_law_of_features_is_found_out(
+    crowded_sampler, has_no_log_prob, broken, law, with_log_prob
+):
+    mixins = (broken,) if with_log_prob else (has_no_log_prob, broken)
+    build = of_features(crowded_sampler, *mixins)
+    laws = {each.__name__: each for each in SAMPLER_LAWS}
+    with pytest.raises(AssertionError, match=law.replace("_", " ")):
+        laws.pop(law)(build)
+    if law.startswith("permuting"):
+        laws.pop("relabeling_classes_relabels_the_result")  # the same law for log_prob
+    for other in laws.values():
+        other(build)
+
+
+class TakesAnyFeatures:
+    """Lets NaN in, or nothing at all."""
+
+    def update(self, class_ids, probabilities, labels, *, class_features=None):
+        if class_features is None:
+            return
+        features = class_features.nan_to_num() if class_features.ndim == 3 else class_features
+        super().update(class_ids, probabilities, labels, class_features=features)
+
+
+def test_a_sampler_that_takes_bad_features_is_found_out(crowded_sampler):
+    with pytest.raises(AssertionError, match="no class features"):
+        check_sampler(of_features(crowded_sampler, TakesAnyFeatures))
+
+
+def test_a_sampler_of_features_must_say_their_number(crowded_sampler):
+    def build(seed):
+        sampler = of_features(crowded_sampler)(seed)
+        sampler.n_features = None
+        return sampler
+
+    with pytest.raises(AssertionError, match="has n_features"):
+        check_sampler(build)

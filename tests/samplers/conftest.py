@@ -6,6 +6,10 @@ import pytest
 import torch
 from scipy import stats
 
+from adaptask.samplers import base, c, gcp
+
+MODULES = (base, gcp, c)
+
 
 def random_log_potentials(n_classes, *, seed, spread=0.5):
     """Symmetric random log-potentials with minus infinity on the diagonal, float64."""
@@ -68,3 +72,12 @@ def tools():
         chi_square_p_value=chi_square_p_value,
         feedback=feedback,
     )
+
+
+@pytest.fixture
+def as_on_a_device(monkeypatch):
+    """Make CPU samplers compute with torch and count what they refuse, as on a device."""
+    for module in MODULES:
+        for name, stand_in in (("namespace", lambda _: torch), ("view", lambda tensor: tensor)):
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, stand_in)

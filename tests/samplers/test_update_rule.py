@@ -8,20 +8,9 @@ from hypothesis import strategies as st
 
 from adaptask.conformance import SAMPLER_LAWS
 from adaptask.errors import AdaptaskError, ArgumentError
-from adaptask.samplers import base, build_sampler, c, gcp
+from adaptask.samplers import base, build_sampler
 from adaptask.samplers.gcp import greedy_draw
 from adaptask.samplers.update_rule import log_sum_exp, mean_by_key
-
-MODULES = (base, gcp, c)
-
-
-@pytest.fixture
-def as_on_a_device(monkeypatch):
-    """Make CPU samplers compute with torch and count what they refuse, as on a device."""
-    for module in MODULES:
-        for name, stand_in in (("namespace", lambda _: torch), ("view", lambda tensor: tensor)):
-            if hasattr(module, name):
-                monkeypatch.setattr(module, name, stand_in)
 
 
 @pytest.mark.parametrize("law", SAMPLER_LAWS, ids=lambda law: law.__name__)

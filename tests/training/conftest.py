@@ -25,7 +25,9 @@ def build_trainer(tiny):
         )
         return Trainer(
             learner,
-            build_sampler(sampler, n_classes=source.n_classes, n_way=n_way, seed=seed),
+            build_sampler(sampler, n_classes=source.n_classes, n_way=n_way, seed=seed)
+            if isinstance(sampler, str)
+            else sampler,
             source,
             **{"n_query": 4, "validation": validation if validate else None, **settings},
         )

@@ -55,11 +55,12 @@ def stepped(outcomes, learner):
     learner.zero_grad()
     outcome = outcomes(learner, episodes())
     outcome.loss.backward()
-    return outcome.loss, outcome.query_logits, [p.grad.clone() for p in learner.parameters()]
+    gradients = [p.grad.clone() for p in learner.parameters()]
+    return outcome.loss, outcome.query_logits, outcome.features, gradients
 
 
 @pytest.mark.parametrize("name", COMPILABLE)
-def test_losses_logits_and_gradients_are_the_same(name, backend):
+def test_losses_logits_features_and_gradients_are_the_same(name, backend):
     n_graphs = None
     for seed in range(2):
         compiled = stepped(Compiled(training_outcome, pytest.fail), build(name, seed))

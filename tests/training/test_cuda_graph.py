@@ -51,7 +51,9 @@ def build(tiny, *, device="cuda", learner="protonet", sampler="gcp", optimizer="
     learner.to(device)
     return Trainer(
         learner,
-        build_sampler(sampler, n_classes=12, n_way=3, seed=2, device=device),
+        build_sampler(sampler, n_classes=12, n_way=3, seed=2, device=device)
+        if isinstance(sampler, str)
+        else sampler(n_classes=12, n_way=3, n_features=learner.n_features, seed=2, device=device),
         source,
         n_shot=2,
         n_query=4,
@@ -179,6 +181,21 @@ def test_learners_learn_alike(tiny, learner):
         trainer.fit(12)
     assert graph._engine.is_replaying
     assert_close(eager, graph)
+
+
+@cuda
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_class_features_are_part_of_the_graph(tiny, learner, crowded_sampler):
+    eager, graph = (
+        build(tiny, engine=engine, learner=learner, sampler=crowded_sampler, optimizer="sgd")
+        for engine in ("eager", "graph")
+    )
+    for trainer in (eager, graph):
+        torch.manual_seed(3)
+        trainer.fit(12)
+    assert graph._engine.is_replaying
+    assert torch.equal(eager.sampler.counts, graph.sampler.counts)
+    torch.testing.assert_close(eager.sampler.sums, graph.sampler.sums, rtol=5e-3, atol=5e-3)
 
 
 @cuda

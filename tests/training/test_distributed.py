@@ -39,7 +39,7 @@ def run(torchrun, *words, **settings):
 def of_two(torchrun, tmp_path_factory):
     """What two processes leave: a step of every learner, and a training."""
     folder = tmp_path_factory.mktemp("of-two")
-    status, said = run(torchrun, SCRIPT, folder, "gradients", "batch")
+    status, said = run(torchrun, SCRIPT, folder, "gradients", "features", "batch")
     assert status == 0, said
     return folder
 
@@ -56,6 +56,21 @@ def test_two_processes_take_the_step_of_one(of_two, name, tasks_each, accumulate
         # Potentials are kept, and sent, in float32.
         tolerance = 1e-6 if key == "potentials" else 1e-10
         assert torch.allclose(together[key], expected, rtol=tolerance, atol=tolerance), key
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+@pytest.mark.parametrize(("tasks_each", "accumulate"), [(1, 1), (2, 2)])
+def test_a_sampler_learns_the_same_class_features_from_two_processes(
+    of_two, name, tasks_each, accumulate
+):
+    found = [
+        torch.load(of_two / f"features-{name}-{tasks_each}-{accumulate}-{who}.pt")
+        for who in ("0", "1", "alone")
+    ]
+    assert torch.equal(found[0]["sums"], found[1]["sums"])
+    assert found[2]["sums"].abs().max() > 0.01
+    for key in ("sums", "counts"):
+        torch.testing.assert_close(found[0][key], found[2][key], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(("norm", "size"), [("batch", 2), ("task", 4)])
@@ -297,7 +312,11 @@ def test_a_sampler_of_another_kind_gets_every_query_in_the_order_of_the_draw():
     # Of two parts of a step, this process had two tasks each.
     probabilities = torch.arange(4.0).view(4, 1, 1).expand(4, 3, 2)
     labels = torch.arange(4).view(4, 1).expand(4, 3)
-    found, answers, _ = group.gather_feedback(AnySampler(), probabilities, labels, n_parts=2)
+    features = torch.arange(4.0).view(4, 1, 1).expand(4, 2, 5)
+    feedback, _ = group.gather_feedback(AnySampler(), probabilities, labels, features, n_parts=2)
+    found, answers, features = feedback
+    assert features.shape == (8, 2, 5)
+    assert features[:, 0, 0].tolist() == [0, 1, 100, 101, 2, 3, 102, 103]
     assert found.shape == (8, 3, 2)
     assert found[:, 0, 0].tolist() == [0, 1, 100, 101, 2, 3, 102, 103]
     assert answers.dtype == torch.int64

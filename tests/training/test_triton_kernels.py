@@ -13,7 +13,7 @@ if not ON_GPU and os.environ.get("TRITON_INTERPRET") != "1":
 
 from adaptask.interfaces import Outcome  # noqa: E402, only where it can be
 from adaptask.training import triton_kernels  # noqa: E402
-from adaptask.training.step import LossCheck, RunningMetrics  # noqa: E402
+from adaptask.training.step import LossCheck, RunningMetrics, class_means  # noqa: E402
 
 DEVICE = "cuda" if ON_GPU else "cpu"
 
@@ -99,3 +99,31 @@ def test_logits_may_have_other_types(dtype):
     )
     truth = (logits.to(dtype).float().argmax(-1) == labels).double().mean()
     assert float(metrics.sums[1]) == pytest.approx(float(truth))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("n_tasks", "n_way", "n_shot", "n_query", "n_features"),
+    [(1, 5, 1, 5, 64), (3, 5, 1, 0, 64), (2, 20, 5, 15, 130), (4, 2, 1, 1, 3)],
+)
+def test_class_means_are_those_of_plain_torch(n_tasks, n_way, n_shot, n_query, n_features, dtype):
+    generator = torch.Generator().manual_seed(0)
+    n_images = n_way * (n_shot + n_query)
+    features = torch.randn(n_tasks, n_images, n_features, generator=generator).to(dtype)
+    labels = [
+        torch.rand(n_tasks, n_way * n, generator=generator).argsort(-1) % n_way
+        for n in (n_shot, n_query)
+        if n
+    ]
+    expected = class_means(features, labels, n_way)
+    on_device = [part.to(DEVICE) for part in labels]
+    found = triton_kernels.class_means(features.to(DEVICE), on_device, n_way)
+    torch.testing.assert_close(found.cpu(), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered in divide")  # NumPy interprets
+def test_the_mean_of_a_class_without_images_is_not_finite():
+    labels = [torch.zeros(1, 3, dtype=torch.int64, device=DEVICE)]
+    found = triton_kernels.class_means(torch.ones(1, 3, 4, device=DEVICE), labels, 2)
+    assert found[0, 0].isfinite().all()
+    assert not found[0, 1].isfinite().any()

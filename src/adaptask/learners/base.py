@@ -46,6 +46,8 @@ class Learner(nn.Module, ABC):
     """Whether `forward` may draw random numbers in `eval()`. Evaluation then seeds them."""
     label_smoothing: float = 0.0
     """Share of the target probability that the loss spreads over the other classes."""
+    n_features: int | None = None
+    """Number of features of an image, for samplers that use class features; None: no features."""
 
     @abstractmethod
     def forward(self, episodes: Episodes) -> Tensor:
@@ -78,14 +80,6 @@ class Learner(nn.Module, ABC):
         """Prepare for step `step` of `n_steps`, counted from 0. The trainer calls it each time."""
 
     @property
-    def n_features(self) -> int | None:
-        """Number of features of an image, for samplers that use class features; None: no features.
-
-        It is the number that the backbone names: what it returns, flattened.
-        """
-        return getattr(getattr(self, "backbone", None), "n_features", None)
-
-    @property
     def depends_on_total_steps(self) -> bool:
         """Whether `begin_step` uses `n_steps`, so that a longer run differs from the start."""
         return False
@@ -115,6 +109,7 @@ class EmbeddingLearner(Learner):
         self.label_smoothing = check_number("label_smoothing", label_smoothing, low=0, high=0.5)
         check_backbone(backbone)
         self.backbone = backbone
+        self.n_features = getattr(backbone, "n_features", None)
 
     @abstractmethod
     def classify(self, support: Tensor, query: Tensor) -> Tensor:

@@ -65,7 +65,7 @@ class InnerLoopLearner(Learner):
         self.task_chunk = None
         if task_chunk is not None:
             self.task_chunk = check_integer("task_chunk", task_chunk, low=1)
-        self.backbone = backbone
+        self.backbone, self.n_features = backbone, backbone.n_features
         for module in backbone.modules():
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
                 module.track_running_stats = False

@@ -173,14 +173,31 @@ class MAMLPlusPlus(MAML):
         row = self.step_rates[min(step, self.inner_steps - 1)]
         return torch.addcmul(weight, gradient, row[self._names.index(name)], value=-1)
 
+    @torch.no_grad()
+    def embed(self, images: Tensor) -> Tensor:
+        """Return the features of images before adaptation, `tasks x images x features`.
+
+        With the statistics of the images of each task, in training and in evaluation: those of a
+        run on several processes differ between them until it is saved.
+
+        Args:
+            images: `tasks x images x channels x height x width`.
+        """
+        weights = self.initial_weights(len(images), differentiable=False)
+        return super()._features(self._with_norms(weights, len(images), 0), images, 0)
+
+    def _with_norms(self, weights: Weights, n_tasks: int, at: int) -> Weights:
+        """Return the weights of every task with the normalization of a step."""
+        own = {
+            name.replace("/", "."): rows[at].expand(n_tasks, -1)
+            for name, rows in self.step_norms.items()
+        }
+        return {**weights, **own}
+
     def _features(self, weights: Weights, images: Tensor, n_updates: int) -> Tensor:
         """Return features with the normalization of this step."""
         at = min(n_updates, self.inner_steps)
-        own = {
-            name.replace("/", "."): rows[at].expand(len(images), -1)
-            for name, rows in self.step_norms.items()
-        }
-        weights = {**weights, **own}
+        weights = self._with_norms(weights, len(images), at)
         if not self.per_step_statistics:
             return super()._features(weights, images, n_updates)
         moments = None

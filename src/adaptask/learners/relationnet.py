@@ -60,6 +60,7 @@ class RelationNet(EmbeddingLearner):
     ) -> None:
         super().__init__(backbone=backbone)
         check_backbone(backbone, "feature_shape", "feature_maps")
+        self.n_features = prod(backbone.feature_shape)
         self.loss_name = check_choice("loss", loss, get_args(_Loss))
         self.shots = check_choice("shots", shots, get_args(_Shots))
         hidden = check_integer("hidden", hidden, low=1)
@@ -68,11 +69,6 @@ class RelationNet(EmbeddingLearner):
     def embed(self, images: Tensor) -> Tensor:
         """Return the feature maps of images."""
         return self.backbone.feature_maps(images)
-
-    @property
-    def n_features(self) -> int:
-        """Number of features of an image: its feature maps, flattened."""
-        return prod(self.backbone.feature_shape)
 
     def classify(self, support: Tensor, query: Tensor) -> Tensor:
         """Return the logits of the relation scores."""

@@ -229,8 +229,8 @@ class Sampler(FeedbackModule):
                 "the mean feature of every class of a task, `tasks x way x d`; got None."
             )
         else:
-            shape = (n_tasks, self.n_way, self.n_features)
-            check_tensor("class_features", class_features, "floating-point", device, shape)
+            sizes = (n_tasks, self.n_way, self.n_features)
+            check_tensor("class_features", class_features, "floating-point", device, sizes)
         kernels = None if device.type == "cpu" else self._kernels()
         if kernels is not None and kernels.fits(self.n_way, n_queries) and self._kernels_learn():
             tolerance = row_tolerance(probabilities.dtype)

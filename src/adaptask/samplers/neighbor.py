@@ -13,14 +13,17 @@ from torch import Tensor
 from adaptask import theory
 from adaptask.arguments import check_integer, check_number
 from adaptask.errors import ArgumentError, StateError
+from adaptask.kernels import find_kernels
 from adaptask.samplers.base import Feedback, Sampler, check_tensor, of_category_sets
-from adaptask.samplers.shuffle import derived_keys, shuffled
+from adaptask.samplers.shuffle import derived_keys, round_keys, shuffled
 from adaptask.samplers.update_rule import Array, mean_by_key, namespace, view
 
 # What a key is derived for.
 _PASS, _POOL, _EXPLORATION = 1, 2, 3
-_LEAST_DEVIATION = 1e-6
-"""Cosines that differ by less are equal up to rounding."""
+_LEAST_VARIANCE = 1e-10
+"""Added to the variance of cosines: differences far below its root are rounding errors."""
+_PLANNED = 256
+"""Tasks that the CPU version plans at once."""
 _CHUNK_ELEMENTS = 1 << 24
 """Features that the plain version gathers at once."""
 
@@ -149,6 +152,11 @@ class NeighborSampler(Sampler):
         """Number of neighborhoods of a task."""
         return math.ceil(self.n_way / self.neighborhood)
 
+    @property
+    def _least_coin(self) -> int:
+        """The least number, of 0 to 2^32 - 1, with which a task does not explore."""
+        return math.ceil(self.exploration * 2**32)
+
     def reseed(self, seed: int) -> None:
         """Start a new random stream, passes and pools; everything else stays."""
         super().reseed(seed)
@@ -159,36 +167,55 @@ class NeighborSampler(Sampler):
 
     def draw(self, n_tasks: int) -> Tensor:
         """Return the classes of new tasks, `tasks x way`, in the order in which they were drawn."""
-        pool_size = min(self.pool_size, self.n_classes)
+        pool_size, kernels = min(self.pool_size, self.n_classes), self._neighbor_kernels()
+        if kernels is not None:
+            noise = self.exponential_noise(self.n_way - 1, n_tasks, pool_size)
+            class_ids: Tensor = kernels.draw(
+                self.class_features,
+                self.seen,
+                self._variants,
+                noise,
+                self.shuffle_key,
+                self.tasks_drawn,
+                beta=self.beta,
+                least_coin=self._least_coin,
+                n_neighborhoods=self.n_neighborhoods,
+                duplicate_cosine=self.duplicate_cosine,
+            )
+            self.tasks_drawn += n_tasks
+            return class_ids
         chunk = max(1, _CHUNK_ELEMENTS // (pool_size * self.n_features))
         sizes = [min(chunk, n_tasks - done) for done in range(0, n_tasks, chunk)]
         drawn = [self._draw_plainly(size, pool_size) for size in sizes]
         return drawn[0] if len(drawn) == 1 else torch.cat(drawn)
 
+    def _neighbor_kernels(self) -> Any:
+        """Return the kernels of this sampler; None if they cannot be used."""
+        if self._kernels() is None:
+            return None
+        kernels = find_kernels("adaptask.samplers.neighbor_kernels", self.device)
+        pool_size = min(self.pool_size, self.n_classes)
+        return kernels if kernels.fits(pool_size, self.n_features) else None
+
     def _draw_plainly(self, n_tasks: int, pool_size: int) -> Tensor:
         """Return the classes of some tasks by NumPy or plain torch."""
         xp = namespace(self.class_features)
         features, seen = view(self.class_features), view(self.seen)
-        key, counter = view(self.shuffle_key), view(self.tasks_drawn)
         variants = None if self._variants is None else view(self._variants)
         noise = view(self.gumbel_noise(self.n_way - 1, n_tasks, pool_size, dtype=self.dtype))
-        tasks = _count(n_tasks, features, xp)
-        numbers = counter + tasks
-        counter += n_tasks
-        keys = derived_keys(key, numbers // self.n_classes, _PASS, xp)
-        first = shuffled((numbers % self.n_classes)[:, None], keys, self.n_classes, xp)[:, 0]
-        pool, at = None, first
+        first, pool_keys, coins = self._plan(n_tasks, xp)
+        pool, at, tasks = None, first, _count(n_tasks, features, xp)
         if pool_size < self.n_classes:
-            keys = derived_keys(key, numbers, _POOL, xp)
-            others = shuffled(_count(pool_size - 1, features, xp), keys, self.n_classes - 1, xp)
+            places = _count(pool_size - 1, features, xp)
+            others = shuffled(places, pool_keys, self.n_classes - 1, xp)
             others += others >= first[:, None]  # all classes but the first
             pool, at = xp.concatenate((first[:, None], others), 1), xp.zeros_like(first)
             features, seen = features[pool], seen[pool]
             variants = None if variants is None else variants[pool]
         beta: Any = self.beta
         if self.exploration > 0:
-            explores = derived_keys(key, numbers, _EXPLORATION, xp) < self.exploration * 2.0**32
-            beta = beta * xp.asarray(~explores, dtype=features.dtype)[:, None]
+            follows = coins >= self._least_coin
+            beta = beta * xp.asarray(follows, dtype=features.dtype)[:, None]
         chosen = fill_neighborhoods(
             features,
             seen,
@@ -202,6 +229,25 @@ class NeighborSampler(Sampler):
         )
         return torch.as_tensor(chosen if pool is None else pool[tasks[:, None], chosen])
 
+    def _plan(self, n_tasks: int, xp: Any) -> tuple[Array, Array, Array]:
+        """Return what the numbers of the next tasks decide, as `plan_tasks` does, and count on."""
+        key, counter = self.shuffle_key, self.tasks_drawn
+        if xp is torch:
+            numbers = counter + torch.arange(n_tasks, device=self.device)
+            counter += n_tasks
+            return plan_tasks(key, numbers, self.n_classes, torch)
+        # A hundred operations on one number take as long as on many.
+        start, stop = int(counter), int(counter) + n_tasks
+        counter += n_tasks
+        pieces = []
+        for chunk in range(start // _PLANNED, (stop - 1) // _PLANNED + 1):
+            planned = _plan_chunk(int(key), chunk, self.n_classes)
+            at = chunk * _PLANNED
+            pieces.append([part[max(start - at, 0) : stop - at] for part in planned])
+        if len(pieces) == 1:
+            return tuple(pieces[0])
+        return tuple(np.concatenate(parts) for parts in zip(*pieces, strict=True))
+
     def learn(self, feedback: Feedback) -> None:
         """Move the features of the classes that were in a task towards what was given."""
         xp = namespace(self.class_features)
@@ -214,12 +260,36 @@ class NeighborSampler(Sampler):
             means, found = mean_by_key(ids[:, None], units[:, None], known, xp)
             units, known = means[:, 0], found[:, 0]
         old, was_seen = features[ids], seen[ids]
-        moved, known_still = _unit(self.momentum * old + (1 - self.momentum) * units, xp)
-        first, _ = _unit(units, xp)
-        new = xp.where(was_seen[:, None], moved, first)
-        known &= known_still
+        moved = self.momentum * old + (1 - self.momentum) * units
+        new, has_direction = _unit(xp.where(was_seen[:, None], moved, units), xp)
+        known &= has_direction
         features[ids] = xp.where(known[:, None], new, old)
         seen[ids] = was_seen | known
+
+    def _learn_by_kernels(
+        self,
+        kernels: Any,
+        class_ids: Tensor,
+        probabilities: Tensor,
+        labels: Tensor,
+        tolerance: float,
+        class_features: Tensor | None,
+    ) -> bool:
+        kernels = self._neighbor_kernels()
+        if kernels is None:
+            return False
+        kernels.learn(
+            self.class_features,
+            self.seen,
+            self._refusals,
+            class_ids,
+            probabilities,
+            labels,
+            class_features,
+            momentum=self.momentum,
+            tolerance=tolerance,
+        )
+        return True
 
     @of_category_sets
     def log_prob(self, class_ids: Tensor) -> Tensor:
@@ -240,8 +310,9 @@ class NeighborSampler(Sampler):
             )
         features = self.class_features.double()
         cosines = features @ features.mT
-        counted = self.seen.expand_as(cosines).double().fill_diagonal_(0)
-        scores = standardized(cosines, counted, torch)
+        counted = self.seen.expand_as(cosines).double()
+        each = torch.arange(self.n_classes, device=self.device)
+        scores = standardized(cosines.clone(), counted, counted.sum(-1), each, each, torch)
         conflicts = None if self._variants is None else self._variants[:, None] == self._variants
         if self.duplicate_cosine is not None:
             alike = cosines > self.duplicate_cosine
@@ -308,49 +379,83 @@ def fill_neighborhoods(
     n_way, (n_tasks, pool_size) = 1 + len(noise), noise.shape[1:]
     tasks = _count(n_tasks, features, xp)
     counted = xp.asarray(xp.broadcast_to(seen, (n_tasks, pool_size)), dtype=features.dtype)
-    is_free = xp.ones_like(noise[0], dtype=xp.bool)
-    is_allowed, score, chosen = is_free, 0.0, [at]
+    n_counted = counted.sum(-1)
+    closed = xp.zeros_like(noise[0])
+    is_allowed, score, chosen = None, 0.0, [at]
     for k, step_noise in enumerate(noise, 1):
-        is_free[tasks, at] = False
+        closed[tasks, at] = -xp.inf
         begins = k * n_neighborhoods // n_way > (k - 1) * n_neighborhoods // n_way
         if not begins or duplicate_cosine is not None:
             if features.ndim == 2:
                 cosines = features[at] @ features.T
             else:
                 cosines = (features @ features[tasks, at][:, :, None])[..., 0]
-        if begins:
-            score = 0.0
-        else:
-            others = xp.array(counted, copy=True) if xp is np else counted.clone()
-            others[tasks, at] = 0.0
-            score = score + standardized(cosines, others, xp)
         if duplicate_cosine is not None:
-            is_allowed = is_allowed & (cosines <= duplicate_cosine)
+            is_allowed = _both(is_allowed, cosines <= duplicate_cosine)
         if variants is not None:
             of_chosen = variants[at] if variants.ndim == 1 else variants[tasks, at]
-            is_allowed = is_allowed & (variants != of_chosen[:, None])
-        is_open = is_free
-        if is_allowed is not is_free:
-            is_open = is_free & is_allowed
-            is_open = xp.where(is_open.any(-1)[:, None], is_open, is_free)
-        at = xp.where(is_open, beta * score + step_noise, -xp.inf).argmax(-1)
+            is_allowed = _both(is_allowed, variants != of_chosen[:, None])
+        z = 0.0 if begins else standardized(cosines, counted, n_counted, tasks, at, xp)
+        score = z if begins else score + z
+        log_weights = beta * score + step_noise + closed
+        if is_allowed is not None:
+            is_open = is_allowed & (closed == 0)
+            is_open |= ~is_open.any(-1)[:, None]
+            log_weights = xp.where(is_open, log_weights, -xp.inf)
+        at = log_weights.argmax(-1)
         chosen.append(at)
     return xp.stack(chosen, -1)
 
 
-def standardized(cosines: Array, counted: Array, xp: Any) -> Array:
-    """Return cosines minus their mean, in units of their deviation, 0 for those not counted.
+def standardized(
+    cosines: Array, counted: Array, n_counted: Array, tasks: Array, at: Array, xp: Any
+) -> Array:
+    """Return cosines to a class minus their mean, in units of their standard deviation.
 
     Args:
-        cosines: `tasks x pool`.
-        counted: `tasks x pool`, 1 for cosines that make up mean and deviation, 0 for others.
+        cosines: `tasks x pool`; overwritten.
+        counted: `tasks x pool`: 1 for classes with a feature, 0 for those without; they get 0.
+        n_counted: Their number, `tasks`.
+        tasks: 0, 1, 2, ...
+        at: Position of the class that the cosines are to, `tasks`; it does not count, and gets 0.
         xp: `numpy` or `torch`.
     """
-    n_counted = xp.clip(counted.sum(-1), 1, None)
-    centered = (cosines - (_dot(cosines, counted) / n_counted)[:, None]) * counted
-    deviation = xp.sqrt(_dot(centered, centered) / n_counted)
-    scale = (deviation > _LEAST_DEVIATION) / xp.clip(deviation, _LEAST_DEVIATION, None)
-    return centered * xp.asarray(scale, dtype=centered.dtype)[:, None]
+    cosines[tasks, at] = 0.0
+    n_others = n_counted - counted[tasks, at] + 1e-9  # none: 0 / 1e-9 is 0
+    cosines -= (_dot(cosines, counted) / n_others)[:, None]
+    cosines *= counted
+    cosines[tasks, at] = 0.0
+    cosines /= xp.sqrt(_dot(cosines, cosines) / n_others + _LEAST_VARIANCE)[:, None]
+    return cosines
+
+
+def plan_tasks(key: Array, numbers: Array, n_classes: int, xp: Any) -> tuple[Array, Array, Array]:
+    """Return what the numbers of tasks decide.
+
+    Args:
+        key: Scalar.
+        numbers: `tasks` int64.
+        n_classes: Number of classes.
+        xp: `numpy` or `torch`.
+
+    Returns:
+        The first class of each task, `tasks`; the round keys of its pool, `tasks x turns`; and a
+        number that decides whether it explores, `tasks`, 0 to 2^32 - 1.
+    """
+    pass_keys = round_keys(derived_keys(key, numbers // n_classes, _PASS, xp), n_classes, xp)
+    first = shuffled((numbers % n_classes)[:, None], pass_keys, n_classes, xp)[:, 0]
+    pool_keys = round_keys(derived_keys(key, numbers, _POOL, xp), n_classes - 1, xp)
+    return first, pool_keys, derived_keys(key, numbers, _EXPLORATION, xp)
+
+
+@functools.lru_cache(maxsize=16)
+def _plan_chunk(key: int, chunk: int, n_classes: int) -> tuple[Array, Array, Array]:
+    numbers = np.arange(chunk * _PLANNED, (chunk + 1) * _PLANNED)
+    return plan_tasks(np.array(key), numbers, n_classes, np)
+
+
+def _both(first: Array | None, second: Array) -> Array:
+    return second if first is None else first & second
 
 
 def _dot(left: Array, right: Array) -> Array:

@@ -21,8 +21,8 @@ from adaptask.samplers.update_rule import Array
 
 _MASK = (1 << 32) - 1
 # Constants of hash functions with little bias: Wellons' `lowbias32`, and the golden ratio.
-_MIX = (0x7FEB352D, 0x846CA68B)
-_GOLDEN = 0x9E3779B9
+MIX = (0x7FEB352D, 0x846CA68B)
+GOLDEN = 0x9E3779B9
 
 
 def table_of(size: int) -> tuple[int, int, int]:
@@ -41,16 +41,23 @@ def mixed(numbers: Array, xp: Any) -> Array:
     """Return a hash of integers, 0 to 2^32 - 1: uint32 in NumPy, int64 in torch."""
     numbers = _wrapped(numbers, xp)
     numbers = numbers ^ (numbers >> 16)
-    numbers = _wrapped(numbers * _MIX[0], xp)
+    numbers = _wrapped(numbers * MIX[0], xp)
     numbers = numbers ^ (numbers >> 15)
-    numbers = _wrapped(numbers * _MIX[1], xp)
+    numbers = _wrapped(numbers * MIX[1], xp)
     return numbers ^ (numbers >> 16)
 
 
 def derived_keys(key: Array, numbers: Array, purpose: int, xp: Any) -> Array:
     """Return a key for each number, unrelated to those of other numbers and purposes."""
-    offset = purpose * _GOLDEN & _MASK
+    offset = purpose * GOLDEN & _MASK
     return mixed(_wrapped(key, xp) ^ mixed(mixed(numbers, xp) + offset, xp), xp)
+
+
+def round_keys(keys: Array, size: int, xp: Any) -> Array:
+    """Return the keys of all turns of shuffled lists of that size, `... x turns`."""
+    n_turns = 2 * n_rounds_of(size)
+    turns = _arange(n_turns) if xp is np else xp.arange(n_turns, device=keys.device)
+    return mixed(_wrapped(keys, xp)[..., None] + turns * GOLDEN, xp)
 
 
 def shuffled(places: Array, keys: Array, size: int, xp: Any) -> Array:
@@ -58,7 +65,7 @@ def shuffled(places: Array, keys: Array, size: int, xp: Any) -> Array:
 
     Args:
         places: `... x places`, integers from 0 to `size - 1`.
-        keys: `...`, the key of each list, integers from 0 to 2^32 - 1.
+        keys: `... x turns`, `round_keys` of each list's key for this size.
         size: Length of the lists, at most 2^31 - 1.
         xp: `numpy` or `torch`.
 
@@ -67,24 +74,25 @@ def shuffled(places: Array, keys: Array, size: int, xp: Any) -> Array:
     """
     n_columns, n_rows, rest = table_of(size)
     number: Any = np.uint32 if xp is np else int
-    whole_row, short_row, whole_column = number(n_columns), number(rest), number(n_rows)
+    whole_row, missing, whole_column = number(n_columns), number(n_columns - rest), number(n_rows)
     places = _wrapped(places, xp)
     row, column = places // n_columns, places % n_columns
-    n_turns = 2 * n_rounds_of(size)
-    turns = _arange(n_turns) if xp is np else xp.arange(n_turns, device=keys.device)
-    round_keys = mixed(_wrapped(keys, xp)[..., None] + turns * _GOLDEN, xp)
-    for k in range(0, n_turns, 2):
-        length = xp.where(row == n_rows - 1, short_row, whole_row)
-        column = _turned(column, length, row, round_keys[..., k, None], xp)
-        length = whole_column - xp.asarray(column >= rest, dtype=column.dtype)
-        row = _turned(row, length, column, round_keys[..., k + 1, None], xp)
+    for k in range(0, keys.shape[-1], 2):
+        length = whole_row - (row == n_rows - 1) * missing
+        column = _turned(column, length, row, keys[..., k, None], xp)
+        length = whole_column - (column >= rest)
+        row = _turned(row, length, column, keys[..., k + 1, None], xp)
     return xp.asarray(row * n_columns + column, dtype=xp.int64)
 
 
 def _turned(place: Array, length: Array, number: Array, key: Array, xp: Any) -> Array:
     """Return the place in a circle of that length after a turn by a hash of the number."""
-    turn = _wrapped((number + key) * _MIX[0], xp)
-    turn = _wrapped((turn ^ (turn >> 15)) * _MIX[1], xp)
+    turn = (number + key) * MIX[0]
+    if xp is not np:
+        turn &= _MASK
+    turn = (turn ^ (turn >> 15)) * MIX[1]
+    if xp is not np:
+        turn &= _MASK
     place = place + ((turn >> 16) * length >> 16)  # lengths are below 2^16, turns below them
     # If it is within the circle, the difference is below 0, that is: very large.
     return xp.minimum(place, _wrapped(place - length, xp))

@@ -103,8 +103,8 @@ def mean_by_key(
         xp: `numpy` or `torch`.
 
     Returns:
-        The means, of the shape of the values, and which entries, `tasks x entries`, have an accepted
-        one; None for all.
+        The means, of the shape of the values, and which keys have an accepted entry, `tasks x
+        entries`; None for all.
     """
     wide = values.ndim == keys.ndim + 1
     ordered = keys.reshape(-1)

@@ -58,7 +58,13 @@ class TrainingStep:
         self.learner, self.sampler, self.source = learner, sampler, source
         self._uses_features = bool(getattr(sampler, "uses_class_features", False))
         if self._uses_features:
-            n_features_of(learner, type(sampler).__name__)
+            n_features = n_features_of(learner, type(sampler).__name__)
+            expected = getattr(sampler, "n_features", None)
+            if expected not in (None, n_features):
+                raise ArgumentError(
+                    f"the sampler must be built for the {n_features} features of the learner; got "
+                    f"one with n_features={expected}."
+                )
         self.optimizer, self.group = optimizer, group
         self.n_shot = check_integer("n_shot", n_shot, low=1)
         self.n_query = check_integer("n_query", n_query, low=1)
@@ -246,7 +252,8 @@ def embed_support(learner: nn.Module, episodes: Episodes) -> Tensor:
         ArgumentError: If the learner has neither.
     """
     images = episodes.support_images
-    embed, backbone = (getattr(learner, name, None) for name in ("embed", "backbone"))
+    embed: Any = getattr(learner, "embed", None)
+    backbone: Any = getattr(learner, "backbone", None)
     if embed is None and backbone is None:
         raise ArgumentError(
             f"the learner {type(learner).__name__} must give its features to the sampler: as "

@@ -5,6 +5,7 @@ Everything is computed in float64, so that what is left of a difference is no ro
 
 import inspect
 import os
+import runpy
 import signal
 import sys
 from dataclasses import replace
@@ -114,6 +115,28 @@ def compare_gradients(group, folder):
                     torch.save({"together": together, "alone": alone}, folder / f"{key}.pt")
 
 
+def class_features(group, folder):
+    """Keep, of every learner, what a sampler learned of class features, together and alone."""
+    module = Path(__file__).parents[2] / "feature_sampler.py"
+    sampler_class = runpy.run_path(str(module))["CrowdedSampler"]
+    for name in LEARNERS:
+        for tasks_each in (1, 2):
+            runs = [(group, group.rank)] + [(SINGLE_PROCESS, "alone")] * group.is_main
+            for made_by, who in runs:
+                learner, _, source = parts(name, made_by)
+                size = {"n_features": learner.n_features}
+                sampler = sampler_class(n_classes=12, n_way=N_WAY, seed=3, **size)
+                settings = {"n_tasks": tasks_each * group.size, "accumulate": tasks_each}
+                optimizer = optim.SGD(learner.parameters(), lr=0.0)
+                settings |= {"n_shot": 2, "n_query": 4, "group": made_by}
+                step = TrainingStep(learner, sampler, source, optimizer, **settings)
+                learner.train()
+                for number in range(3):
+                    step(number)
+                key = f"features-{name}-{tasks_each}-{tasks_each}-{who}"
+                torch.save(sampler.state_dict(), folder / f"{key}.pt")
+
+
 def trained(group, folder, norm="batch", n_steps=200):
     """Train, and keep what this process ends with."""
     learner, sampler, source = parts("protonet", group, norm)
@@ -193,6 +216,7 @@ CASES = {
     "diverges": lambda group, folder: failing(group, folder, "diverges"),
     "fails": lambda group, folder: failing(group, folder, "fails"),
     "interrupted": interrupted,
+    "features": class_features,
 }
 
 

@@ -1,0 +1,150 @@
+"""The kernels of `neighbor` against the same in NumPy."""
+
+import os
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="needs Triton")
+ON_GPU = torch.cuda.is_available()
+if not ON_GPU and os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("needs a CUDA device, or TRITON_INTERPRET=1", allow_module_level=True)
+
+from adaptask.samplers import build_sampler, neighbor_kernels  # noqa: E402, only if installed
+
+DEVICE = "cuda" if ON_GPU else "cpu"
+
+
+def build(n_classes, n_way, n_features=6, *, n_unseen=0, **options):
+    """A sampler on the CPU whose classes have random features, except the last ones."""
+    sampler = build_sampler(
+        "neighbor", n_classes=n_classes, n_way=n_way, n_features=n_features, **options
+    )
+    generator = torch.Generator().manual_seed(1)
+    features = torch.randn(n_classes, n_features, generator=generator)
+    sampler.class_features.copy_(torch.nn.functional.normalize(features, dim=-1))
+    sampler.seen.fill_(True)
+    if n_unseen:
+        sampler.class_features[-n_unseen:] = 0
+        sampler.seen[-n_unseen:] = False
+    return sampler
+
+
+def draw_by_kernels(sampler, noise):
+    found = neighbor_kernels.draw(
+        sampler.class_features.to(DEVICE),
+        sampler.seen.to(DEVICE),
+        None if sampler._variants is None else sampler._variants.to(DEVICE),
+        noise.to(DEVICE),
+        sampler.shuffle_key.to(DEVICE),
+        sampler.tasks_drawn.to(DEVICE),
+        beta=sampler.beta,
+        least_coin=sampler._least_coin,
+        n_neighborhoods=sampler.n_neighborhoods,
+        duplicate_cosine=sampler.duplicate_cosine,
+    )
+    return found.cpu()
+
+
+@pytest.mark.parametrize(
+    ("n_classes", "n_way", "n_tasks", "options"),
+    [
+        (9, 3, 7, {}),
+        (2, 2, 3, {}),
+        (70, 5, 4, {"n_unseen": 20, "exploration": 0.5, "n_features": 21}),
+        (70, 7, 4, {"pool_size": 30, "neighborhood": 3, "beta": 2.0}),
+        (1000, 5, 5, {"pool_size": 40, "n_unseen": 300, "exploration": 0.5}),
+        (40, 6, 4, {"variant_of": torch.arange(40) // 4}),
+        (60, 6, 4, {"variant_of": torch.arange(60) // 4, "pool_size": 6, "neighborhood": 3}),
+        (50, 5, 4, {"duplicate_cosine": 0.2, "beta": 3.0}),
+        (50, 6, 4, {"duplicate_cosine": -0.1, "neighborhood": 2, "pool_size": 20}),
+    ],
+    ids=str,
+)
+def test_a_draw_chooses_what_the_plain_version_chooses(
+    n_classes, n_way, n_tasks, options, monkeypatch
+):
+    sampler = build(n_classes, n_way, **options)
+    sampler.tasks_drawn.fill_(n_classes - 2)  # the tasks straddle two passes
+    pool_size = min(n_classes, sampler.pool_size)
+    noise = torch.empty(n_way - 1, n_tasks, pool_size)
+    noise.exponential_(generator=torch.Generator().manual_seed(0))
+    found = draw_by_kernels(sampler, noise)
+    monkeypatch.setattr(sampler, "gumbel_noise", lambda *shape, dtype: -noise.log())
+    assert torch.equal(found, sampler.sample(n_tasks))
+
+
+def learn_by_kernels(sampler, ids, probabilities, labels, features):
+    """Update by the kernels; return features, seen and refusals."""
+    found, seen = sampler.class_features.clone().to(DEVICE), sampler.seen.clone().to(DEVICE)
+    refusals = torch.zeros(6, dtype=torch.int64, device=DEVICE)
+    neighbor_kernels.learn(
+        found,
+        seen,
+        refusals,
+        *(part.to(DEVICE) for part in (ids, probabilities, labels, features)),
+        momentum=sampler.momentum,
+        tolerance=1e-3,
+    )
+    return found.cpu(), seen.cpu(), refusals.tolist()
+
+
+@pytest.mark.parametrize(
+    ("n_classes", "n_way", "n_tasks", "n_features"), [(9, 5, 1, 6), (9, 5, 7, 21), (40, 12, 3, 64)]
+)
+def test_an_update_does_what_the_plain_version_does(tools, n_classes, n_way, n_tasks, n_features):
+    sampler = build(n_classes, n_way, n_features, n_unseen=4, momentum=0.7)
+    ids, probabilities, labels = tools.feedback(n_tasks, n_way, n_classes)
+    features = torch.randn(n_tasks, n_way, n_features, generator=torch.Generator().manual_seed(0))
+    features[0, 0] = 0
+    features[0, 1] *= 1e25
+    found, seen, refusals = learn_by_kernels(sampler, ids, probabilities, labels, features)
+    sampler.update(ids, probabilities, labels, class_features=features)
+    torch.testing.assert_close(found, sampler.class_features, rtol=1e-5, atol=1e-6)
+    assert torch.equal(seen, sampler.seen)
+    assert refusals == [0] * 6
+
+
+def test_the_order_of_tasks_does_not_matter_to_the_last_bit(tools):
+    sampler = build(8, 4, n_unseen=3)
+    ids, probabilities, labels = tools.feedback(6, 4, 8)
+    features = torch.randn(6, 4, 6, generator=torch.Generator().manual_seed(0))
+    order = torch.randperm(6, generator=torch.Generator().manual_seed(1))
+    first, *_ = learn_by_kernels(sampler, ids, probabilities, labels, features)
+    second, *_ = learn_by_kernels(
+        sampler, ids[order], probabilities[order], labels[order], features[order]
+    )
+    assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "counted"),
+    [
+        (lambda ids, p, x: x[1, 2, 3].fill_(torch.nan), [1, 0, 0, 0, 0, 1]),
+        (lambda ids, p, x: x[1, 0, 0].fill_(torch.inf), [1, 0, 0, 0, 0, 1]),
+        (lambda ids, p, x: ids[1, 0].fill_(99), [1, 1, 0, 0, 0, 0]),
+        (lambda ids, p, x: (p[1].fill_(2), x[1].fill_(torch.nan)), [1, 0, 0, 0, 1, 1]),
+    ],
+)
+def test_a_task_that_is_not_fine_is_left_out_and_counted(tools, spoil, counted):
+    sampler = build(8, 4)
+    ids, probabilities, labels = tools.feedback(3, 4, 8)
+    features = torch.randn(3, 4, 6, generator=torch.Generator().manual_seed(0))
+    kept = [0, 2]
+    truth, *_ = learn_by_kernels(
+        sampler, ids[kept], probabilities[kept], labels[kept], features[kept]
+    )
+    spoil(ids, probabilities, features)
+    found, _, refusals = learn_by_kernels(sampler, ids, probabilities, labels, features)
+    assert torch.equal(found, truth)
+    assert refusals == counted
+
+
+def test_shuffled_lists_are_those_of_numpy():
+    """Through first classes: with strength 0 and a pool of all, only they depend on the list."""
+    for n_classes in (2, 3, 10, 64, 65, 100, 4112):
+        sampler = build(n_classes, 2, 1)
+        noise = torch.empty(1, 3, n_classes).exponential_()
+        first = draw_by_kernels(sampler, noise)[:, 0]
+        assert np.array_equal(first.numpy(), sampler.sample(3)[:, 0].numpy())
