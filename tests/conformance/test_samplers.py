@@ -25,7 +25,8 @@ def variants(name):
     types = get_type_hints(SAMPLERS[name].__init__)
     for option, parameter in inspect.signature(SAMPLERS[name]).parameters.items():
         if option not in SUPPLIED:
-            choices = [0.0, 0.5] if types[option] is float else get_args(types[option])
+            is_number = types[option] in (float, float | None)
+            choices = [0.0, 0.5] if is_number else get_args(types[option])
             yield from ({option: value} for value in choices if value != parameter.default)
 
 
@@ -69,7 +70,8 @@ def test_every_sampler_describes_itself(name):
 @pytest.mark.parametrize("name", TASK_SAMPLERS)
 def test_the_extremes_of_the_way_pass_too(name):
     for n_way in (2, 6):
-        check_sampler(lambda seed, k=n_way: build_sampler(name, n_classes=6, n_way=k, seed=seed))
+        sizes = sized(name, n_classes=6, n_way=n_way)
+        check_sampler(lambda seed, sizes=sizes: build_sampler(name, seed=seed, **sizes))
 
 
 class KeepsDrawingTheSame(UniformSampler):

@@ -6,9 +6,9 @@ import pytest
 import torch
 from scipy import stats
 
-from adaptask.samplers import base, c, gcp
+from adaptask.samplers import base, c, gcp, neighbor
 
-MODULES = (base, gcp, c)
+MODULES = (base, gcp, c, neighbor)
 
 
 def random_log_potentials(n_classes, *, seed, spread=0.5):

@@ -129,8 +129,8 @@ class NeighborSampler(Sampler):
                 "duplicate_cosine", duplicate_cosine, low=-1, high=1
             )
         if variant_of is not None:
-            shape = (self.n_classes,)
-            check_tensor("variant_of", variant_of, "int64", variant_of.device, shape)
+            where = variant_of.device if isinstance(variant_of, Tensor) else self.device
+            check_tensor("variant_of", variant_of, "int64", where, (self.n_classes,))
             variant_of = variant_of.to(device=self.device, copy=True)
         self.register_buffer("_variants", variant_of, persistent=False)
         features = torch.zeros(self.n_classes, self.n_features, device=device)

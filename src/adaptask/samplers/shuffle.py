@@ -80,7 +80,7 @@ def shuffled(places: Array, keys: Array, size: int, xp: Any) -> Array:
     for k in range(0, keys.shape[-1], 2):
         length = whole_row - (row == n_rows - 1) * missing
         column = _turned(column, length, row, keys[..., k, None], xp)
-        length = whole_column - (column >= rest)
+        length = whole_column - (column >= rest) * number(1)
         row = _turned(row, length, column, keys[..., k + 1, None], xp)
     return xp.asarray(row * n_columns + column, dtype=xp.int64)
 
