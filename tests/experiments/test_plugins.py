@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -56,6 +57,17 @@ class Forgetful:
 
     def update(self, class_ids, probabilities, labels): ...
 '''
+
+NO_FEATURES = """
+
+class Blind(torch.nn.Module):
+    def __init__(self, *, backbone):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+
+    def forward(self, episodes):
+        return self.weight * torch.ones(*episodes.query_labels.shape, 3)
+"""
 
 
 @pytest.fixture
@@ -196,3 +208,31 @@ def test_a_sampler_without_log_prob_is_trained(tiny_run, here):
     words = [*tiny_run, "--sampler", "own2:Bare", "--output", str(output)]
     assert main(words) == 0
     assert (output / "test.json").exists()
+
+
+def test_a_sampler_gets_the_number_of_features_and_what_must_not_meet(tiny_run, here, capsys):
+    source = (Path(__file__).parents[1] / "feature_sampler.py").read_text()
+    source = source.replace("n_features, strength:", "n_features, variant_of, strength:")
+    (here / "my_parts.py").write_text(source)
+    words = [*tiny_run, "--sampler", "my_parts:CrowdedSampler", "--quiet"]
+    assert main([*words, "--sampler.strength", "3"]) == 0, capsys.readouterr().err
+    (run,) = (here / "runs").iterdir()
+    config = (run / "config.toml").read_text()
+    assert "strength = 3.0" in config
+    assert "n_features" not in config
+    assert "variant_of" not in config
+    for supplied in ("--sampler.n-features", "--sampler.variant-of"):
+        assert main([*words, supplied, "3"]) != 0
+    resumed = ["train", "--resume", str(run), "--steps", "14", "--quiet", "--trust-plugins"]
+    assert main(resumed) == 0, capsys.readouterr().err
+
+
+def test_a_learner_without_features_is_refused_before_training(tiny_run, here, capsys):
+    source = (Path(__file__).parents[1] / "feature_sampler.py").read_text()
+    (here / "my_parts.py").write_text(source + NO_FEATURES)
+    words = [*tiny_run, "--sampler", "my_parts:CrowdedSampler", "--quiet"]
+    assert main([*words, "--learner", "my_parts:Blind"]) == 1
+    said = capsys.readouterr().err
+    assert "the sampler my_parts:CrowdedSampler learns from class features" in said
+    assert "the learner Blind has none" in said
+    assert not list((here / "runs").glob("*/metrics.jsonl"))

@@ -12,6 +12,7 @@ pl = pytest.importorskip("lightning.pytorch", reason="lightning is not installed
 from lightning.pytorch.callbacks import ModelCheckpoint  # noqa: E402
 
 from adaptask.integrations.lightning import EpisodeDataModule, EpisodeFeedback  # noqa: E402
+from adaptask.integrations.torch import EpisodeBatchSampler  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
@@ -33,7 +34,7 @@ class ProtoNet(pl.LightningModule):
         support = self.features(batch.support_images[..., :4]).unflatten(1, (3, -1)).mean(2)
         logits = -torch.cdist(self.features(batch.query_images[..., :4]), support)
         loss = cross_entropy(logits.flatten(0, 1), batch.query_labels.flatten())
-        found = {"loss": loss, "logits": logits}
+        found = {"loss": loss, "logits": logits, "prototypes": support}
         if self.keys is None:
             return None if batch_idx % 2 else found
         return {key: found[key] for key in self.keys} if len(self.keys) > 1 else loss
@@ -64,6 +65,32 @@ def fit(tmp_path, episodes, dataset, module=None, *, ckpt_path=None, callbacks=(
         module, datamodule=EpisodeDataModule(dataset, episodes, **loading), ckpt_path=ckpt_path
     )
     return module
+
+
+@pytest.mark.parametrize("keys", [("loss", "logits", "prototypes"), ("loss", "logits")])
+def test_class_features_are_passed_on(tmp_path, dataset, crowded_sampler, keys):
+    sampler = crowded_sampler(n_classes=8, n_way=3, n_features=4)
+    episodes = EpisodeBatchSampler(dataset.tensors[1], sampler, 1, 2, 12, tasks_per_batch=2)
+    trainer = pl.Trainer(
+        accelerator="cpu",
+        devices=1,
+        max_epochs=1,
+        default_root_dir=tmp_path,
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+        callbacks=[EpisodeFeedback(episodes, class_features="prototypes")],
+    )
+    data = EpisodeDataModule(dataset, episodes)
+    if "prototypes" not in keys:
+        with pytest.raises(ArgumentError, match="learns from class features"):
+            trainer.fit(ProtoNet(keys), datamodule=data)
+        return
+    trainer.fit(ProtoNet(keys), datamodule=data)
+    episodes.flush()
+    assert int(sampler.counts.sum()) == 12 * 3
+    assert sampler.sums.any()
 
 
 def test_two_lines_make_the_sampler_learn(tmp_path, build, dataset):

@@ -62,7 +62,9 @@ class DrawnBatch:
     class_features: Tensor | None = None
     """`tasks x way x d`, likewise, if the sampler uses them."""
 
-    def is_whole(self, n_tasks: int, n_way: int, n_classes: int | None) -> bool:
+    def is_whole(
+        self, n_tasks: int, n_way: int, n_classes: int | None, *, has_features: bool
+    ) -> bool:
         """Return whether types and shapes are right, as they may not be in a damaged state."""
         if type(self.number) is not int:
             return False
@@ -74,13 +76,15 @@ class DrawnBatch:
         if [type(answer) for answer in self.answered] != [bool] * n_tasks:
             return False
         if self.probabilities is None or self.labels is None:
-            return self.probabilities is self.labels and not any(self.answered)
+            given = (self.probabilities, self.labels, self.class_features)
+            return all(part is None for part in given) and not any(self.answered)
         if not isinstance(self.labels, Tensor) or self.labels.ndim != 2:
             return False
-        if self.class_features is not None:
-            size = self.class_features.shape[-1]
-            if not any(_has_form(self.class_features, d, (n_tasks, n_way, size)) for d in _FLOATS):
-                return False
+        features = self.class_features
+        sizes = (n_tasks, n_way, *getattr(features, "shape", ())[-1:])
+        fits = any(_has_form(features, dtype, sizes) for dtype in _FLOATS)
+        if not (fits if has_features else features is None):
+            return False
         shape = (n_tasks, self.labels.shape[1])
         return _has_form(self.labels, torch.int64, shape) and any(
             _has_form(self.probabilities, dtype, (*shape, n_way)) for dtype in _FLOATS
@@ -301,7 +305,10 @@ class PendingTasks:
             raise StateError(f"the state of the tasks is damaged: {error!r}.") from error
         shape = (self.tasks_per_batch, self.sampler.n_way)
         n_classes: int | None = getattr(self.sampler, "n_classes", None)
-        are_whole = all(batch.is_whole(*shape, n_classes) for batch in batches)
+        has_features = bool(getattr(self.sampler, "uses_class_features", False))
+        are_whole = all(
+            batch.is_whole(*shape, n_classes, has_features=has_features) for batch in batches
+        )
         if not are_whole or numbers != expected or not -1 <= last_answered < n_batches:
             raise StateError(
                 f"the state of the tasks is damaged: there must be batches {shape} up to number "
