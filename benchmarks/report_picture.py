@@ -49,7 +49,7 @@ def fingerprint() -> str:
 
 
 def _example_page(folder: Path) -> str:
-    """Return the page of two runs that are always the same."""
+    """Return the page of some runs that are always the same."""
     arms = []
     for sampler in demo.SAMPLERS:
         run = Run(folder / sampler)

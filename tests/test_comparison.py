@@ -111,6 +111,8 @@ def test_it_has_a_row_per_run_for_pandas(result, monkeypatch):
     for row in rows:
         found = adaptask.load_run(row["folder"]).test_accuracies
         assert row["accuracy"] == pytest.approx(100 * found.mean())
+        assert row["hardest_tenth"] == pytest.approx(100 * found.min())  # of ten tasks or fewer
+        assert "within_group" not in row
 
 
 def test_without_pandas_it_says_what_to_do(result, monkeypatch):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -47,6 +48,17 @@ def test_cifar_fs_has_fifteen_images_in_two_splits(cifar_fs_cache):
         frozenset(("shark", "whale")): 1,
         frozenset(("crab", "spider")): 1,
     }
+
+
+def test_cifar_fs_has_superclasses_that_its_split_divides(cifar_fs_cache):
+    group_of = DATASETS["cifar-fs"].group_of
+    sizes = {s: Counter(read_cache(cifar_fs_cache, s, group_of).groups) for s in SPLITS}
+    assert {split: max(found.values()) for split, found in sizes.items()} == {
+        "train": 5,
+        "val": 2,
+        "test": 3,
+    }
+    assert set((sizes["train"] + sizes["val"] + sizes["test"]).values()) == {5}
 
 
 def test_cifar_fs_loads_in_under_a_second(cifar_fs_cache, cifar_fs):
@@ -112,3 +124,7 @@ def test_real_characters_are_prepared_with_bright_strokes(real_data, tmp_path, c
     # Bringing a drawing to 28x28 keeps how much of the paper is ink.
     assert bright.tolist() == pytest.approx(ink.tolist(), abs=0.01)
     assert torch.equal(images[20:40], images[:20].rot90(1, (2, 3)))
+    for split, alphabet in zip(SPLITS, ("Greek", "Hebrew", "Tengwar"), strict=True):
+        found = load("omniglot", split)
+        assert set(found.groups) == {alphabet}
+        assert found.variant_of.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]

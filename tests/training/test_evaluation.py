@@ -1,6 +1,7 @@
 """Evaluation against computations by hand, and what it must leave alone."""
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch.nn.functional import one_hot
 
 from adaptask.data import EpisodeSource, ImageSet
 from adaptask.errors import ArgumentError, DataError, TrainingError
+from adaptask.report.statistics import hardest_tenth
 from adaptask.training.evaluation import Evaluation, Evaluator, _default_batch
 
 COUNTS = [9, 8, 12, 10]
@@ -300,6 +302,25 @@ def test_an_evaluation_reads_as_papers_write_it():
     evaluation = Evaluation(accuracies=torch.tensor([0.5, 0.7]).double(), loss=1.0)
     assert evaluation.interval == pytest.approx(1.96 * 0.1)
     assert str(evaluation) == "60.00 ± 19.60 %"
+
+
+@pytest.mark.parametrize("n_episodes", [2, 10, 11, 95, 1000])
+def test_the_hardest_tenth_is_what_a_report_makes_of_the_same_accuracies(n_episodes):
+    accuracies = torch.randint(6, (n_episodes,), generator=torch.Generator().manual_seed(0)) / 5
+    evaluation = Evaluation(accuracies=accuracies.double(), loss=1.0)
+    found = evaluation.summary()["hardest_tenth"]
+    assert found == evaluation.hardest_tenth == hardest_tenth(evaluation.accuracies.numpy())
+    assert found <= evaluation.accuracy
+
+
+def test_tasks_within_groups_have_classes_of_one_group_each(image_set):
+    groups = ("left", "right", "left", "right")
+    source = EpisodeSource(replace(image_set, groups=groups))
+    wish = {"n_way": 2, "n_shot": 1, "n_query": 2, "n_episodes": 20}
+    evaluator = Evaluator(source, **wish, tasks="within-group")
+    assert all(first % 2 == second % 2 for first, second in evaluator.plan.class_ids.tolist())
+    assert evaluator(NearestPixels()).record()["tasks"] == "within-group"
+    assert Evaluator(source, **wish)(NearestPixels()).tasks == "uniform"
 
 
 @pytest.mark.skipif(

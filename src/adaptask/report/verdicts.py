@@ -15,7 +15,18 @@ def verdicts(summary: StudySummary) -> list[str]:
 
 
 def headline(summary: StudySummary) -> str:
-    """Return one sentence about all comparisons; empty if there are fewer than two."""
+    """Return one sentence about all comparisons; empty if there are fewer than two.
+
+    A second one follows if tasks within groups were tested too.
+    """
+    first, within = _headline(summary), summary.within_group
+    if not first or within is None:
+        return first
+    second = _headline(within)
+    return f"{first} Within groups: {second[0].lower()}{second[1:]}"
+
+
+def _headline(summary: StudySummary) -> str:
     compared = [found for found in summary.arms if found.arm.baseline is not None]
     if len(compared) < 2:
         return ""
