@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import relu
+from torch.nn.functional import layer_norm, linear, relu
 
 from adaptask.arguments import check_choice, check_integer, check_number
 from adaptask.backbones.base import Backbone, ImageShape
@@ -86,7 +86,7 @@ def _apply(layer: nn.Module, rows: Tensor) -> Tensor:
     """Apply a linear layer."""
     assert isinstance(layer, nn.Linear)
     if rows.ndim == 2:
-        return layer(rows)
+        return linear(rows, layer.weight, layer.bias)
     weight, bias = layer.weight.transpose(1, 2), layer.bias
     return torch.bmm(rows, weight) if bias is None else torch.baddbmm(bias[:, None], rows, weight)
 
@@ -98,7 +98,7 @@ def _normalize(norm: nn.Module, rows: Tensor, n_tasks: int) -> Tensor:
     if rows.ndim == 3:
         return _normalize_tasks(norm, rows)
     if isinstance(norm, nn.LayerNorm):
-        return norm(rows)
+        return layer_norm(rows, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
     return normalize(norm, rows[:, :, None, None], n_tasks)[:, :, 0, 0]
 
 
@@ -109,4 +109,5 @@ def _normalize_tasks(norm: Any, rows: Tensor) -> Tensor:
     centered = wide - wide.mean(axis, keepdim=True)
     variance = (centered * centered).mean(axis, keepdim=True)
     scale = (variance + norm.eps).rsqrt() * norm.weight[:, None]
-    return (centered * scale + norm.bias[:, None]).to(rows.dtype)
+    normalized: Tensor = centered * scale + norm.bias[:, None]
+    return normalized.to(rows.dtype)
