@@ -67,13 +67,13 @@ from adaptask.data.episodes import EpisodeSource
 from adaptask.data.images import ImageSet
 from adaptask.experiments.paper.published import TABLE_5
 from adaptask.learners import build_learner
-from adaptask.samplers import build_sampler
+from adaptask.samplers import SAMPLERS, build_sampler
 from adaptask.training import build_optimizer, cuda_graph
 from adaptask.training.step import TrainingStep
 
 DEVICE = "cuda"
 N_CLASSES, N_IMAGES = 64, 600
-PARTS = ("protonet", "ratios", "large", "sampler")
+PARTS = ("protonet", "ratios", "large", "sampler", "neighbor")
 
 
 @dataclass(frozen=True)
@@ -145,9 +145,15 @@ def build_step(setting: Setting, images: ImageSet) -> TrainingStep:
     if setting.channels_last and not headed:
         learner.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     source = EpisodeSource(images, device=DEVICE, augmentation=setting.augmentation)
+    features = {}
+    if SAMPLERS[setting.sampler].uses_class_features:
+        features["n_features"] = learner.n_features
+    sampler = build_sampler(
+        setting.sampler, n_classes=N_CLASSES, n_way=setting.n_way, device=DEVICE, **features
+    )
     return TrainingStep(
         learner.train(),
-        build_sampler(setting.sampler, n_classes=N_CLASSES, n_way=setting.n_way, device=DEVICE),
+        sampler,
         source,
         build_optimizer("adam", learner.parameters()),
         n_shot=setting.n_shot,
@@ -220,20 +226,23 @@ def compare_engines(images: ImageSet, seconds: float) -> None:
 
 
 def compare_samplers(images: ImageSet, seconds: float) -> None:
-    """Print the factor of gcp in the settings of the paper's Table 5."""
-    print("gcp against uniform, one task per step")
+    """Print the factors of gcp and neighbor in the settings of the paper's Table 5."""
+    print("uniform, gcp and neighbor, one task per step")
+    names = ("uniform", "gcp", "neighbor")
     ratios = []
     for printed in TABLE_5:
         n_way, n_shot, backbone = printed.n_way, printed.n_shot, printed.backbone
         setting = Setting(backbone=backbone, n_way=n_way, n_shot=n_shot, n_query=15)
-        steps = [build(replace(setting, sampler=name), images) for name in ("uniform", "gcp")]
-        uniform, gcp = milliseconds(steps, seconds=seconds)
-        ratios.append(gcp / uniform)
+        steps = [build(replace(setting, sampler=name), images) for name in names]
+        uniform, gcp, neighbor = milliseconds(steps, seconds=seconds)
+        ratios.append((gcp / uniform, neighbor / uniform))
         print(
             f"  {n_way:2}-way {n_shot:2}-shot {backbone:9} {uniform:7.3f} ms {gcp:7.3f} ms "
-            f"{gcp / uniform:6.3f} (paper {printed.factor})"
+            f"{gcp / uniform:6.3f} (paper {printed.factor}) {neighbor:7.3f} ms "
+            f"{neighbor / uniform:6.3f}"
         )
-    print(f"  geometric mean {math.exp(statistics.fmean(map(math.log, ratios))):.4f}")
+    means = [math.exp(statistics.fmean(map(math.log, r))) for r in zip(*ratios, strict=True)]
+    print(f"  geometric means {means[0]:.4f}, {means[1]:.4f}")
 
 
 def large_settings(images: ImageSet, seconds: float, peak: float) -> None:
@@ -316,6 +325,54 @@ def sampler_alone(seconds: float) -> None:
         print(f"  exponent of the {name} from 351 to 10,000 classes: {exponent:.2f}")
 
 
+def neighbor_alone(seconds: float) -> None:
+    """Print what drawing and learning of neighbor take by themselves, within a graph."""
+    print("neighbor alone, microseconds within a graph: noise and draw, update")
+    settings = (
+        (64, 64, 5, 1),
+        (64, 256, 5, 1),
+        (64, 256, 20, 1),
+        (64, 2560, 5, 1),
+        (351, 1600, 5, 1),
+        (4112, 64, 5, 1),
+        (4112, 64, 20, 1),
+        (4112, 256, 5, 1),
+        (1_000_000, 64, 5, 1),
+        (1_000_000, 64, 5, 8),
+        (1_000_000, 64, 5, 64),
+    )
+    for n_classes, n_features, n_way, n_tasks in settings:
+        sampler = build_sampler(
+            "neighbor", n_classes=n_classes, n_way=n_way, n_features=n_features, device=DEVICE
+        )
+        features = torch.randn(n_classes, n_features, device=DEVICE)
+        sampler.class_features.copy_(torch.nn.functional.normalize(features, dim=-1))
+        sampler.seen.fill_(True)
+        ids = sampler.sample(n_tasks)
+        labels = torch.arange(n_way, device=DEVICE).repeat_interleave(15)
+        p = torch.randn(n_tasks, 15 * n_way, n_way, device=DEVICE).softmax(-1)
+        given = torch.randn(n_tasks, n_way, n_features, device=DEVICE)
+
+        def draw(s: torch.nn.Module = sampler, t: int = n_tasks) -> Tensor:
+            return s.sample(t)  # type: ignore[no-any-return, operator]
+
+        def learn(
+            s: torch.nn.Module = sampler,
+            i: Tensor = ids,
+            q: Tensor = p,
+            y: Tensor = labels,
+            x: Tensor = given,
+        ) -> None:
+            s.update(i, q, y, class_features=x)  # type: ignore[operator]
+
+        actions = [captured(act, sampler.generator, times=20) for act in (draw, learn)]
+        times = [50 * ms for ms in milliseconds(actions, seconds=seconds, per_block=50)]
+        print(
+            f"  n = {n_classes:7}, d = {n_features:4}, K = {n_way:2}, {n_tasks:2} tasks "
+            f"{times[0]:9.1f} {times[1]:9.1f}"
+        )
+
+
 def matrix_peak() -> float:
     """Return the measured peak of a bfloat16 matrix product in TFLOP/s."""
     a, b = (torch.randn(8192, 8192, device=DEVICE, dtype=torch.bfloat16) for _ in range(2))
@@ -342,6 +399,8 @@ def main() -> None:
         large_settings(images, arguments.seconds, peak)
     if "sampler" in arguments.only:
         sampler_alone(arguments.seconds / 4)
+    if "neighbor" in arguments.only:
+        neighbor_alone(arguments.seconds / 4)
 
 
 if __name__ == "__main__":

@@ -147,6 +147,45 @@ def measure(
     return best
 
 
+def measure_neighbor(
+    n_classes: int, n_features: int, n_way: int, n_tasks: int, device: str
+) -> list[float]:
+    """Return microseconds of a draw and of an update of all tasks with neighbor."""
+    sampler = build_sampler("neighbor", n_classes=n_classes, n_way=n_way, n_features=n_features)
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(n_classes, n_features, generator=generator)
+    sampler.class_features.copy_(torch.nn.functional.normalize(features, dim=-1))
+    sampler.seen.fill_(True)
+    sampler.to(device)
+    logits = torch.randn(n_tasks, n_way * N_QUERY, n_way, generator=generator)
+    probabilities = logits.softmax(-1).to(device)
+    labels = torch.arange(n_way).repeat_interleave(N_QUERY).to(device)
+    given = torch.randn(n_tasks, n_way, n_features, generator=generator).to(device)
+    class_ids = sampler.sample(n_tasks)
+    actions: list[Callable[[], object]] = [
+        lambda: sampler.sample(n_tasks),
+        lambda: sampler.update(class_ids, probabilities, labels, class_features=given),
+    ]
+    rounds = [[timed(action, 0.03, device) for action in actions] for _ in range(12)]
+    return [1e6 * min(times) for times in zip(*rounds, strict=True)]
+
+
+def print_neighbor(device: str) -> None:
+    """Print what neighbor takes, with a pool of 1,024 classes."""
+    print("neighbor, us per call       n    d   K tasks        draw      update")
+    for n_classes, n_features, n_way, n_tasks in (
+        (64, 256, 5, 1),
+        (768, 64, 5, 1),
+        (4112, 64, 5, 1),
+        (4112, 64, 5, 4),
+        (4112, 64, 20, 1),
+        (1_000_000, 64, 5, 8),
+    ):
+        draw, update = measure_neighbor(n_classes, n_features, n_way, n_tasks, device)
+        sizes = f"{n_classes:8}{n_features:5}{n_way:4}{n_tasks:6}"
+        print(f"                     {sizes}{draw:12.0f}{update:12.0f}", flush=True)
+
+
 def slope(sizes: list[int], costs: list[float]) -> float:
     """Return the exponent of growth: the slope in log-log coordinates over the sizes given."""
     return float(np.polyfit(np.log(sizes), np.log(costs), 1)[0])
@@ -156,8 +195,15 @@ def main() -> None:
     """Print the table and the exponents."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cpu")
-    device = parser.parse_args().device
+    parser.add_argument(
+        "--neighbor", action="store_true", help="measure neighbor, and nothing else"
+    )
+    arguments = parser.parse_args()
+    device = arguments.device
     torch.set_num_threads(1)
+    if arguments.neighbor:
+        print_neighbor(device)
+        return
     print(f"{'':22}{'ours, us per task':^26}{'transcription, us per task':^26}{'together':>10}")
     print(
         f"{'n':>6}{'K':>4}{'tasks':>6}      " + f"{'draw':>12}{'update':>13}" * 2 + f"{'ratio':>11}"

@@ -55,7 +55,7 @@ from adaptask.backbones import build_backbone
 from adaptask.data import open_episodes
 from adaptask.experiments.paper.published import TABLE_5
 from adaptask.learners import build_learner
-from adaptask.samplers import build_sampler
+from adaptask.samplers import SAMPLERS, build_sampler
 from adaptask.training import Evaluator, Intervals, Trainer
 from adaptask.training.device_steps import finish
 
@@ -89,9 +89,13 @@ def build_trainer(
     source = open_episodes("glyphs", "train", seed=0)
     torch.manual_seed(0)
     network = build_backbone(backbone, image_shape=source.image_set.image_shape)
+    learner = build_learner("protonet", backbone=network)
+    features = {}
+    if SAMPLERS[sampler].uses_class_features:
+        features["n_features"] = learner.n_features
     return Trainer(
-        build_learner("protonet", backbone=network),
-        build_sampler(sampler, n_classes=source.n_classes, n_way=n_way, seed=0),
+        learner,
+        build_sampler(sampler, n_classes=source.n_classes, n_way=n_way, seed=0, **features),
         source,
         n_shot=n_shot,
         n_query=N_QUERY,
@@ -108,37 +112,39 @@ def time_step(trainer: Trainer) -> float:
 
 
 def measure(
-    n_way: int, n_shot: int, backbone: str, seconds: float
+    sampler: str, n_way: int, n_shot: int, backbone: str, seconds: float
 ) -> tuple[float, float, float, int]:
-    """Return the time of a uniform step, gcp's factor, the engine's share, and the turns."""
-    uniform, gcp = (build_trainer(name, n_way, n_shot, backbone) for name in ("uniform", "gcp"))
+    """Return a uniform step's time, the sampler's factor, the engine's share, and the turns."""
+    uniform, adaptive = (
+        build_trainer(name, n_way, n_shot, backbone) for name in ("uniform", sampler)
+    )
     inside = Stopwatch()
     for name in ("_train_step.learner.training_step", "optimizer.step"):
-        owner: Any = gcp
+        owner: Any = adaptive
         *path, last = name.split(".")
         for part in path:
             owner = getattr(owner, part)
         setattr(owner, last, inside.around(getattr(owner, last)))
     backward = torch.Tensor.backward
     plain: list[float] = []
-    adaptive: list[float] = []
+    slower: list[float] = []
     outside: list[float] = []
     deadline = time.perf_counter() + seconds
     while time.perf_counter() < deadline or len(plain) < 10:
-        first = (uniform, gcp) if len(plain) % 2 else (gcp, uniform)
+        first = (uniform, adaptive) if len(plain) % 2 else (adaptive, uniform)
         times = {}
         for trainer in first:
             inside.seconds = 0.0
             torch.Tensor.backward = (  # type: ignore[method-assign]
-                inside.around(backward) if trainer is gcp else backward
+                inside.around(backward) if trainer is adaptive else backward
             )
             times[trainer] = time_step(trainer)
-            if trainer is gcp:
+            if trainer is adaptive:
                 outside.append(1 - inside.seconds / times[trainer])
         plain.append(times[uniform])
-        adaptive.append(times[gcp])
+        slower.append(times[adaptive])
     torch.Tensor.backward = backward  # type: ignore[method-assign]
-    ratios = [a / b for a, b in zip(adaptive[3:], plain[3:], strict=True)]
+    ratios = [a / b for a, b in zip(slower[3:], plain[3:], strict=True)]
     return (
         statistics.median(plain[3:]),
         statistics.median(ratios),
@@ -170,19 +176,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0, help="for each setting")
     parser.add_argument("--only", choices=("conv4", "resnet12"), help="settings of one backbone")
+    parser.add_argument("--sampler", choices=("gcp", "neighbor"), default="gcp")
     parser.add_argument("--memory", action="store_true")
     arguments = parser.parse_args()
     if arguments.memory:
         watch_memory(5000)
         return
     print(f"{torch.get_num_threads()} threads")
-    print("setting                 uniform ms   gcp / uniform   paper   engine   turns")
+    name = arguments.sampler
+    print(f"setting                 uniform ms {name:>5} / uniform   paper   engine   turns")
     factors = []
     for printed in TABLE_5:
         n_way, n_shot, backbone = printed.n_way, printed.n_shot, printed.backbone
         if arguments.only and arguments.only != backbone:
             continue
-        step, factor, engine, turns = measure(n_way, n_shot, backbone, arguments.seconds)
+        step, factor, engine, turns = measure(name, n_way, n_shot, backbone, arguments.seconds)
         factors.append(factor)
         print(
             f"{n_way:2}-way {n_shot:2}-shot {backbone:9}{1e3 * step:11.1f}{factor:16.3f}"
@@ -190,7 +198,7 @@ def main() -> None:
             flush=True,
         )
     mean = math.exp(sum(map(math.log, factors)) / len(factors))
-    print(f"geometric mean of gcp / uniform: {mean:.4f}")
+    print(f"geometric mean of {name} / uniform: {mean:.4f}")
 
 
 if __name__ == "__main__":

@@ -100,7 +100,8 @@ class RandomModule(nn.Module):
         if self.device.type != "cpu":
             return self.exponential_noise(*shape, dtype=dtype).log_().neg_()
         # Torch's own exponential draws take four times as long on the CPU. Zero has no logarithm.
-        uniform = torch.empty(shape, dtype=dtype).uniform_(1e-30, 1, generator=self._generator)
+        empty = torch.empty(shape, dtype=dtype, device=self.device)
+        uniform = empty.uniform_(1e-30, 1, generator=self._generator)
         return uniform.log_().neg_().log_().neg_()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:

@@ -18,12 +18,21 @@ CASES = [
     ("gcp", {"forget": "all"}),
     ("gcp", {"exploration": 0.3, "confusion": "mean", "strategy": "uncertain"}),
     ("gcp", {"dtype": torch.float64, "tau": 0.0}),
+    ("neighbor", {"exploration": 0.3, "duplicate_cosine": 0.9, "momentum": 0.0}),
+    ("neighbor", {"pool_size": 6, "neighborhood": 2}),
+    ("neighbor", {"dtype": torch.float64}),
 ]
+
+
+def uses_features(name):
+    return SAMPLERS[name].draws != "examples" and SAMPLERS[name].uses_class_features
 
 
 def build(name, seed=0, *, n=9, k=3, dtype=torch.float32, **settings):
     draws_examples = SAMPLERS[name].draws == "examples"
     sizes = {"n_instances": 12} if draws_examples else {"n_classes": n, "n_way": k}
+    if uses_features(name):
+        sizes["n_features"] = 6
     return build_sampler(name, seed=seed, **sizes, **settings).to(dtype)
 
 
@@ -50,13 +59,15 @@ def test_drawing_and_learning_never_wait_for_the_device(
         labels = torch.zeros(n_tasks, dtype=torch.int64, device="cuda")
     else:
         _, probabilities, labels = (x.cuda() for x in tools.feedback(n_tasks, 4, 30))
+    features = torch.randn(n_tasks, 4, 6, device="cuda")
+    named = {"class_features": features} if uses_features(name) else {}
     for _ in range(2):  # the first call may set things up
-        sampler.update(sampler.sample(n_tasks), probabilities, labels)
+        sampler.update(sampler.sample(n_tasks), probabilities, labels, **named)
     bad = probabilities.clone()
     bad[0, ..., 0] = torch.nan
     with no_synchronization():
         for given in (probabilities, bad, bad):
-            sampler.update(sampler.sample(n_tasks), given, labels)
+            sampler.update(sampler.sample(n_tasks), given, labels, **named)
     with pytest.raises(ArgumentError, match="2 entries"):
         sampler.check()
 
@@ -70,6 +81,43 @@ def test_updates_equal_those_on_the_cpu(tools, name):
         device.update(*(x.cuda() for x in feedback))
     key = "log_weights" if name == "c" else "log_potentials"
     torch.testing.assert_close(getattr(host, key), getattr(device, key).cpu())
+
+
+def test_features_equal_those_learned_on_the_cpu(tools):
+    host, device = build("neighbor", n=20, k=5), build("neighbor", n=20, k=5, device="cuda")
+    for seed in range(10):
+        feedback = tools.feedback(6, 5, 20, seed=seed)
+        features = torch.randn(6, 5, 6, generator=torch.Generator().manual_seed(seed))
+        host.update(*feedback, class_features=features)
+        device.update(*(x.cuda() for x in feedback), class_features=features.cuda())
+    torch.testing.assert_close(host.class_features, device.class_features.cpu())
+    assert torch.equal(host.seen, device.seen.cpu())
+
+
+@pytest.mark.parametrize("options", [{}, {"pool_size": 10}])
+def test_neighbor_can_be_captured_in_a_graph(tools, options):
+    """Every replay draws the next tasks of the passes, and learns."""
+    sampler = build("neighbor", n=20, k=5, device="cuda", **options)
+    _, probabilities, labels = (x.cuda() for x in tools.feedback(2, 5, 20))
+    features = torch.randn(2, 5, 6, device="cuda")
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(10):  # the first pass
+            sampler.update(sampler.sample(2), probabilities, labels, class_features=features)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    graph.register_generator_state(sampler.generator)
+    with torch.cuda.graph(graph):
+        class_ids = sampler.sample(2)
+        sampler.update(class_ids, probabilities, labels, class_features=features)
+    sampler.tasks_drawn.fill_(20)
+    first = []
+    for _ in range(10):
+        graph.replay()
+        first += class_ids[:, 0].tolist()
+    assert sorted(first) == list(range(20))
+    assert sampler.seen.all()
 
 
 @pytest.mark.parametrize(("name", "draw"), [("gcp", "enumerate_gcp"), ("cp", "enumerate_cp")])

@@ -14,6 +14,8 @@ from adaptask.samplers import SAMPLERS, CPSampler, build_sampler
 
 
 def build(name="gcp", *, n=10, k=3, seed=0, **settings):
+    if SAMPLERS[name].uses_class_features:
+        settings["n_features"] = 4
     return build_sampler(name, n_classes=n, n_way=k, seed=seed, **settings)
 
 

@@ -6,7 +6,7 @@ import torch
 from adaptask.backbones import build_backbone
 from adaptask.data import open_episodes
 from adaptask.learners import build_learner
-from adaptask.samplers import build_sampler
+from adaptask.samplers import SAMPLERS, build_sampler
 from adaptask.training import Evaluator, Trainer
 
 
@@ -23,11 +23,14 @@ def build_trainer(tiny):
         validation = Evaluator(
             open_episodes(tiny, "val"), n_way=n_way, n_shot=1, n_query=5, n_episodes=6
         )
+        if isinstance(sampler, str):
+            sizes = {"n_classes": source.n_classes, "n_way": n_way}
+            if SAMPLERS[sampler].uses_class_features:
+                sizes["n_features"] = learner.n_features
+            sampler = build_sampler(sampler, seed=seed, **sizes)
         return Trainer(
             learner,
-            build_sampler(sampler, n_classes=source.n_classes, n_way=n_way, seed=seed)
-            if isinstance(sampler, str)
-            else sampler,
+            sampler,
             source,
             **{"n_query": 4, "validation": validation if validate else None, **settings},
         )

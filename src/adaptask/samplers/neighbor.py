@@ -244,20 +244,24 @@ class NeighborSampler(Sampler):
             planned = _plan_chunk(int(key), chunk, self.n_classes)
             at = chunk * _PLANNED
             pieces.append([part[max(start - at, 0) : stop - at] for part in planned])
-        if len(pieces) == 1:
-            return tuple(pieces[0])
-        return tuple(np.concatenate(parts) for parts in zip(*pieces, strict=True))
+        first, pool_keys, coins = (
+            parts[0] if len(parts) == 1 else np.concatenate(parts)
+            for parts in zip(*pieces, strict=True)
+        )
+        return first, pool_keys, coins
 
     def learn(self, feedback: Feedback) -> None:
         """Move the features of the classes that were in a task towards what was given."""
         xp = namespace(self.class_features)
         features, seen = view(self.class_features), view(self.seen)
-        ids = feedback.class_ids.reshape(-1)
-        units, known = _unit(feedback.class_features.reshape(len(ids), -1), xp)
+        ids, given = feedback.class_ids.reshape(-1), feedback.class_features
+        assert given is not None  # `update` has checked it
+        units, known = _unit(given.reshape(len(ids), -1), xp)
         if feedback.accepted is not None:
             known &= feedback.accepted.repeat_interleave(self.n_way)
         if len(feedback.class_ids) > 1:
             means, found = mean_by_key(ids[:, None], units[:, None], known, xp)
+            assert found is not None
             units, known = means[:, 0], found[:, 0]
         old, was_seen = features[ids], seen[ids]
         moved = self.momentum * old + (1 - self.momentum) * units

@@ -54,20 +54,19 @@ def _turned(place: tensor, length: tensor, number: tensor, key: tensor) -> tenso
 def _shuffled(
     place: tensor,
     key: tensor,
-    n_columns: tensor,
-    n_rows: tensor,
-    rest: tensor,
+    n_columns: constexpr,
+    n_rows: constexpr,
+    rest: constexpr,
     n_rounds: constexpr,
 ) -> tensor:
     """Return the items at some places of a shuffled list, int64; see `shuffle.shuffled`."""
-    columns, rows, short = n_columns.to(tl.uint32), n_rows.to(tl.uint32), rest.to(tl.uint32)
     place = place.to(tl.uint32)
-    row, column = place // columns, place % columns
+    row, column = (place // n_columns).to(tl.uint32), (place % n_columns).to(tl.uint32)
     for k in tl.static_range(n_rounds):
-        length = tl.where(row == rows - 1, short, columns)
+        length = tl.where(row == n_rows - 1, rest, n_columns).to(tl.uint32)
         offset = (2 * k * _GOLDEN) & 0xFFFFFFFF
         column = _turned(column, length, row, _mixed((key + offset).to(tl.uint32)))
-        length = tl.where(column >= short, rows - 1, rows)
+        length = tl.where(column >= rest, n_rows - 1, n_rows).to(tl.uint32)
         offset = ((2 * k + 1) * _GOLDEN) & 0xFFFFFFFF
         row = _turned(row, length, column, _mixed((key + offset).to(tl.uint32)))
     return row.to(tl.int64) * n_columns + column.to(tl.int64)
@@ -91,12 +90,12 @@ def _draw(
     beta: tensor,
     least_coin: tensor,
     duplicate_cosine: tensor,
-    pass_columns: tensor,
-    pass_rows: tensor,
-    pass_rest: tensor,
-    pool_columns: tensor,
-    pool_rows: tensor,
-    pool_rest: tensor,
+    pass_columns: constexpr,
+    pass_rows: constexpr,
+    pass_rest: constexpr,
+    pool_columns: constexpr,
+    pool_rows: constexpr,
+    pool_rest: constexpr,
     pass_rounds: constexpr,
     pool_rounds: constexpr,
     is_whole: constexpr,

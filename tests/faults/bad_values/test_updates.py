@@ -19,14 +19,21 @@ often = settings.get_profile("bad values")
 def needed(name):
     if SAMPLERS[name].draws == "examples":
         return {"n_instances": 7}
-    return {"n_classes": 6, "n_way": 3}
+    features = {"n_features": 4} if SAMPLERS[name].uses_class_features else {}
+    return {"n_classes": 6, "n_way": 3, **features}
+
+
+def update(sampler, class_ids, probabilities, labels, *features):
+    named = {"class_features": features[0]} if features else {}
+    sampler.update(class_ids, probabilities, labels, **named)
 
 
 def good_feedback(name):
     if SAMPLERS[name].draws == "examples":
         return [torch.arange(7), torch.full((7, 2), 0.5), torch.zeros(7, dtype=torch.int64)]
     ids = torch.tensor([[0, 1, 2], [3, 4, 5]])
-    return [ids, torch.full((2, 3, 3), 1 / 3), torch.arange(3).expand(2, 3)]
+    features = [torch.ones(2, 3, 4)] if SAMPLERS[name].uses_class_features else []
+    return [ids, torch.full((2, 3, 3), 1 / 3), torch.arange(3).expand(2, 3), *features]
 
 
 def flat(state):
@@ -43,13 +50,14 @@ def flat(state):
 @given(data=st.data())
 def test_a_refused_update_leaves_no_trace(name, data, odd):
     sampler = build_sampler(name, **needed(name))
-    sampler.update(*good_feedback(name))
+    update(sampler, *good_feedback(name))
     before = flat(sampler.state_dict())
     arguments = good_feedback(name)
-    for i in data.draw(st.lists(st.integers(0, 2), min_size=1, max_size=2, unique=True)):
+    places = st.integers(0, len(arguments) - 1)
+    for i in data.draw(st.lists(places, min_size=1, max_size=2, unique=True)):
         arguments[i] = data.draw(st.one_of(odd.values, odd.tensors))
     try:
-        sampler.update(*arguments)
+        update(sampler, *arguments)
     except AdaptaskError:
         assert flat(sampler.state_dict()) == before
     assert sampler.sample(2).min() >= 0
@@ -60,7 +68,7 @@ def test_a_refused_update_leaves_no_trace(name, data, odd):
 @given(data=st.data())
 def test_a_refused_state_leaves_no_trace(name, data, odd):
     sampler = build_sampler(name, **needed(name))
-    sampler.update(*good_feedback(name))
+    update(sampler, *good_feedback(name))
     before = sampler.state_dict()
     key = data.draw(st.sampled_from(list(before)))
     value = data.draw(st.one_of(odd.values, odd.tensors))
