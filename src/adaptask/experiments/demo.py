@@ -16,7 +16,7 @@ from adaptask.experiments.options import configure
 from adaptask.intervals import Intervals
 
 SAMPLERS = ("uniform", "gcp", "neighbor")
-SEEDS = 5
+SEEDS = 6
 
 _INTRODUCTION = """\
 Few-shot learners train on tasks: here, to tell {n_way} written characters apart from one example
@@ -34,13 +34,13 @@ def demo_config() -> RunConfig:
     quick enough to learn that within half a minute: where hard tasks can help.
     """
     return RunConfig(
-        steps=10_000,
+        steps=4000,
         data=DataConfig(dataset="turned-glyphs", shrink=2),
-        task=TaskConfig(n_way=5, n_shot=1, n_query=5),
-        backbone=configure("backbone", "mlp"),
+        task=TaskConfig(n_way=5, n_shot=1, n_query=5, n_tasks=4),
+        backbone=configure("backbone", "mlp", norm="layer"),
         optimizer=OptimizerConfig(schedule="cosine"),
         evaluation=EvaluationConfig(n_way=20, n_query=5, n_episodes=1000, n_validation=100),
-        every=Intervals(log=200, validate=1000, checkpoint=2000, snapshot=1000),
+        every=Intervals(log=100, validate=400, checkpoint=1000, snapshot=400),
     )
 
 
