@@ -12,7 +12,8 @@ Both compare with uniform sampling, in the settings and with the seeds of the de
 
 Six seeds on two CPU cores, accuracy in percent and paired difference with its 95 % interval:
 
-    the demo    uniform 69.43    gcp 69.63, +0.20 [-0.20, +0.60]    neighbor 71.24, +1.81 [+1.51, +2.11]
+    the demo    uniform 69.43    gcp 69.63, +0.20 [-0.20, +0.60]
+                                 neighbor 71.24, +1.81 [+1.51, +2.11]
     permuted    uniform 69.43    permuted 69.04, -0.39 [-0.70, -0.08]
     20-way      uniform 74.54    neighbor 74.16, -0.38 [-0.63, -0.14]
 """
