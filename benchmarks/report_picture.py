@@ -5,10 +5,6 @@
 
 It needs playwright and Chromium. The picture remembers which demo and which page it was made from;
 `tests/test_report_picture.py` fails when one of them has changed since, and says to run this.
-
-The figures in it move from machine to machine, as between sets of seeds: with four seeds the
-difference between gcp and uniform was -2.34 points on one machine and +0.28 on another, with 95 %
-intervals from -4.64 to -0.03 and from -2.55 to +3.10.
 """
 
 from __future__ import annotations
@@ -49,7 +45,7 @@ def fingerprint() -> str:
 
 
 def _example_page(folder: Path) -> str:
-    """Return the page of two runs that are always the same."""
+    """Return the page of some runs that are always the same."""
     arms = []
     for sampler in demo.SAMPLERS:
         run = Run(folder / sampler)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # what they and editors read; a test holds it equal to the ta
     from adaptask import saved_run as saved_run
     from adaptask import theory as theory
     from adaptask import training as training
+    from adaptask.backbones import MLP as MLP
     from adaptask.backbones import Backbone as Backbone
     from adaptask.backbones import Conv4 as Conv4
     from adaptask.backbones import ResNet12 as ResNet12
@@ -66,7 +67,7 @@ if TYPE_CHECKING:  # what they and editors read; a test holds it equal to the ta
 __version__ = "0.1.0"
 
 _EXPORTS = {
-    "backbones": ("Backbone", "Conv4", "ResNet12", "build_backbone"),
+    "backbones": ("MLP", "Backbone", "Conv4", "ResNet12", "build_backbone"),
     "comparison": ("Comparison", "compare"),
     "data": ("EpisodeSource", "open_episodes"),
     "errors": ("AdaptaskError", "ArgumentError", "DataError", "StateError", "TrainingError"),

@@ -258,6 +258,7 @@ BACKBONES = Registry(
     "backbone",
     {
         "conv4": "adaptask.backbones.conv4:Conv4",
+        "mlp": "adaptask.backbones.mlp:MLP",
         "resnet12": "adaptask.backbones.resnet12:ResNet12",
     },
     needs=("forward", "parameters", "state_dict", "load_state_dict"),

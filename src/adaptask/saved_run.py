@@ -138,12 +138,13 @@ class SavedRun:
             StateError: If there are no such weights, or they do not fit.
         """
         from adaptask.data import load
+        from adaptask.data.images import shrunk_shape
         from adaptask.experiments.evaluate_command import trained_learner
         from adaptask.training.process import choose_device
         from adaptask.training.run_folder import RunFolder
 
         config = self.config
-        image_shape = load(config.data.dataset, "train").image_shape
+        image_shape = shrunk_shape(load(config.data.dataset, "train"), config.data.shrink)
         learner, _ = trained_learner(
             RunFolder(self.path), config, image_shape, choose_device(device), weights
         )

@@ -125,6 +125,55 @@ def test_resnet12_computes_what_it_says():
     torch.testing.assert_close(backbone(images), expected, rtol=1e-9, atol=1e-9)
 
 
+LAYERS = {
+    "none": lambda n: (),
+    "batch": lambda n: (nn.BatchNorm1d(n),),
+    "layer": lambda n: (nn.LayerNorm(n),),
+}
+
+
+@pytest.mark.parametrize("norm", LAYERS)
+@pytest.mark.parametrize("depth", [0, 1, 3])
+def test_mlp_is_a_sequence_of_linear_layers(norm, depth):
+    torch.manual_seed(0)
+    sizes = {"hidden": 7, "depth": depth, "out_features": 5, "norm": norm, "dropout": 0.4}
+    backbone = build_backbone("mlp", image_shape=(2, 4, 3), **sizes).double()
+    widths = [24] + [7] * depth
+    layers = [nn.Flatten()]
+    for n_in in widths[:-1]:
+        layers += [nn.Linear(n_in, 7, bias=norm != "batch"), *LAYERS[norm](7), nn.ReLU()]
+        layers += [nn.Dropout(0.4)]
+    expected = nn.Sequential(*layers, nn.Linear(widths[-1], 5, bias=False)).double()
+    images = torch.randn(6, 2, 4, 3, dtype=torch.float64)
+    with torch.no_grad():
+        # In their order, both have the weights of a layer next to those of its norm.
+        ours = [*zip(backbone.layers, backbone.norms, strict=True), (backbone.last,)]
+        own = [p for pair in ours for layer in pair for p in layer.parameters()]
+        for mine, theirs in zip(own, expected.parameters(), strict=True):
+            theirs.copy_(mine)
+    for training in (True, False):
+        backbone.train(training)
+        expected.train(training)
+        torch.manual_seed(1)
+        got = backbone(images)
+        torch.manual_seed(1)
+        torch.testing.assert_close(got, expected(images), rtol=1e-12, atol=1e-12)
+    assert n_parameters(backbone) == n_parameters(expected)
+
+
+@pytest.mark.parametrize("norm", ["none", "task", "layer"])
+def test_mlp_takes_vectors_and_weights_for_each_task(norm):
+    torch.manual_seed(0)
+    backbone = build_backbone("mlp", image_shape=(9, 1, 1), hidden=6, norm=norm).double()
+    images = torch.randn(3, 4, 9, 1, 1, dtype=torch.float64)
+    weights = {n: p + torch.rand(3, *p.shape) for n, p in backbone.named_parameters()}
+    together = functional_call(backbone, weights, (images,))
+    for task in range(3):
+        own = {name: weight[task] for name, weight in weights.items()}
+        alone = functional_call(backbone, own, (images[task],))
+        torch.testing.assert_close(together[task], alone, rtol=1e-9, atol=1e-9)
+
+
 def test_the_convolutions_of_resnet12_start_as_kaiming_has_it():
     torch.manual_seed(0)
     backbone = build_backbone("resnet12", image_shape=(3, 32, 32))
@@ -148,7 +197,7 @@ def test_only_the_last_two_blocks_of_resnet12_drop_squares():
     assert kinds == {32: plain + [("DropBlock", 2)] * 2, 84: plain + [("DropBlock", 5)] * 2}
 
 
-SMALL = {"conv4": {"filters": 8}, "resnet12": {"widths": (8, 8, 8, 8)}}
+SMALL = {"conv4": {"filters": 8}, "mlp": {"hidden": 8}, "resnet12": {"widths": (8, 8, 8, 8)}}
 
 
 @pytest.mark.parametrize("name", BACKBONES)
@@ -177,10 +226,10 @@ def test_channels_last_computes_the_same(name):
 
 
 @pytest.mark.parametrize("norm", ["batch", "task", "none"])
-@pytest.mark.parametrize("name", ["conv4", "resnet12"])
+@pytest.mark.parametrize("name", ["conv4", "mlp", "resnet12"])
 def test_mixed_precision_agrees_to_a_percent_or_two(name, norm):
     torch.manual_seed(0)
-    settings = {} if name == "conv4" else {"widths": (16, 32, 64, 128)}
+    settings = {"widths": (16, 32, 64, 128)} if name == "resnet12" else {}
     backbone = build_backbone(name, image_shape=(3, 32, 32), norm=norm, **settings).eval()
     images = torch.randn(1, 6, 3, 32, 32)
     expected = backbone(images)
@@ -190,10 +239,10 @@ def test_mixed_precision_agrees_to_a_percent_or_two(name, norm):
     assert (features - expected).norm() / expected.norm() < 0.02
 
 
-@pytest.mark.parametrize("name", ["conv4", "resnet12"])
+@pytest.mark.parametrize("name", ["conv4", "mlp", "resnet12"])
 def test_vmap_over_tasks_equals_the_batch_of_tasks(name):
     torch.manual_seed(0)
-    settings = {"filters": 4} if name == "conv4" else {"widths": (4, 4, 4, 4)}
+    settings = SMALL[name]
     backbone = build_backbone(name, image_shape=(1, 16, 16), norm="task", **settings).double()
     backbone.eval()
     state = {**dict(backbone.named_parameters()), **dict(backbone.named_buffers())}
@@ -226,6 +275,10 @@ def test_other_images_than_announced_are_refused():
         ("conv4", {"norm": "layer"}, "norm must be one of batch, task, none; got 'layer'"),
         ("conv4", {"image_shape": 32}, r"image_shape must be \(channels, height, width\)"),
         ("conv4", {"image_shape": (0, 32, 32)}, "channels of image_shape must be at least 1"),
+        ("mlp", {"hidden": 0}, "hidden must be at least 1; got 0"),
+        ("mlp", {"depth": -1}, "depth must be at least 0; got -1"),
+        ("mlp", {"norm": "group"}, "norm must be one of none, batch, task, layer; got 'group'"),
+        ("mlp", {"dropout": 1.0}, "dropout must be a number between 0 and 0.9"),
         ("resnet12", {"widths": "wide"}, "widths must be one of doubling, metaoptnet; got"),
         ("resnet12", {"widths": (64, 64)}, "doubling, metaoptnet or four integers; got"),
         ("resnet12", {"widths": (64, 64, 64, 0.5)}, "each of widths must be an integer"),

@@ -51,7 +51,11 @@ IMAGE_SHAPE = (1, 16, 16)
 
 
 def build(seed, *, name, settings, backbone_settings, backbone="conv4"):
-    sizes = {"filters": 8} if backbone == "conv4" else {"widths": (8, 8, 8, 8)}
+    sizes = {
+        "conv4": {"filters": 8},
+        "mlp": {"hidden": 16, "out_features": 8},
+        "resnet12": {"widths": (8, 8, 8, 8)},
+    }[backbone]
     kind = LEARNERS[name]
     if backbone == "conv4" and kind.needs_feature_maps:
         sizes["n_pooled"] = 2
@@ -79,6 +83,16 @@ def test_a_deep_backbone_with_dropped_blocks_passes_too(name):
         build, name=name, settings={}, backbone_settings={}, backbone="resnet12"
     )
     check_learner(factory, image_shape=IMAGE_SHAPE)
+
+
+@pytest.mark.parametrize("norm", ["none", "batch", "task", "layer"])
+@pytest.mark.parametrize("name", LEARNERS)
+def test_every_learner_obeys_every_law_on_linear_layers(name, norm):
+    factory = functools.partial(
+        build, name=name, settings={}, backbone_settings={"norm": norm}, backbone="mlp"
+    )
+    tolerance = 0.05 if LEARNERS[name].supports_bfloat16 else 0.25
+    check_learner(factory, image_shape=IMAGE_SHAPE, bfloat16_tolerance=tolerance)
 
 
 @pytest.mark.parametrize("n_way", [2, 7])

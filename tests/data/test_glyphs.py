@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+from adaptask.data.datasets import load, load_statistics
 from adaptask.data.glyphs import CANDIDATES, FACE_FILES, N_EXAMPLES, draw_examples, load_faces
 
 PINNED = {"matplotlib": "3.11.2", "numpy": "2.4.6", "pillow": "13.0.0"}
@@ -85,3 +86,19 @@ def test_drawings_are_centred_and_fill_the_extent_asked_for(faces):
         assert 58 <= max(height, width) <= 66
         assert abs(rows.min() - (71 - rows.max())) <= 2
         assert abs(columns.min() - (71 - columns.max())) <= 2
+
+
+def test_turned_classes_are_rotations_of_the_originals(glyphs, glyphs_cache, monkeypatch):
+    monkeypatch.setenv("ADAPTASK_CACHE", str(glyphs_cache))
+    for split, n_classes in (("train", 768), ("val", 192), ("test", 240)):
+        found, originals = load("turned-glyphs", split), glyphs[split]
+        assert (found.dataset, found.split, found.n_classes) == ("turned-glyphs", split, n_classes)
+        for number, name in enumerate(found.class_names):
+            original, _, angle = name.rpartition("/rot")
+            at = originals.class_names.index(original)
+            assert at == number // 4
+            images = originals.images[at * N_EXAMPLES : (at + 1) * N_EXAMPLES].numpy()
+            turned = np.stack([np.rot90(image[0], int(angle) // 90)[None] for image in images])
+            start, stop = found.class_starts[number : number + 2]
+            assert np.array_equal(found.images[start:stop].numpy(), turned)
+    assert load_statistics("turned-glyphs") == load_statistics("glyphs")

@@ -73,6 +73,7 @@ def test_only_training_images_are_augmented_by_default(birds):
 def test_characters_are_not_augmented_and_photographs_are():
     assert {name: default_augmentation(name) for name in DATASETS} == {
         "glyphs": "none",
+        "turned-glyphs": "none",
         "cifar-fs": "crop-flip",
         "fc100": "crop-flip",
         "mini-imagenet": "crop-flip",
@@ -114,3 +115,14 @@ def test_glyphs_are_made_once_and_then_loaded(cache_home, monkeypatch):
     assert first.n_classes == second.n_classes == 60
     episodes = first.draw(torch.tensor([[0, 59]]), n_shot=1, n_query=39)
     assert episodes.query_images.shape == (1, 78, 1, 28, 28)
+
+
+def test_sources_of_smaller_images_share_them(birds):
+    sources = [open_episodes("birds", "train", shrink=2, augmentation="none") for _ in range(2)]
+    assert sources[0].image_set.image_shape == (3, 4, 4)
+    assert sources[0].image_set.images.data_ptr() == sources[1].image_set.images.data_ptr()
+    episodes = sources[0].draw(torch.tensor([[0, 1, 2]]), n_shot=4, n_query=6)
+    assert episodes.query_images.shape == (1, 18, 3, 4, 4)
+    drawn = torch.cat((episodes.support_images, episodes.query_images), dim=1)
+    # Averages keep the mean, but for the rounding to 256 levels.
+    torch.testing.assert_close(drawn.mean((0, 1, 3, 4)), torch.zeros(3), atol=0.01, rtol=0)

@@ -22,7 +22,9 @@ def test_it_ends_with_a_table_and_a_report(glyphs_cache, tmp_path, monkeypatch, 
     assert main(["demo", "--output", str(output)]) == 0
     said = capsys.readouterr()
     assert "Does that make a better learner?" in said.err
-    assert "uniform" in said.out
+    for sampler in ("uniform", "gcp", "neighbor"):
+        assert f"`{sampler}`" in said.err
+        assert sampler in said.out
     assert str(output / "report.html") in said.out.replace("\n", "")
     page = (output / "report.html").read_text()
     study = read_study(output)

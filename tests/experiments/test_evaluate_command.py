@@ -5,7 +5,9 @@ import json
 import pytest
 import torch
 
+from adaptask import load_run
 from adaptask.cli import main
+from adaptask.data import load
 from adaptask.data.cache import write_cache
 from adaptask.data.images import ImageSet
 from adaptask.experiments import evaluate_command
@@ -119,3 +121,18 @@ def test_weights_of_another_architecture_are_refused(run, capsys):
     config.write_text(config.read_text().replace("filters = 4", "filters = 5"))
     assert main(["evaluate", str(run)]) == 1
     assert "another architecture" in capsys.readouterr().err
+
+
+def test_a_run_on_smaller_images_is_tested_and_loaded_and_resumed_on_them(tiny_run, tmp_path):
+    path = tmp_path / "run"
+    words = [word.replace("backbone.filters", "backbone.hidden") for word in tiny_run]
+    flags = ["--data.shrink", "2", "--backbone", "mlp"]
+    assert main([*words, *flags, "--output", str(path), "--quiet"]) == 0
+    assert "shrink = 2" in (path / "config.toml").read_text()
+    test = json.loads((path / "test.json").read_text())
+    assert evaluate_run(path).accuracies.tolist() == test["accuracies"]
+    full = load("tiny", "train").image_shape
+    small = load_run(path).learner.backbone.image_shape
+    assert small == (full[0], full[1] // 2, full[2] // 2)
+    assert main(["train", "--resume", str(path), "--steps", "14", "--quiet"]) == 0
+    assert load_run(path).config.steps == 14

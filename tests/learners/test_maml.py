@@ -42,6 +42,8 @@ def build(backbone="conv4", name="maml", image_shape=(2, 8, 8), norm="batch", se
     torch.manual_seed(seed)
     if backbone == "conv4":
         network = build_backbone("conv4", image_shape=image_shape, filters=4, n_pooled=2, norm=norm)
+    elif backbone == "mlp":
+        network = build_backbone("mlp", image_shape=image_shape, hidden=6, norm=norm)
     elif backbone == "resnet12":
         network = build_backbone("resnet12", image_shape=(2, 16, 16), widths=(2, 2, 2, 2))
     else:
@@ -163,9 +165,15 @@ CASES = [
 
 
 @pytest.mark.parametrize("settings", CASES, ids=str)
-@pytest.mark.parametrize("norm", ["batch", "task", "none"])
-def test_all_tasks_at_once_equal_the_loop_over_tasks(settings, norm, make_episodes):
-    learner, episodes = build(norm=norm, **settings), make_episodes()
+@pytest.mark.parametrize(
+    ("backbone", "norm"),
+    [
+        *(("conv4", norm) for norm in ("batch", "task", "none")),
+        *(("mlp", norm) for norm in ("batch", "task", "none", "layer")),
+    ],
+)
+def test_all_tasks_at_once_equal_the_loop_over_tasks(settings, backbone, norm, make_episodes):
+    learner, episodes = build(backbone, norm=norm, **settings), make_episodes()
     got = gradient_of(learner, episodes)
     loss = looped_loss(learner, episodes, first_order=learner.first_order)
     parameters = list(learner.parameters())

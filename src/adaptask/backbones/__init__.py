@@ -13,6 +13,7 @@ from typing import Any
 
 from adaptask.backbones.base import Backbone, ImageShape
 from adaptask.backbones.conv4 import Conv4, ConvBlock
+from adaptask.backbones.mlp import MLP
 from adaptask.backbones.normalization import NORMS, TaskNorm
 from adaptask.backbones.resnet12 import WIDTHS, DropBlock, ResNet12
 from adaptask.registry import BACKBONES
@@ -36,6 +37,7 @@ def build_backbone(name: str, *, image_shape: ImageShape, **settings: Any) -> Ba
 
 __all__ = [
     "BACKBONES",
+    "MLP",
     "NORMS",
     "WIDTHS",
     "Backbone",

@@ -34,6 +34,9 @@ class Backbone(nn.Module, ABC):
     """One sentence for `adaptask list` and the report."""
     is_small: ClassVar[bool] = False
     """Whether a training step leaves most of a GPU idle, so that several runs can share one."""
+    takes_task_weights: ClassVar[bool] = False
+    """Whether `torch.func.functional_call` may replace all parameters by one for each task, `tasks
+    x` their shape; learners with an inner loop then process all tasks at once."""
     feature_shape: ImageShape
     """Channels, height and width of the last maps."""
 

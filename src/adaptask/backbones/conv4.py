@@ -15,18 +15,25 @@ _N_BLOCKS = 4
 
 
 class ConvBlock(nn.Module):
-    """3 x 3 convolution, normalization, ReLU and optional 2 x 2 max-pooling.
+    """Convolution (3 x 3 by default), normalization, ReLU and optional 2 x 2 max-pooling.
 
     Raises:
         ArgumentError: If there is no such norm.
     """
 
     def __init__(
-        self, n_in: int, n_out: int, *, norm: Norm = "batch", pool: bool = True, padding: int = 1
+        self,
+        n_in: int,
+        n_out: int,
+        *,
+        norm: Norm = "batch",
+        pool: bool = True,
+        kernel: int = 3,
+        padding: int = 1,
     ) -> None:
         super().__init__()
         # Normalization removes whatever a bias adds; the bias would only have rounding gradients.
-        self.convolution = nn.Conv2d(n_in, n_out, 3, padding=padding, bias=norm == "none")
+        self.convolution = nn.Conv2d(n_in, n_out, kernel, padding=padding, bias=norm == "none")
         self.norm = build_norm(norm, n_out)
         self.pool = pool
 

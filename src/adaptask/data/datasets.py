@@ -1,4 +1,4 @@
-"""Every dataset by its name: benchmarks, the built-in one, the user's own, and plug-ins.
+"""Every dataset by its name: benchmarks, the built-in ones, the user's own, and plug-ins.
 
 A plug-in is a function that returns the images of a split. It is named by its address,
 `package.module:function`, or by the name of an entry point in the group `adaptask.datasets`:
@@ -73,10 +73,17 @@ GLYPHS = Generated(
     glyphs.generate,
     group_of=glyphs.script_of,
 )
+TURNED_GLYPHS = Generated(
+    glyphs.TURNED_NAME,
+    "glyphs in 4 rotations, made on first use",
+    lambda: {split: glyphs.turn(load(glyphs.NAME, split)) for split in SPLITS},
+    group_of=glyphs.script_of,
+)
 FOLDER = OwnImages("folder", "your own images")
 
 DATASETS: dict[str, Benchmark | Generated | OwnImages] = {
     GLYPHS.name: GLYPHS,
+    TURNED_GLYPHS.name: TURNED_GLYPHS,
     **{benchmark.name: benchmark for benchmark in BENCHMARKS},
     FOLDER.name: FOLDER,
 }

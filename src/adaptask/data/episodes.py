@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,7 +30,7 @@ from adaptask.data.episode_plan import (
     plan_episodes,
     take_episodes,
 )
-from adaptask.data.images import EvaluationTasks, ImageSet
+from adaptask.data.images import EvaluationTasks, ImageSet, shrink_images
 from adaptask.data.normalization import scale_and_shift
 from adaptask.data.storage import Storage, choose_storage, copy_to
 from adaptask.data.subsets import ordered_subsets, random_keys
@@ -50,6 +51,7 @@ def open_episodes(
     seed: int = 0,
     augmentation: str | Augmentation | None = None,
     storage: Storage = "auto",
+    shrink: int = 1,
 ) -> EpisodeSource:
     """Return the episode source of a split, normalized with the statistics of the training split.
 
@@ -62,6 +64,8 @@ def open_episodes(
         augmentation: A name from `AUGMENTATIONS` or a callable. By default the training split gets
             what is usual for the dataset, and the others get none.
         storage: Where the images are held, see `EpisodeSource`.
+        shrink: Average squares of this many pixels a side: 2 halves height and width, which it
+            must divide.
 
     Raises:
         ArgumentError: If an argument cannot be used.
@@ -70,7 +74,7 @@ def open_episodes(
     if augmentation is None:
         augmentation = default_augmentation(name) if split == "train" else "none"
     return EpisodeSource(
-        load(name, split),
+        shrink_images(load(name, split), shrink),
         device=device,
         seed=seed,
         augmentation=augmentation,
@@ -485,16 +489,17 @@ class EpisodeSource:
 
     def _check_values(self, class_ids: Tensor) -> None:
         """Check that classes are in range and distinct within a task."""
-        low, high = (int(bound) for bound in class_ids.aminmax())
+        ids = class_ids.numpy()  # the same memory; its operations on so few numbers are quicker
+        low, high = int(ids.min()), int(ids.max())
         if low < 0 or high >= self.n_classes:
             raise ArgumentError(
                 f"class_ids must be between 0 and {self.n_classes - 1}; got "
                 f"{low if low < 0 else high}. Was the sampler made for another split?"
             )
-        in_order = class_ids.sort(dim=1).values
-        repeated = (in_order[:, 1:] == in_order[:, :-1]).any(dim=1)
-        if bool(repeated.any()):
-            row = class_ids[repeated][0].tolist()
+        in_order = np.sort(ids, axis=1)
+        repeated = (in_order[:, 1:] == in_order[:, :-1]).any(axis=1)
+        if repeated.any():
+            row = ids[repeated][0].tolist()
             raise ArgumentError(f"class_ids must be distinct within a task; got {row}.")
 
 

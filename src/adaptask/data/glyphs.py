@@ -28,9 +28,11 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from adaptask.data.benchmarks import OMNIGLOT_ROTATIONS, with_rotations
 from adaptask.data.images import ImageSet
 
 NAME = "glyphs"
+TURNED_NAME = "turned-glyphs"
 IMAGE_SIZE = 28
 N_EXAMPLES = 40
 """Examples per class."""
@@ -89,6 +91,25 @@ def _image_set(split: str, classes: Sequence[GlyphClass], faces: Sequence[Face])
         images=torch.from_numpy(images)[:, None],
         class_names=tuple(c.name for c in classes),
         class_starts=torch.arange(len(classes) + 1) * N_EXAMPLES,
+    )
+
+
+def turn(image_set: ImageSet) -> ImageSet:
+    """Return a split of `turned-glyphs`: each class four times, turned by quarter circles.
+
+    As on Omniglot, angles are counterclockwise and end the names: `latin-small-a/rot090`.
+    """
+    import torch
+
+    names = with_rotations({image_set.split: image_set.class_names})[image_set.split]
+    classes = torch.unflatten(image_set.images, 0, (image_set.n_classes, -1))
+    turned = [torch.rot90(classes, angle // 90, (3, 4)) for angle in OMNIGLOT_ROTATIONS]
+    return ImageSet(
+        dataset=TURNED_NAME,
+        split=image_set.split,
+        images=torch.stack(turned, dim=1).flatten(0, 2),
+        class_names=names,
+        class_starts=torch.arange(len(names) + 1) * classes.shape[1],
     )
 
 

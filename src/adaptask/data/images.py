@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakValueDictionary
 
+from adaptask.arguments import check_integer
 from adaptask.errors import ArgumentError, DataError
 
 if TYPE_CHECKING:
@@ -25,6 +27,9 @@ _BRIGHTNESS = (0.299, 0.587, 0.114)
 _BATCH = 1024
 
 _ROTATION = re.compile(r"/rot\d{3}$")
+
+_shrunk: WeakValueDictionary[tuple[object, int], Tensor] = WeakValueDictionary()
+"""Smaller images by their file and factor, so that all runs of a process share them."""
 
 
 @dataclass(frozen=True)
@@ -194,3 +199,53 @@ def _resize(images: Tensor, image_shape: tuple[int, int, int]) -> Tensor:
     if list(pixels.shape[2:]) != size:
         pixels = interpolate(pixels, size, mode="bilinear", antialias=True)
     return pixels.round_().clamp_(0, 255).to(torch.uint8).expand(-1, channels, -1, -1)
+
+
+def shrink_images(image_set: ImageSet, factor: int) -> ImageSet:
+    """Return a split whose images have one pixel for each square of `factor x factor` pixels.
+
+    It is their average, rounded to an integer, halves upwards.
+
+    Args:
+        image_set: The split.
+        factor: Side of the squares; 1 changes nothing.
+
+    Raises:
+        ArgumentError: If the factor is no positive integer, or does not divide height and width.
+    """
+    channels, height, width = shrunk_shape(image_set, factor)
+    if factor == 1:
+        return image_set
+    import torch
+
+    key = (image_set.file, factor)
+    images = _shrunk.get(key) if image_set.file else None
+    if images is None:
+        area = factor * factor
+        images = image_set.images.new_empty(len(image_set.images), channels, height, width)
+        for start in range(0, len(images), _BATCH):
+            part = image_set.images[start : start + _BATCH]
+            squares = part.view(-1, channels, height, factor, width, factor)
+            sums = squares.sum((3, 5), dtype=torch.int32)
+            images[start : start + _BATCH] = (2 * sums + area) // (2 * area)
+    shrunk = replace(image_set, images=images)
+    if image_set.file:
+        _shrunk[key] = images
+        object.__setattr__(shrunk, "file", key)
+    return shrunk
+
+
+def shrunk_shape(image_set: ImageSet, factor: int) -> tuple[int, int, int]:
+    """Return channels, height and width of the images that `shrink_images` returns.
+
+    Raises:
+        ArgumentError: If the factor is no positive integer, or does not divide height and width.
+    """
+    check_integer("shrink", factor, low=1)
+    channels, height, width = image_set.image_shape
+    if height % factor or width % factor:
+        raise ArgumentError(
+            f"shrink must divide the height and width of the images of {image_set.dataset}, "
+            f"{height} x {width}; got {factor}."
+        )
+    return channels, height // factor, width // factor

@@ -97,8 +97,10 @@ def plan_comparison(
     dataset, n_way, n_shot = base.data.dataset, base.task.n_way, base.task.n_shot
     name = f"compare-{short_name(dataset)}-{'-'.join(names)}-{n_way}way-{n_shot}shot"
     folder = output or Path("runs") / name
+    tested = (base.tested_way, base.tested_shot)
+    test = "" if tested == (n_way, n_shot) else ", tested {}-way {}-shot".format(*tested)
     study = Study(
-        title=f"Task samplers for {', '.join(names)} on {dataset}, {n_way}-way {n_shot}-shot",
+        title=f"Task samplers for {', '.join(names)} on {dataset}, {n_way}-way {n_shot}-shot{test}",
         arms=tuple(arm.with_runs(folder, range(seeds)) for arm in arms),
         command=shlex.join(command),
         notes=_optimizer_notes(base, arms),

@@ -38,6 +38,8 @@ class DataConfig:
     augmentation: str = "default"
     """Augmentation of the training images: none, crop-flip, crop-jitter-flip,
     resized-crop-jitter-flip, or default: what is usual for the dataset."""
+    shrink: int = 1
+    """Average squares of this many pixels a side: 2 halves height and width of all images."""
     storage: Literal["auto", "device", "host"] = "auto"
     """Where the images are held; auto: on the device if they fill at most half of it."""
 

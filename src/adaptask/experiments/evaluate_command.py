@@ -12,7 +12,12 @@ from torch import nn
 
 from adaptask.data import EpisodeSource, load, load_statistics
 from adaptask.data.datasets import splits_of
-from adaptask.data.images import EvaluationTasks, resize_images
+from adaptask.data.images import (
+    EvaluationTasks,
+    resize_images,
+    shrink_images,
+    shrunk_shape,
+)
 from adaptask.errors import StateError, TrainingError
 from adaptask.experiments.config import RunConfig
 from adaptask.experiments.config_file import load_config, no_run_in
@@ -68,10 +73,13 @@ def evaluate_run(
     if not half_precision_pays(where):
         machine = replace(machine, precision="float32", channels_last="no")
     config = replace(config, evaluation=evaluation, machine=machine)
-    image_shape = load(config.data.dataset, "train").image_shape
+    train, shrink = load(config.data.dataset, "train"), config.data.shrink
+    image_shape = shrunk_shape(train, shrink)
     learner, steps = trained_learner(folder, config, image_shape, where, weights)
-    source = EpisodeSource(  # as the learner knows images: same shape, same normalization
-        resize_images(load(dataset or config.data.dataset, split), image_shape),
+    # As the learner knows images: same shape, same normalization.
+    tested_on = resize_images(load(dataset or config.data.dataset, split), train.image_shape)
+    source = EpisodeSource(
+        shrink_images(tested_on, shrink),
         device=where,
         normalization=load_statistics(config.data.dataset),
         storage=config.data.storage,

@@ -194,6 +194,7 @@ def open_split(config: RunConfig, split: str, device: torch.device) -> EpisodeSo
         seed=derive_seed(config.seed, "images"),
         augmentation=None if augmentation == "default" else augmentation,
         storage=config.data.storage,
+        shrink=config.data.shrink,
     )
 
 

@@ -30,8 +30,8 @@ class InnerLoopLearner(Learner):
     set or the queries of one task, in training and in evaluation: running statistics of the shared
     weights do not fit adapted ones. The running statistics of the backbone are therefore removed.
 
-    A Conv-4 with normalization processes all tasks at once; other backbones process one task after
-    the other.
+    A Conv-4 with normalization and an MLP process all tasks at once; other backbones process one
+    task after the other.
 
     Args:
         backbone: Maps images to features.
@@ -145,6 +145,10 @@ class InnerLoopLearner(Learner):
             return conv4_features(self.backbone, weights, images)
         prefix = "backbone."
         names = [name for name in weights if name.startswith(prefix)]
+        if getattr(self.backbone, "takes_task_weights", False):
+            own = {name.removeprefix(prefix): weights[name] for name in names}
+            together: Tensor = functional_call(self.backbone, own, (images,))
+            return together
         features = []
         for task in range(len(images)):
             own = {name.removeprefix(prefix): weights[name][task] for name in names}

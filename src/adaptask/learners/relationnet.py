@@ -41,7 +41,8 @@ class RelationNet(EmbeddingLearner):
         norm: Normalization in the relation module.
 
     Raises:
-        ArgumentError: If an argument is out of range, or the feature maps are smaller than 4 x 4.
+        ArgumentError: If an argument is out of range, or the feature maps are smaller than 4 x 4
+            and are not vectors either.
     """
 
     description: ClassVar[str] = "learns to compare feature maps (Sung et al. 2018)"
@@ -96,24 +97,30 @@ class RelationModule(nn.Module):
 
     The convolutions are padded only if the maps are smaller than 10 x 10, where nothing would be
     left otherwise. With maps of 21 x 21 (84 pixels) and of 7 x 7 (28 pixels) the hidden layer then
-    gets 576 and 64 inputs, as published.
+    gets 576 and 64 inputs, as published. On vectors, maps of 1 x 1, the blocks are fully connected
+    layers with normalization.
     """
 
     def __init__(self, feature_shape: tuple[int, int, int], *, hidden: int, norm: Norm) -> None:
         super().__init__()
         channels, *size = feature_shape
-        if min(size) < _SMALLEST_MAP:
+        is_vector = size == [1, 1]
+        if min(size) < _SMALLEST_MAP and not is_vector:
             raise ArgumentError(
                 f"The relation module needs feature maps of at least {_SMALLEST_MAP} x "
                 f"{_SMALLEST_MAP}; got {size[0]} x {size[1]}. Use a backbone that pools less, "
                 "such as conv4 with n_pooled=2."
             )
-        padding = self.padding = int(min(size) < _UNPADDED_FROM)
-        # Each block loses the border that is not padded, and then half.
-        for _ in range(2):
-            size = [(side - 2 * (1 - padding)) // 2 for side in size]
-        self.first = ConvBlock(2 * channels, channels, norm=norm, padding=padding)
-        self.second = ConvBlock(channels, channels, norm=norm, padding=padding)
+        padding = self.padding = int(min(size) < _UNPADDED_FROM and not is_vector)
+        kernel = 1 if is_vector else 3
+        if not is_vector:
+            # Each block loses the border that is not padded, and then half.
+            for _ in range(2):
+                size = [(side - 2 * (1 - padding)) // 2 for side in size]
+        self.first, self.second = (
+            ConvBlock(n_in, channels, norm=norm, pool=not is_vector, kernel=kernel, padding=padding)
+            for n_in in (2 * channels, channels)
+        )
         self.hidden = nn.Linear(channels * size[0] * size[1], hidden)
         self.output = nn.Linear(hidden, 1)
 

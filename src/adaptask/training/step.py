@@ -117,12 +117,15 @@ class TrainingStep:
     def run(self) -> None:
         """Train on new tasks; the same operations each time, so that a graph can hold them."""
         class_ids = self.sampler.sample(self.n_tasks)
-        self.optimizer.zero_grad()
-        parts = [self._learn(ids) for ids in class_ids.chunk(self.accumulate)]
-        # Of a single part there is nothing to join, and a copy would be a kernel more.
-        feedback = [
-            part[0] if len(part) == 1 else torch.cat(part) for part in zip(*parts, strict=True)
-        ]
+        for parameters in self.optimizer.param_groups:
+            for parameter in parameters["params"]:  # zero_grad() takes ten times as long
+                parameter.grad = None
+        feedback: Sequence[Tensor]
+        if self.accumulate == 1:  # a step of a small network on a CPU is not much more than this
+            feedback = self._learn(class_ids)
+        else:
+            parts = [self._learn(ids) for ids in class_ids.chunk(self.accumulate)]
+            feedback = [torch.cat(part) for part in zip(*parts, strict=True)]
         if self.group.is_connected:
             feedback = self._gather_feedback(feedback)
             self.group.average_gradients(self.learner.parameters())
@@ -190,7 +193,7 @@ class TrainingStep:
             bad_class_ids=self.loss_check.class_ids,
         )
 
-    def _gather_feedback(self, feedback: list[Tensor]) -> list[Tensor]:
+    def _gather_feedback(self, feedback: Sequence[Tensor]) -> list[Tensor]:
         """Return the outcome of the tasks of all processes; a loss that is not finite stops all."""
         found = [self.loss_check.step, self.loss_check.class_ids]
         gathered, (steps, class_ids) = self.group.gather_feedback(
