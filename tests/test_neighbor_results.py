@@ -93,3 +93,16 @@ def test_the_best_options_of_the_page_are_those_of_the_comparisons():
     assert {name: float(beta) for name, beta in stated} == {
         name: float(beta) for name, beta in used.items() if name[0] in "123"
     }
+
+
+def test_the_readme_says_the_same():
+    readme = (DOCS.parent / "README.md").read_text()
+    table = readme.partition("## What we found")[2]
+    lines = [line for line in table.splitlines() if re.match(r"\| .*\d\.\d\d \|", line)]
+    expected = [(c, "accuracy") for c in ("1", "2a", "2b", "3a", "3b")]
+    expected.insert(1, ("1", "within_group"))
+    for line, (comparison, field) in zip(lines, expected, strict=True):
+        arm, baseline = other(accuracies(field), comparison)
+        _, *said = [cell.strip() for cell in line.strip("|").split("|")]
+        means = [f"{statistics.fmean(runs.values()):.2f}" for runs in (baseline, arm)]
+        assert said == [*means, described([arm[seed] - baseline[seed] for seed in arm])]
