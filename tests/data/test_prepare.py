@@ -191,7 +191,7 @@ def test_unknown_and_generated_datasets_cannot_be_prepared(tmp_path, cache_home,
     with pytest.raises(ArgumentError, match="workers must be at least 1; got -3"):
         prepare.prepare("cub", tmp_path, workers=-3)
     with pytest.raises(
-        ArgumentError, match="no benchmark 'imagenet'; there are glyphs, turned-glyphs"
+        ArgumentError, match="no benchmark 'imagenet'; there are glyphs, "
     ):
         prepare.prepare("imagenet", tmp_path)
     monkeypatch.setitem(datasets.DATASETS, "toy", Generated("toy", "a toy", dict))
