@@ -19,6 +19,7 @@ from adaptask.data.augmentation import (
     RandomCrop,
     Share,
     can_share,
+    check_for_features,
     choose_augmentation,
     steps_of,
 )
@@ -62,7 +63,7 @@ def open_episodes(
         device: Where episodes are wanted.
         seed: Start of the source's generators.
         augmentation: A name from `AUGMENTATIONS` or a callable. By default the training split gets
-            what is usual for the dataset, and the others get none.
+            what is usual for the dataset, and the others, and features, get none.
         storage: Where the images are held, see `EpisodeSource`.
         shrink: Average squares of this many pixels a side: 2 halves height and width, which it
             must divide.
@@ -71,10 +72,12 @@ def open_episodes(
         ArgumentError: If an argument cannot be used.
         DataError: If the dataset has not been prepared, has no such split, or is damaged.
     """
+    image_set = shrink_images(load(name, split), shrink)
     if augmentation is None:
-        augmentation = default_augmentation(name) if split == "train" else "none"
+        is_augmented = split == "train" and not image_set.holds_features
+        augmentation = default_augmentation(name) if is_augmented else "none"
     return EpisodeSource(
-        shrink_images(load(name, split), shrink),
+        image_set,
         device=device,
         seed=seed,
         augmentation=augmentation,
@@ -84,7 +87,7 @@ def open_episodes(
 
 
 class EpisodeSource:
-    """Cuts episodes from a split that is held as one uint8 tensor, without host synchronization.
+    """Cuts episodes from a split that is held as one tensor, without host synchronization.
 
     Every class gives `n_shot` images to the support set and `n_query` others to the query set:
     an ordered choice without replacement, each equally likely whatever the size of the class.
@@ -99,7 +102,7 @@ class EpisodeSource:
         seed: Start of the generators.
         augmentation: A name from `AUGMENTATIONS` or a callable; by default none.
         normalization: Mean and standard deviation of every channel on a scale from 0 to 1, see
-            `channel_statistics`; None leaves images between 0 and 1.
+            `channel_statistics`; None leaves images between 0 and 1, and features as they are.
         storage: `device` copies the split to the device, once for all sources of a prepared
             dataset; `host` leaves it in host memory and copies each batch through pinned memory
             on a separate stream; `auto` chooses `host` when the split would fill more than half
@@ -127,12 +130,16 @@ class EpisodeSource:
         self.device = find_device(image_set.images.device if device is None else device)
         self.storage = choose_storage(storage, image_set, self.device)
         self._augment = choose_augmentation(augmentation)
+        if image_set.holds_features:
+            check_for_features(self._augment)
+        self._range = 1 if image_set.holds_features else 255
         self._smallest, self._largest = min(counts), max(counts)
         self._smallest_name = image_set.class_names[counts.index(self._smallest)]
         home = self.device if self.storage == "device" else torch.device("cpu")
         self._images = copy_to(image_set, home)
         # Of every class the first image and the number of images.
         self._ranges = torch.stack((self._bounds[:-1], torch.tensor(counts)), dim=1).to(home)
+        self.normalization = normalization
         scale, shift = scale_and_shift(normalization, self._images.shape[1])
         self._scale, self._shift = scale.to(self.device), shift.to(self.device)
         # They are the same for all episodes of a shape, and small kernels are not free on a GPU.
@@ -365,11 +372,11 @@ class EpisodeSource:
         return index
 
     def _gather(self, index: Tensor) -> Tensor:
-        """Fetch images to the device, `batch x channels x height x width` uint8."""
+        """Fetch images to the device, `batch x channels x height x width`, as they are held."""
         if self._images.device == self.device:
             return self._images.index_select(0, index)
         shape = (len(index), *self._images.shape[1:])
-        pinned = torch.empty(shape, dtype=torch.uint8, pin_memory=True)
+        pinned = torch.empty(shape, dtype=self._images.dtype, pin_memory=True)
         torch.index_select(self._images, 0, index, out=pinned)
         current = torch.cuda.current_stream(self.device)
         with torch.cuda.stream(self._copies):
@@ -412,17 +419,24 @@ class EpisodeSource:
         return images
 
     def _finish(self, images: Tensor, augment: Augmentation | None, share: Share | None) -> Tensor:
-        """Turn uint8 images into augmented and normalized floats."""
-        if augment is None:
+        """Turn images into augmented and normalized floats.
+
+        Features are normalized first, so that noise is in units of their deviation.
+        """
+        if augment is None or self.image_set.holds_features:
             # In place: on a CPU, fresh memory for another 8 MB costs as much as the arithmetic.
-            return images.float().mul_(self._scale / 255).add_(self._shift)
-        images = images.float().mul_(1 / 255)
+            images = images.float().mul_(self._scale / self._range).add_(self._shift)
+            return self._apply(augment, images, share)
+        images = self._apply(augment, images.float().mul_(1 / 255), share)
+        return images * self._scale + self._shift
+
+    def _apply(self, augment: Augmentation | None, images: Tensor, share: Share | None) -> Tensor:
         for step in steps_of(augment):
             if isinstance(step, DrawnAugmentation):
                 images = step(images, self.augmentation_generator, share)
             else:
                 images = step(images, self.augmentation_generator)
-        return images * self._scale + self._shift
+        return images
 
     def _labels(self, n_tasks: int, n_way: int, n_images: int) -> Tensor:
         shape = n_tasks, n_way, n_images

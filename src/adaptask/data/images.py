@@ -1,5 +1,7 @@
 """The one form in which every dataset is held: the images of a split, grouped by class.
 
+A vector of d features is an image of d channels and one pixel, in float16 or float32.
+
 Torch is imported when it is used: `adaptask data list` reads this module and needs no tensors.
 """
 
@@ -46,7 +48,8 @@ class ImageSet:
     split: str
     """`train`, `val` or `test`."""
     images: Tensor
-    """`images x channels x height x width`, uint8; memory-mapped if it comes from a cache."""
+    """`images x channels x height x width` uint8, or features, `vectors x size x 1 x 1` float16 or
+    float32; memory-mapped if it comes from a cache."""
     class_names: tuple[str, ...]
     class_starts: Tensor
     """`classes + 1` int64; the last entry is the number of images."""
@@ -79,18 +82,22 @@ class ImageSet:
         """Group images by their labels.
 
         Args:
-            images: `images x channels x height x width` uint8, a tensor or a NumPy array.
+            images: `images x channels x height x width` uint8, or features, `vectors x size`
+                float16 or float32; a tensor or a NumPy array.
             labels: One per image: names of classes, or integers. Classes are put in order.
             dataset: The name of the dataset.
             split: `train`, `val` or `test`.
 
         Raises:
-            DataError: If there is not one label per image.
+            DataError: If there is not one label per image, the images have another form, or
+                features are not finite.
         """
         import numpy as np
         import torch
 
         pixels, flat = torch.as_tensor(images), np.asarray(labels)
+        if pixels.ndim == 2:
+            pixels = pixels[:, :, None, None]
         if flat.shape != (len(pixels),) or flat.dtype.kind not in "iuU" or not len(flat):
             raise DataError(
                 f"{dataset} ({split}) must have one label per image, integers or names of classes; "
@@ -106,12 +113,22 @@ class ImageSet:
             class_starts=torch.tensor([0, *np.cumsum(counts).tolist()]),
         )
         image_set.class_counts()  # checks the form of the images
+        if image_set.holds_features and not is_finite(image_set.images):
+            raise DataError(
+                f"features of {dataset} ({split}) must be finite; some are NaN or infinite. Leave "
+                "those vectors out, or compute them again."
+            )
         return image_set
 
     @property
     def n_classes(self) -> int:
         """Number of classes in the split."""
         return len(self.class_names)
+
+    @property
+    def holds_features(self) -> bool:
+        """Whether the images are vectors of features."""
+        return self.images.is_floating_point()
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -129,10 +146,14 @@ class ImageSet:
 
         images, starts = self.images, self.class_starts
         name = f"{self.dataset} ({self.split})"
-        if images.ndim != 4 or images.dtype != torch.uint8:
+        is_vector = images.ndim == 4 and images.shape[2:] == (1, 1) and 0 not in images.shape
+        if not (images.ndim == 4 and images.dtype == torch.uint8) and not (
+            is_vector and images.dtype in (torch.float16, torch.float32)
+        ):
             raise DataError(
-                f"images of {name} must be uint8, `images x channels x height x width`; got "
-                f"{images.dtype} of shape {tuple(images.shape)}."
+                f"images of {name} must be uint8, `images x channels x height x width`, and "
+                f"features float16 or float32, `vectors x size`; got {images.dtype} of shape "
+                f"{tuple(images.shape)}. Convert other numbers yourself: features.float()."
             )
         if starts.ndim != 1 or starts.dtype != torch.int64:
             raise DataError(f"class_starts of {name} must be `classes + 1` int64.")
@@ -160,6 +181,13 @@ class ImageSet:
         return counts
 
 
+def is_finite(features: Tensor) -> bool:
+    """Return whether there is neither a NaN nor an infinity, without a copy of all features."""
+    import torch
+
+    return all(bool(part.isfinite().all()) for part in torch.split(features, 1 << 16))
+
+
 def resize_images(image_set: ImageSet, image_shape: tuple[int, int, int]) -> ImageSet:
     """Return a split with images of another shape: resized, and in gray or in three channels.
 
@@ -171,12 +199,21 @@ def resize_images(image_set: ImageSet, image_shape: tuple[int, int, int]) -> Ima
         image_shape: Channels, height and width of the result.
 
     Raises:
-        ArgumentError: If the numbers of channels differ and are not 1 and 3.
+        ArgumentError: If the numbers of channels differ and are not 1 and 3, or one of the two
+            shapes is that of features.
     """
     import torch
 
     if image_set.image_shape == image_shape:
         return image_set
+    if image_set.holds_features or image_shape[1:] == (1, 1):
+        found_shape, wanted_shape = (
+            " x ".join(map(str, shape)) for shape in (image_set.image_shape, image_shape)
+        )
+        raise ArgumentError(
+            f"{image_set.dataset} is {found_shape}, and {wanted_shape} is wanted; features are "
+            "not converted. Use a dataset of features of that size, by the same network."
+        )
     found, wanted = image_set.image_shape[0], image_shape[0]
     if found != wanted and {found, wanted} != {1, 3}:
         raise ArgumentError(
