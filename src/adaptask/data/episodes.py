@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from typing import Any, Self, get_args, overload
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from adaptask.arguments import check_choice, check_integer, check_seed
+from adaptask.arguments import check_choice, check_integer, check_seed, format_value
 from adaptask.data.augmentation import (
     Augmentation,
     DrawnAugmentation,
@@ -23,7 +23,9 @@ from adaptask.data.augmentation import (
     choose_augmentation,
     steps_of,
 )
-from adaptask.data.datasets import default_augmentation, load, load_statistics
+from adaptask.data.cache import cache_root, write_cache
+from adaptask.data.convert import Progress
+from adaptask.data.datasets import DATASETS, default_augmentation, load, load_statistics
 from adaptask.data.episode_plan import (
     EpisodePlan,
     Groups,
@@ -31,8 +33,10 @@ from adaptask.data.episode_plan import (
     plan_episodes,
     take_episodes,
 )
+from adaptask.data.image_folder import check_dataset_name
 from adaptask.data.images import EvaluationTasks, ImageSet, shrink_images
-from adaptask.data.normalization import scale_and_shift
+from adaptask.data.normalization import channel_statistics, scale_and_shift
+from adaptask.data.object_datasets import ClassSplits, read_dataset, split_classes
 from adaptask.data.storage import Storage, choose_storage, copy_to
 from adaptask.data.subsets import ordered_subsets, random_keys
 from adaptask.errors import ArgumentError, DataError, StateError
@@ -151,6 +155,147 @@ class EpisodeSource:
         if home != self.device:
             self.augmentation_generator = torch.Generator(self.device).manual_seed(seed)
             self._copies = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+
+    @overload
+    @classmethod
+    def from_features(
+        cls, features: Any, labels: Sequence[Any], *, class_splits: None = None, **options: Any
+    ) -> Self: ...
+
+    @overload
+    @classmethod
+    def from_features(
+        cls, features: Any, labels: Sequence[Any], *, class_splits: ClassSplits, **options: Any
+    ) -> dict[str, Self]: ...
+
+    @classmethod
+    def from_features(
+        cls,
+        features: Any,
+        labels: Sequence[Any],
+        *,
+        class_splits: ClassSplits | None = None,
+        **options: Any,
+    ) -> Self | dict[str, Self]:
+        """Return a source of vectors that another network has computed.
+
+        Features are normalized with their own mean and deviation, those of the training classes
+        if there are `class_splits`. For test features that come separately, give
+        `normalization=train.normalization`; `normalization=None` leaves features as they are.
+
+        Args:
+            features: `vectors x size` float16 or float32, a tensor or a NumPy array.
+            labels: One per vector: names of classes, or integers.
+            class_splits: The classes of `train`, `val` and `test` by name (of integers, their
+                digits), or three fractions of the classes for them, drawn with seed 0.
+            **options: Further arguments of `EpisodeSource`; the augmentation is for training.
+
+        Returns:
+            One source, or with `class_splits` one for each split, by its name.
+
+        Raises:
+            ArgumentError: If an argument cannot be used.
+            DataError: If features or labels have another form, features are not finite, or there
+                is one class only.
+        """
+        try:
+            whole = ImageSet.from_labels(features, labels, dataset="features", split="train")
+        except (TypeError, ValueError) as error:  # how torch and NumPy refuse what is no array
+            raise DataError(
+                "features must be a tensor or an array, `vectors x size`, with one label per "
+                f"vector; got {format_value(features)} ({error})."
+            ) from error
+        if not whole.holds_features:
+            raise DataError(
+                f"features must be float16 or float32, `vectors x size`; got {whole.images.dtype}. "
+                "Images are for ImageSet.from_labels."
+            )
+        sets = split_classes(whole, class_splits)
+        found = cls._of_splits(sets, options)
+        return found["train"] if class_splits is None else found
+
+    @overload
+    @classmethod
+    def from_dataset(cls, dataset: Any, *, class_splits: None = None, **options: Any) -> Self: ...
+
+    @overload
+    @classmethod
+    def from_dataset(
+        cls, dataset: Any, *, class_splits: ClassSplits, **options: Any
+    ) -> dict[str, Self]: ...
+
+    @classmethod
+    def from_dataset(
+        cls,
+        dataset: Any,
+        *,
+        class_splits: ClassSplits | None = None,
+        name: str | None = None,
+        columns: tuple[str, str] = ("image", "label"),
+        image_size: int | None = None,
+        gray: bool = False,
+        workers: int = 0,
+        progress: Progress | None = None,
+        **options: Any,
+    ) -> Self | dict[str, Self]:
+        """Return a source of the images of a dataset that is an object, which is read once.
+
+        Images are normalized with their own statistics, those of the training classes if there
+        are `class_splits`.
+
+        Args:
+            dataset: A map-style dataset of (image, label), such as torchvision's, or one of rows
+                with an image and a label, such as a Hugging Face `Dataset`. Images are of Pillow,
+                or arrays or tensors, `channels x height x width`, of uint8 or of floats from 0 to
+                1; vectors of floats are features. Its random transforms are applied once.
+            class_splits: As of `from_features`.
+            name: Keep the images in the cache as a dataset of that name, replacing one that is
+                there; `open_episodes` and all commands then know it. By default they are held in
+                memory.
+            columns: Names of image and label, if items are rows.
+            image_size: Height and width that images get; by default they must all have one size.
+            gray: Make images gray. Images of Pillow have three channels otherwise.
+            workers: Number of processes that read; 0 is this process.
+            progress: Called with the number of items done and the number of all; by default a
+                terminal shows them.
+            **options: Further arguments of `EpisodeSource`; the augmentation is for training.
+
+        Returns:
+            One source, or with `class_splits` one for each split, by its name.
+
+        Raises:
+            ArgumentError: If an argument cannot be used.
+            DataError: If an item cannot be read or used, or there is one class only. The cache is
+                then as it was.
+        """
+        if name is not None:
+            check_dataset_name(name, list(DATASETS))
+        images, labels = read_dataset(
+            dataset,
+            columns=columns,
+            image_size=image_size,
+            gray=gray,
+            workers=workers,
+            progress=progress,
+        )
+        whole = ImageSet.from_labels(images, labels, dataset=name or "dataset", split="train")
+        sets = split_classes(whole, class_splits)
+        if name is not None:
+            origin = f"{type(dataset).__name__} of {len(labels):,} items"
+            write_cache(cache_root() / name, sets, source=origin)
+            sets = {split: load(name, split) for split in sets}
+        found = cls._of_splits(sets, options)
+        return found["train"] if class_splits is None else found
+
+    @classmethod
+    def _of_splits(cls, sets: Mapping[str, ImageSet], options: dict[str, Any]) -> dict[str, Self]:
+        """Return a source for each split; only training images are augmented."""
+        if "normalization" not in options:
+            mean, deviation = channel_statistics(sets["train"].images)
+            constant = tuple(value or 1.0 for value in deviation)
+            options = options | {"normalization": (mean, constant)}
+        plain = options | {"augmentation": None}
+        return {s: cls(found, **(options if s == "train" else plain)) for s, found in sets.items()}
 
     @property
     def n_classes(self) -> int:

@@ -8,6 +8,7 @@ Torch is imported when it is used: `adaptask data list` reads this module and ne
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -95,7 +96,10 @@ class ImageSet:
         import numpy as np
         import torch
 
-        pixels, flat = torch.as_tensor(images), np.asarray(labels)
+        with warnings.catch_warnings():
+            # Of an array that is mapped for reading only; nobody writes into images.
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+            pixels, flat = torch.as_tensor(images), np.asarray(labels)
         if pixels.ndim == 2:
             pixels = pixels[:, :, None, None]
         if flat.shape != (len(pixels),) or flat.dtype.kind not in "iuU" or not len(flat):
@@ -104,11 +108,12 @@ class ImageSet:
                 f"got {len(pixels)} images and labels of type {flat.dtype} and shape {flat.shape}."
             )
         names, counts = np.unique(flat, return_counts=True)
+        in_order = bool((flat[:-1] <= flat[1:]).all())  # then they need not be copied
         order = torch.from_numpy(np.argsort(flat, kind="stable"))
         image_set = cls(
             dataset=dataset,
             split=split,
-            images=pixels[order.to(pixels.device)],
+            images=pixels if in_order else pixels[order.to(pixels.device)],
             class_names=tuple(str(name) for name in names),
             class_starts=torch.tensor([0, *np.cumsum(counts).tolist()]),
         )
@@ -179,6 +184,34 @@ class ImageSet:
                 f"classes; got {variants.dtype} of shape {tuple(variants.shape)}."
             )
         return counts
+
+
+def take_classes(image_set: ImageSet, class_names: Sequence[str], split: str) -> ImageSet:
+    """Return some classes of an image set, in the order given, as a split of their own.
+
+    Raises:
+        ArgumentError: If there is no such class, or one is named twice.
+    """
+    import torch
+
+    place = {name: i for i, name in enumerate(image_set.class_names)}
+    unknown = [name for name in class_names if name not in place]
+    if unknown or len(set(class_names)) != len(class_names) or not class_names:
+        raise ArgumentError(
+            f"the split '{split}' must name one or more different classes of {image_set.dataset}, "
+            f"such as '{image_set.class_names[0]}'; got {list(class_names)[:5]}"
+            + (f", of which {unknown[:5]} are not there." if unknown else ".")
+        )
+    starts = image_set.class_starts.tolist()
+    parts = [image_set.images[starts[place[n]] : starts[place[n] + 1]] for n in class_names]
+    counts = torch.tensor([0, *(len(part) for part in parts)])
+    return ImageSet(
+        dataset=image_set.dataset,
+        split=split,
+        images=torch.cat(parts),
+        class_names=tuple(class_names),
+        class_starts=counts.cumsum(0),
+    )
 
 
 def is_finite(features: Tensor) -> bool:

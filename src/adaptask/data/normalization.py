@@ -94,7 +94,8 @@ def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, 
     import torch
 
     is_vector = images.dtype in (torch.float16, torch.float32) and images.ndim in (2, 4)
-    if not is_vector and (images.dtype != torch.uint8 or images.ndim != 4) or not images.numel():
+    is_image = images.dtype == torch.uint8 and images.ndim == 4
+    if not (is_vector or is_image) or images.numel() == 0:
         raise ArgumentError(
             "images must be a uint8 tensor, images x channels x height x width, with one image or "
             "more, or features, vectors x size, of float16 or float32; got "
