@@ -210,10 +210,10 @@ def _by_split(source: Path, units: _Files) -> dict[str, _Files]:
             found[split][name] = files
     if "train" not in found or not source.is_dir():
         return {}
-    for split, files in found.items():
-        if len(files) > 1:
+    for split, of_split in found.items():
+        if len(of_split) > 1:
             raise DataError(
-                f"{source} has two files for the split '{split}': {' and '.join(files)}. Remove "
+                f"{source} has two files for the split '{split}': {' and '.join(of_split)}. Remove "
                 "one of them, or move it elsewhere."
             )
     return {split: found[split] for split in SPLITS if split in found}
@@ -310,7 +310,7 @@ class _Reader:
             ) from error
 
     def _read_npz(self, path: Path) -> dict[str, Array]:
-        arrays = {}
+        arrays: dict[str, Array] = {}
         with zipfile.ZipFile(path) as archive:
             for member in archive.infolist():
                 # Unpacked, so that it is mapped like others; NumPy would trust the size that the

@@ -167,7 +167,9 @@ class _Items(Dataset[tuple[np.ndarray[Any, Any], Any]]):
 
 def _bytes_of(image: Any) -> np.ndarray[Any, Any]:
     """Return an array or tensor as bytes; a vector of floats, which is features, as it is."""
-    array = image.numpy(force=True) if isinstance(image, Tensor) else np.asarray(image)
+    array: np.ndarray[Any, Any] = (
+        image.numpy(force=True) if isinstance(image, Tensor) else np.asarray(image)
+    )
     if array.ndim == 1 and array.dtype.kind == "f":
         return array
     if array.ndim != 3:
@@ -179,7 +181,8 @@ def _bytes_of(image: Any) -> np.ndarray[Any, Any]:
             f"pixels must be uint8, or floats from 0 to 1; got {array.dtype} from {array.min()} to "
             f"{array.max()}. Leave normalization out of the transform: a source normalizes"
         )
-    return np.rint(array * 255).astype(np.uint8)
+    pixels: np.ndarray[Any, Any] = np.rint(array * 255).astype(np.uint8)
+    return pixels
 
 
 def _plain_label(label: Any) -> int | str:

@@ -99,10 +99,10 @@ def prepare_dataset(
             f"'{dataset}' is prepared in one way only; options are for 'folder', your own images, "
             "and for 'features'."
         )
-    for_images = [key for key in ("image_size", "gray") if key in options]
-    if dataset == "features" and (for_images or workers is not None):
-        flag = (for_images or ["workers"])[0].replace("_", "-")
-        raise ArgumentError(f"--{flag} is for images; features are copied as they are.")
+    if dataset == "features":
+        for flag, value in (("image-size", image_size), ("gray", gray), ("workers", workers)):
+            if value:
+                raise ArgumentError(f"--{flag} is for images; features are copied as they are.")
     with _progress_bar(f"preparing {name or dataset}") as progress:
         if dataset == "folder":
             done = prepare_folder(source, workers=workers, progress=progress, **options)  # type: ignore[arg-type]
