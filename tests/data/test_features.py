@@ -3,6 +3,7 @@
 import io
 import json
 import pickle
+import shutil
 import time
 import zipfile
 
@@ -189,6 +190,23 @@ def test_lists_decide_the_splits(tmp_path, cache_home):
     done = prepare_features(source, name="mine")
     assert load("mine", "train").class_names == ("class-03", "class-01")
     assert len(done.left_out) == 9
+
+
+def test_an_archive_of_files_is_a_source(tmp_path, cache_home):
+    (tmp_path / "source").mkdir()
+    split_files(tmp_path / "source", *features_and_labels(), npy=True)
+    shutil.make_archive(str(tmp_path / "x"), "zip", tmp_path / "source")
+    done = prepare_features(tmp_path / "x.zip", name="mine")
+    assert done.n_classes == {"train": 6, "val": 3, "test": 3}
+    assert str(tmp_path) not in done.source
+
+
+def test_groups_of_classes_are_not_divided(tmp_path, cache_home):
+    features, labels = features_and_labels()
+    names = np.array([f"group-{label % 4}/class-{label}" for label in labels])
+    prepare_features(write_npz(tmp_path, features, names), name="mine")
+    groups = [set(load("mine", split).groups) for split in ("train", "val", "test")]
+    assert sum(map(len, groups)) == len(set.union(*groups)) == 4
 
 
 def test_the_same_seed_splits_as_for_images_and_another_differently(tmp_path, cache_home):

@@ -159,20 +159,20 @@ class EpisodeSource:
     @overload
     @classmethod
     def from_features(
-        cls, features: Any, labels: Sequence[Any], *, class_splits: None = None, **options: Any
+        cls, features: Any, labels: Any, *, class_splits: None = None, **options: Any
     ) -> Self: ...
 
     @overload
     @classmethod
     def from_features(
-        cls, features: Any, labels: Sequence[Any], *, class_splits: ClassSplits, **options: Any
+        cls, features: Any, labels: Any, *, class_splits: ClassSplits, **options: Any
     ) -> dict[str, Self]: ...
 
     @classmethod
     def from_features(
         cls,
         features: Any,
-        labels: Sequence[Any],
+        labels: Any,
         *,
         class_splits: ClassSplits | None = None,
         **options: Any,
@@ -185,7 +185,8 @@ class EpisodeSource:
 
         Args:
             features: `vectors x size` float16 or float32, a tensor or a NumPy array.
-            labels: One per vector: names of classes, or integers.
+            labels: One per vector: names of classes, or integers; a sequence, an array or a
+                tensor.
             class_splits: The classes of `train`, `val` and `test` by name (of integers, their
                 digits), or three fractions of the classes for them, drawn with seed 0.
             **options: Further arguments of `EpisodeSource`; the augmentation is for training.

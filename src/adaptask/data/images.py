@@ -77,15 +77,14 @@ class ImageSet:
             object.__setattr__(self, "variant_of", variant_of)
 
     @classmethod
-    def from_labels(
-        cls, images: Any, labels: Sequence[Any], *, dataset: str, split: str
-    ) -> ImageSet:
+    def from_labels(cls, images: Any, labels: Any, *, dataset: str, split: str) -> ImageSet:
         """Group images by their labels.
 
         Args:
             images: `images x channels x height x width` uint8, or features, `vectors x size`
                 float16 or float32; a tensor or a NumPy array.
-            labels: One per image: names of classes, or integers. Classes are put in order.
+            labels: One per image: names of classes, or integers; a sequence, an array or a tensor.
+                Classes are put in order.
             dataset: The name of the dataset.
             split: `train`, `val` or `test`.
 
