@@ -366,6 +366,12 @@ def nothing(folder, features, labels):
     return folder / "not-there.npz"
 
 
+def one_training_class(folder, features, labels):
+    np.savez(folder / "train.npz", features=features, labels=labels * 0)
+    np.savez(folder / "test.npz", features=features, labels=labels + 1)
+    return folder
+
+
 def other_files(folder, features, labels):
     (folder / "x.csv").write_text("1,2,3")
     return folder
@@ -401,6 +407,7 @@ BAD = {
     offsets_beyond_the_end: "'a' is not all there",
     a_list_as_header: "cut short, damaged, or not what its name says",
     shared_classes: "share 12 classes",
+    one_training_class: "'train' must have 2 classes or more; got .'0'.",
     nothing: "does not exist. Give a file that ends with .npy, .npz, .safetensors",
     other_files: "has no features; expected files that end with .npy.*found x.csv",
     damaged_npy: "cut short, damaged, or not what its name says",

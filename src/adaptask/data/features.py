@@ -141,12 +141,11 @@ def find_features(
             shares = ", ".join(f"{fraction:g}" for fraction in fractions)
             how = f"split by class at random ({shares}), seed {seed}"
     for split, found in parts.items():
-        if len(found) < 2 and split == "train":
+        fewest = 2 if split == "train" else 1
+        if len(found) < fewest:
             raise DataError(
-                f"the split '{split}' has {len(found)} classes; a task needs at least 2."
+                f"the split '{split}' must have {fewest} classes or more; got {list(found)}."
             )
-        if not found:
-            raise DataError(f"the split '{split}' has no classes.")
     size, dtype = reader.form()
     return FoundFeatures(parts, how, [*left_out, *reader.left_out], size, dtype)
 
@@ -261,7 +260,7 @@ class _Reader:
             features = self._check(arrays["features"], str(path))
             return {
                 name: [(features, rows)]
-                for name, rows in rows_by_label(arrays["labels"], len(features), str(path)).items()
+                for name, rows in _rows_by_label(arrays["labels"], len(features), str(path)).items()
             }
         if len(arrays) == 1 or path.suffix.lower() == ".npy":
             ((name, features),) = arrays.items()
@@ -278,7 +277,7 @@ class _Reader:
 
     def _check(self, features: Array, where: str) -> Array:
         """Return features after checking their shape and type."""
-        check_form(features.shape, str(features.dtype), where)
+        _check_form(features.shape, str(features.dtype), where)
         form = (features.shape[1], str(features.dtype))
         if self._form is None:
             self._form, self._form_of = form, where
@@ -357,7 +356,7 @@ def _read_safetensors(path: Path) -> dict[str, Array]:
 # --- what features and labels must be -------------------------------------------------------------
 
 
-def check_form(shape: Sequence[int], dtype: str, where: str) -> None:
+def _check_form(shape: Sequence[int], dtype: str, where: str) -> None:
     """Check that features are vectors of float16 or float32.
 
     Raises:
@@ -376,7 +375,7 @@ def check_form(shape: Sequence[int], dtype: str, where: str) -> None:
         )
 
 
-def rows_by_label(labels: Array, n_vectors: int, where: str) -> dict[str, Array]:
+def _rows_by_label(labels: Array, n_vectors: int, where: str) -> dict[str, Array]:
     """Return the rows of each class, in the order of labels.
 
     Raises:

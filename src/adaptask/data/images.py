@@ -150,9 +150,9 @@ class ImageSet:
 
         images, starts = self.images, self.class_starts
         name = f"{self.dataset} ({self.split})"
-        is_vector = images.ndim == 4 and images.shape[2:] == (1, 1) and 0 not in images.shape
-        if not (images.ndim == 4 and images.dtype == torch.uint8) and not (
-            is_vector and images.dtype in (torch.float16, torch.float32)
+        are_features = images.dtype in (torch.float16, torch.float32) and images.numel() > 0
+        if images.ndim != 4 or not (
+            images.dtype == torch.uint8 or (are_features and images.shape[2:] == (1, 1))
         ):
             raise DataError(
                 f"images of {name} must be uint8, `images x channels x height x width`, and "
