@@ -131,10 +131,10 @@ def run_planned(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "my_module", raising=False)
     monkeypatch.setattr(cli, "app", planning(cli.app))
-    # What the page about own images has prepared.
+    # What the pages about own images and features have prepared.
     monkeypatch.setattr(
         "adaptask.experiments.command_line.check_name",
-        lambda name: name == "birds" or check_name(name),
+        lambda name: name in ("birds", "dino", "pets") or check_name(name),
     )
     for command in (cli.train, cli.compare, cli.sweep):
         monkeypatch.setattr(command, "__defaults__", command.__defaults__)

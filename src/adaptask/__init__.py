@@ -29,6 +29,8 @@ if TYPE_CHECKING:  # what they and editors read; a test holds it equal to the ta
     from adaptask.backbones import MLP as MLP
     from adaptask.backbones import Backbone as Backbone
     from adaptask.backbones import Conv4 as Conv4
+    from adaptask.backbones import IdentityBackbone as IdentityBackbone
+    from adaptask.backbones import LinearBackbone as LinearBackbone
     from adaptask.backbones import ResNet12 as ResNet12
     from adaptask.backbones import build_backbone as build_backbone
     from adaptask.comparison import Comparison as Comparison
@@ -67,7 +69,10 @@ if TYPE_CHECKING:  # what they and editors read; a test holds it equal to the ta
 __version__ = "0.1.0"
 
 _EXPORTS = {
-    "backbones": ("MLP", "Backbone", "Conv4", "ResNet12", "build_backbone"),
+    "backbones": (
+        *("MLP", "Backbone", "Conv4", "IdentityBackbone", "LinearBackbone", "ResNet12"),
+        "build_backbone",
+    ),
     "comparison": ("Comparison", "compare"),
     "data": ("EpisodeSource", "open_episodes"),
     "errors": ("AdaptaskError", "ArgumentError", "DataError", "StateError", "TrainingError"),

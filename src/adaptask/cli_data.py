@@ -67,7 +67,9 @@ def data_prepare(
     dataset: Positional[Name],
     *,
     source: Path,
-    name: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="(default: folder)")] = None,
+    name: Annotated[
+        str | None, arg(metavar="NAME", help_behavior_hint="(default: folder, or features)")
+    ] = None,
     image_size: Annotated[
         int | None, arg(metavar="PIXELS", help_behavior_hint="(default: 84)")
     ] = None,
@@ -85,14 +87,16 @@ def data_prepare(
     """Convert a dataset once into the cache, from any layout in which it is usually found.
 
     Args:
-        dataset: A dataset of `adaptask data list`, or `folder` for your own images.
-        source: The folder or archive that has the data.
-        name: For `folder`: the name of the dataset from then on.
+        dataset: A dataset of `adaptask data list`, or `folder` for your own images, or `features`
+            for vectors that another network has computed.
+        source: The folder or archive that has the data; of features also a .npy, .npz or
+            .safetensors file.
+        name: For `folder` and `features`: the name of the dataset from then on.
         image_size: For `folder`: height and width of the images.
         gray: For `folder`: make the images gray.
-        fractions: For `folder`: shares of the classes for train, val and test.
-        seed: For `folder`: decides which classes go where.
-        split_lists: For `folder`: a folder with train.txt, val.txt and test.txt.
+        fractions: For both: shares of the classes for train, val and test.
+        seed: For both: decides which classes go where.
+        split_lists: For both: a folder with train.txt, val.txt and test.txt.
         workers: Number of processes.
     """
     from adaptask.experiments.data_commands import prepare_dataset

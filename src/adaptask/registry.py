@@ -258,6 +258,8 @@ BACKBONES = Registry(
     "backbone",
     {
         "conv4": "adaptask.backbones.conv4:Conv4",
+        "identity": "adaptask.backbones.identity:IdentityBackbone",
+        "linear": "adaptask.backbones.linear:LinearBackbone",
         "mlp": "adaptask.backbones.mlp:MLP",
         "resnet12": "adaptask.backbones.resnet12:ResNet12",
     },

@@ -174,6 +174,41 @@ def test_mlp_takes_vectors_and_weights_for_each_task(norm):
         torch.testing.assert_close(together[task], alone, rtol=1e-9, atol=1e-9)
 
 
+def test_identity_returns_its_input_and_has_nothing_to_learn():
+    backbone = build_backbone("identity", image_shape=(9, 1, 1))
+    vectors = torch.randn(3, 4, 9, 1, 1)
+    assert torch.equal(backbone(vectors), vectors.flatten(2))
+    assert n_parameters(backbone) == 0
+
+
+def test_linear_starts_as_the_identity_or_keeps_squared_distances_on_average():
+    torch.manual_seed(0)
+    vectors = torch.randn(50, 300, 1, 1, dtype=torch.float64)
+    same = build_backbone("linear", image_shape=(300, 1, 1)).double()
+    assert torch.equal(same(vectors), vectors.flatten(1))
+    fewer = build_backbone("linear", image_shape=(300, 1, 1), out_features=200).double()
+    ratio = torch.pdist(fewer(vectors)).square() / torch.pdist(vectors.flatten(1)).square()
+    # Each is chi-square of 200 degrees over 200; their mean deviates by sqrt(2 / 200) at most.
+    assert abs(ratio.mean() - 1) < 0.1
+    assert build_backbone("linear", image_shape=(3, 32, 32)).n_features == 1024
+
+
+@pytest.mark.parametrize("settings", [{}, {"out_features": 4}])
+def test_linear_takes_weights_for_each_task(settings):
+    backbone = build_backbone("linear", image_shape=(9, 1, 1), **settings).double()
+    vectors = torch.randn(3, 4, 9, 1, 1, dtype=torch.float64)
+    weights = {n: p + torch.rand(3, *p.shape) for n, p in backbone.named_parameters()}
+    together = functional_call(backbone, weights, (vectors,))
+    expected = torch.einsum("tnd,tod->tno", vectors.flatten(2), weights["last.weight"])
+    torch.testing.assert_close(together, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["conv4", "resnet12"])
+def test_convolutions_refuse_vectors_and_name_what_takes_them(name):
+    with pytest.raises(ArgumentError, match=r"vectors of features.*Choose the backbone mlp"):
+        build_backbone(name, image_shape=(768, 1, 1))
+
+
 def test_the_convolutions_of_resnet12_start_as_kaiming_has_it():
     torch.manual_seed(0)
     backbone = build_backbone("resnet12", image_shape=(3, 32, 32))
@@ -197,7 +232,12 @@ def test_only_the_last_two_blocks_of_resnet12_drop_squares():
     assert kinds == {32: plain + [("DropBlock", 2)] * 2, 84: plain + [("DropBlock", 5)] * 2}
 
 
-SMALL = {"conv4": {"filters": 8}, "mlp": {"hidden": 8}, "resnet12": {"widths": (8, 8, 8, 8)}}
+SMALL = {
+    "conv4": {"filters": 8},
+    "linear": {"out_features": 8},
+    "mlp": {"hidden": 8},
+    "resnet12": {"widths": (8, 8, 8, 8)},
+}
 
 
 @pytest.mark.parametrize("name", BACKBONES)

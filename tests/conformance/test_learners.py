@@ -53,6 +53,8 @@ IMAGE_SHAPE = (1, 16, 16)
 def build(seed, *, name, settings, backbone_settings, backbone="conv4"):
     sizes = {
         "conv4": {"filters": 8},
+        "identity": {},
+        "linear": {"out_features": 8},
         "mlp": {"hidden": 16, "out_features": 8},
         "resnet12": {"widths": (8, 8, 8, 8)},
     }[backbone]
@@ -93,6 +95,25 @@ def test_every_learner_obeys_every_law_on_linear_layers(name, norm):
     )
     tolerance = 0.05 if LEARNERS[name].supports_bfloat16 else 0.25
     check_learner(factory, image_shape=IMAGE_SHAPE, bfloat16_tolerance=tolerance)
+
+
+# On the identity, these learn something of their own only if they are told to.
+OF_THEIR_OWN = {"protonet": {"learn_temperature": True}, "matchingnet": {"full_context": True}}
+
+
+@pytest.mark.parametrize("backbone", ["identity", "linear"])
+@pytest.mark.parametrize("name", LEARNERS)
+def test_every_learner_obeys_every_law_on_vectors(name, backbone):
+    def build_on_vectors(seed):
+        settings = OF_THEIR_OWN.get(name, {}) if backbone == "identity" else {}
+        features = build_backbone(backbone, image_shape=(12, 1, 1))
+        needed = {"n_way": 4} if LEARNERS[name].has_fixed_way else {}
+        if name == "reptile":
+            needed["evaluation_steps"] = 10
+        return build_learner(name, backbone=features, **needed, **settings)
+
+    tolerance = 0.05 if LEARNERS[name].supports_bfloat16 else 0.25
+    check_learner(build_on_vectors, image_shape=(12, 1, 1), bfloat16_tolerance=tolerance)
 
 
 @pytest.mark.parametrize("n_way", [2, 7])

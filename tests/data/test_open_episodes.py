@@ -81,6 +81,7 @@ def test_characters_are_not_augmented_and_photographs_are():
         "omniglot": "none",
         "cub": "crop-flip",
         "folder": "crop-flip",
+        "features": "none",
     }
 
 

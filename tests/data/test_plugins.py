@@ -123,7 +123,7 @@ def test_arrays_and_image_sets_will_do(plugin, function):
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        ("floats", "must be uint8, .images x channels x height x width.; got torch.float32"),
+        ("floats", "must be uint8, .images x channels x height x width.*got torch.float32"),
         ("too_few_labels", r"one label per image.*4 images and labels of .* shape \(2,\)"),
         ("images_alone", "returned tensor.*must be a function of a split"),
         ("channels_last", r"shape \(4, 8, 8, 3\) for 'train', with the channels last.*transpose"),

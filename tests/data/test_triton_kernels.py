@@ -43,6 +43,24 @@ def test_images_are_those_of_several_kernels(shape, crops, flips):
     torch.testing.assert_close(found.cpu(), truth * scale + shift, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_features_are_scaled_and_shifted(dtype):
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(6, 1030, 1, 1, generator=generator).to(dtype)
+    scale, shift = (torch.rand(1030, 1, 1, generator=generator) for _ in range(2))
+    index = torch.tensor([5, 0, 0, 3])
+    found = triton_kernels.cut_images(
+        features.to(DEVICE),
+        index.to(DEVICE),
+        offsets=None,
+        flipped=None,
+        scale=scale.to(DEVICE),
+        shift=shift.to(DEVICE),
+    )
+    truth = features[index].float() * scale + shift
+    torch.testing.assert_close(found.cpu(), truth, rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.skipif(not ON_GPU, reason="needs a CUDA device")
 @pytest.mark.parametrize("augmentation", ["none", "crop-flip"])
 def test_episodes_are_the_same_with_and_without(tiny, augmentation, monkeypatch):

@@ -7,7 +7,10 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
+
+from adaptask.errors import ArgumentError
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -58,6 +61,18 @@ def test_own_images_example(run, monkeypatch):
     printed = run("own_images", "--steps", "40")
     assert "'train': 13" in printed
     assert number(r"accuracy on new classes: ([\d.]+)", printed) > 50
+
+
+def test_frozen_features_example(run, tmp_path):
+    printed = run("frozen_features", "--steps", "150")
+    frozen = number(r"as they are: ([\d.]+)", printed)
+    assert number(r"after 150 steps: ([\d.]+)", printed) > frozen + 5 > 35
+    features = np.random.default_rng(0).standard_normal((160, 6)).astype(np.float32)
+    np.save(tmp_path / "x.npy", features)
+    np.save(tmp_path / "y.npy", np.repeat([f"class-{i}" for i in range(8)], 20))
+    files = ("--features", str(tmp_path / "x.npy"), "--labels", str(tmp_path / "y.npy"))
+    with pytest.raises(ArgumentError, match="n_way"):  # 2 test classes
+        run("frozen_features", *files, "--steps", "2")
 
 
 def test_own_sampler_example(run, tiny):

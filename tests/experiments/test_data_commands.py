@@ -139,7 +139,7 @@ def test_the_help_shows_real_defaults(capsys, monkeypatch):
     with pytest.raises(SystemExit):
         main(["data", "prepare", "--help"])
     said = capsys.readouterr().out
-    for default in ("(default: 84)", "(default: 0.64 0.16 0.2)", "(default: folder)"):
+    for default in ("(default: 84)", "(default: 0.64 0.16 0.2)", "(default: folder, or features)"):
         assert default in said
     assert "--called" not in said
     assert "--grey" not in said

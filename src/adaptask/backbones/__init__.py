@@ -13,6 +13,8 @@ from typing import Any
 
 from adaptask.backbones.base import Backbone, ImageShape
 from adaptask.backbones.conv4 import Conv4, ConvBlock
+from adaptask.backbones.identity import IdentityBackbone
+from adaptask.backbones.linear import LinearBackbone
 from adaptask.backbones.mlp import MLP
 from adaptask.backbones.normalization import NORMS, TaskNorm
 from adaptask.backbones.resnet12 import WIDTHS, DropBlock, ResNet12
@@ -44,7 +46,9 @@ __all__ = [
     "Conv4",
     "ConvBlock",
     "DropBlock",
+    "IdentityBackbone",
     "ImageShape",
+    "LinearBackbone",
     "ResNet12",
     "TaskNorm",
     "build_backbone",

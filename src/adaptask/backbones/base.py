@@ -103,8 +103,13 @@ def size_after_pooling(height: int, width: int, n_times: int) -> tuple[int, int]
     """Return the height and width of maps after `n_times` 2 x 2 pooling layers.
 
     Raises:
-        ArgumentError: If the images are too small.
+        ArgumentError: If the images are too small, or vectors of features.
     """
+    if max(height, width) == 1 < 2**n_times:
+        raise ArgumentError(
+            "this backbone is for images, and the data are vectors of features. Choose the "
+            "backbone mlp, linear or identity."
+        )
     if min(height, width) < 2**n_times:
         raise ArgumentError(
             f"Images must be at least {2**n_times} x {2**n_times} pixels, because this backbone "

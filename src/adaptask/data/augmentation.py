@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (its usual name)
 from torch import Tensor
 
-from adaptask.arguments import format_value
+from adaptask.arguments import check_number, format_value
 from adaptask.errors import ArgumentError
 
 _BOX_ATTEMPTS = 10
@@ -261,6 +261,27 @@ class ColorJitter(DrawnAugmentation):
         return jitter_colors(images, drawn[:3].T, drawn[3:].T.long())
 
 
+@dataclass(frozen=True, kw_only=True)
+class GaussianNoise:
+    """Adds Gaussian noise to every number: for features, in units of their deviation.
+
+    Features are normalized before, so that a strength of 0.1 is a tenth of the deviation of each
+    feature over the training vectors. Of images it is on the scale from 0 to 1.
+    """
+
+    strength: float = 0.1
+
+    def __post_init__(self) -> None:
+        """Check the strength."""
+        check_number("strength of noise", self.strength, low=0, high=math.inf)
+
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Return the images with noise."""
+        # Not torch.randn_like(): it takes no generator.
+        noise = torch.randn(images.shape, generator=generator, device=images.device)
+        return images + self.strength * noise
+
+
 def _uniform(
     shape: Sequence[int],
     low: float,
@@ -276,8 +297,9 @@ AUGMENTATIONS: dict[str, Augmentation] = {
     "crop-flip": Compose((RandomCrop(), HorizontalFlip())),
     "crop-jitter-flip": Compose((RandomCrop(), ColorJitter(), HorizontalFlip())),
     "resized-crop-jitter-flip": Compose((RandomResizedCrop(), ColorJitter(), HorizontalFlip())),
+    "noise": GaussianNoise(),
 }
-"""Augmentations by name; Omniglot and glyphs use `none`."""
+"""Augmentations by name; Omniglot and glyphs use `none`, features `none` or `noise`."""
 
 
 def choose_augmentation(augmentation: str | Augmentation | None) -> Augmentation | None:
@@ -295,6 +317,20 @@ def choose_augmentation(augmentation: str | Augmentation | None) -> Augmentation
             f"{format_value(augmentation)}."
         )
     return None if augmentation == AUGMENTATIONS["none"] else augmentation
+
+
+def check_for_features(augmentation: Augmentation | None) -> None:
+    """Check that an augmentation is not one of ours for pixels.
+
+    Raises:
+        ArgumentError: If it is.
+    """
+    for step in steps_of(augmentation):
+        if isinstance(step, DrawnAugmentation) and type(step).__module__ == __name__:
+            raise ArgumentError(
+                f"the augmentation of features must be none, noise or a callable of yours; got "
+                f"{type(step).__name__}, which is for the pixels of images."
+            )
 
 
 # --- the operations, each image with its own parameters --------------------------------------

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import combinations, pairwise
+from math import isfinite
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,15 +23,17 @@ import numpy as np
 
 from adaptask.data.atomic_folder import not_written, replace_folder, restore_folder
 from adaptask.data.images import SPLITS, ImageSet
-from adaptask.data.normalization import histograms, statistics_of
+from adaptask.data.normalization import statistics_for
 from adaptask.errors import ArgumentError, DataError
 from adaptask.parsing import parse_json
 
 FORMAT = 1
 """Version of the layout written here; a cache of another version must be prepared again."""
 
-Pixels = np.ndarray[Any, np.dtype[np.uint8]]
-_Counts = np.ndarray[Any, np.dtype[np.int64]]
+Pixels = np.ndarray[Any, np.dtype[Any]]
+"""Bytes of images, or floats of features."""
+_DTYPES = {"uint8": "|u1", "float16": "<f2", "float32": "<f4"}
+"""What a cache may hold, and how NumPy writes it."""
 
 
 def cache_root() -> Path:
@@ -57,10 +60,17 @@ class CacheWriter:
     """
 
     def __init__(
-        self, folder: Path, *, dataset: str, source: str, image_shape: tuple[int, int, int]
+        self,
+        folder: Path,
+        *,
+        dataset: str,
+        source: str,
+        image_shape: tuple[int, int, int],
+        dtype: str = "uint8",
     ) -> None:
         self._folder = folder
         self._image_shape = image_shape
+        self._dtype = np.dtype(_DTYPES[dtype])
         self._meta: dict[str, Any] = {
             "format": FORMAT,
             "dataset": dataset,
@@ -68,6 +78,8 @@ class CacheWriter:
             "image_shape": list(image_shape),
             "splits": {},
         }
+        if dtype != "uint8":
+            self._meta["dtype"] = dtype
 
     def write_split(
         self,
@@ -83,17 +95,18 @@ class CacheWriter:
             class_names: Names of the classes, distinct.
             class_counts: Number of images of each class, at least 1.
             chunks: The images in the order of the classes, each piece
-                `images x channels x height x width` uint8.
+                `images x channels x height x width`, of the type of the cache.
         """
         _check_classes(split, class_names, class_counts)
         starts = [0, *np.cumsum(class_counts).tolist()]
         shape = (starts[-1], *self._image_shape)
-        _check_space(self._folder, int(np.prod(shape, dtype=np.int64)))
-        n_written, counts, digest = self._write_array(split, shape, chunks)
+        n_bytes = int(np.prod(shape, dtype=np.int64)) * self._dtype.itemsize
+        _check_space(self._folder, n_bytes)
+        n_written, statistics, digest = self._write_array(split, shape, chunks)
         if n_written != starts[-1]:
             raise DataError(f"split '{split}' must have {starts[-1]} images; got {n_written}.")
         if split == "train":
-            self._meta["mean"], self._meta["std"] = statistics_of(counts)
+            self._meta["mean"], self._meta["std"] = statistics
         self._meta["splits"][split] = {
             "class_names": list(class_names),
             "class_starts": starts,
@@ -102,22 +115,22 @@ class CacheWriter:
 
     def _write_array(
         self, split: str, shape: tuple[int, ...], chunks: Iterable[Pixels]
-    ) -> tuple[int, _Counts, str]:
-        """Return the number of images, how often each value occurs, and the file's checksum."""
-        counts = np.zeros((shape[1], 256), dtype=np.int64)
+    ) -> tuple[int, tuple[list[float], list[float]], str]:
+        """Return the number of images, mean and deviation, and the file's checksum."""
+        statistics = statistics_for(self._dtype, shape[1])
         n_written = 0
         with (self._folder / f"{split}.npy").open("wb") as file:
             sink = _HashingSink(file)
-            header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+            header = {"descr": self._dtype.str, "fortran_order": False, "shape": shape}
             np.lib.format.write_array_header_1_0(sink, header)
             for chunk in chunks:
                 self._check_chunk(split, chunk)
-                sink.write(np.ascontiguousarray(chunk).data)
-                counts += histograms(chunk)
+                sink.write(np.ascontiguousarray(chunk, dtype=self._dtype).data)
+                statistics.add(chunk)
                 n_written += len(chunk)
             file.flush()
             os.fsync(file.fileno())
-        return n_written, counts, sink.hexdigest()
+        return n_written, statistics.result(), sink.hexdigest()
 
     def finish(self) -> None:
         """Write `meta.json`; without it the folder is not a cache."""
@@ -130,10 +143,15 @@ class CacheWriter:
             os.fsync(file.fileno())
 
     def _check_chunk(self, split: str, chunk: Pixels) -> None:
-        if chunk.dtype != np.uint8 or chunk.shape[1:] != self._image_shape:
+        if chunk.dtype != self._dtype or chunk.shape[1:] != self._image_shape:
             raise DataError(
-                f"images of split '{split}' must be uint8 of shape {self._image_shape} each; "
-                f"got {chunk.dtype} of shape {chunk.shape[1:]}."
+                f"images of split '{split}' must be {self._dtype} of shape {self._image_shape} "
+                f"each; got {chunk.dtype} of shape {chunk.shape[1:]}."
+            )
+        if self._dtype.kind == "f" and not np.isfinite(chunk).all():
+            raise DataError(
+                f"features of split '{split}' must be finite; some are NaN or infinite. Leave "
+                "those vectors out, or compute them again."
             )
 
 
@@ -144,6 +162,7 @@ def open_cache_writer(
     dataset: str,
     source: str,
     image_shape: tuple[int, int, int],
+    dtype: str = "uint8",
     unless: Callable[[], bool] = lambda: False,
 ) -> Iterator[CacheWriter]:
     """Yield a writer whose splits become the cache `folder` when the block ends well.
@@ -153,7 +172,9 @@ def open_cache_writer(
     """
     try:
         with replace_folder(folder, unless=unless) as partial:
-            writer = CacheWriter(partial, dataset=dataset, source=source, image_shape=image_shape)
+            writer = CacheWriter(
+                partial, dataset=dataset, source=source, image_shape=image_shape, dtype=dtype
+            )
             yield writer
             writer.finish()
     except OSError as error:
@@ -181,7 +202,12 @@ def write_cache(
     channels, height, width = first.images.shape[1:]
     shape = (int(channels), int(height), int(width))
     with open_cache_writer(
-        folder, dataset=first.dataset, source=source, image_shape=shape, unless=unless
+        folder,
+        dataset=first.dataset,
+        source=source,
+        image_shape=shape,
+        dtype=str(first.images.dtype).removeprefix("torch."),
+        unless=unless,
     ) as writer:
         for split, images in splits.items():
             counts = images.class_starts.diff().tolist()
@@ -217,8 +243,9 @@ def read_cache(
         pixels = np.load(path, mmap_mode="c", allow_pickle=False)
     except Exception as error:  # a file with wrong bytes can fail in any way
         raise _damaged(path, f"it cannot be mapped ({error})") from error
-    if pixels.dtype != np.uint8 or pixels.shape != shape:
-        raise _damaged(path, f"expected uint8 {shape}, got {pixels.dtype} {pixels.shape}")
+    dtype = meta.get("dtype", "uint8")
+    if pixels.dtype != dtype or pixels.shape != shape:
+        raise _damaged(path, f"expected {dtype} {shape}, got {pixels.dtype} {pixels.shape}")
     groups = [group for name in entry["class_names"] if group_of and (group := group_of(name))]
     image_set = ImageSet(
         dataset=meta["dataset"],
@@ -234,7 +261,10 @@ def read_cache(
 
 
 def read_statistics(folder: Path) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return mean and standard deviation of the training pixels, each `channels`, in [0, 1]."""
+    """Return mean and standard deviation of the training pixels, each `channels`, in [0, 1].
+
+    Of features: those of every feature, in their own units.
+    """
     meta = read_meta(folder)
     return tuple(meta["mean"]), tuple(meta["std"])
 
@@ -280,12 +310,16 @@ def _is_description(meta: dict[str, Any]) -> bool:
     try:
         shape, splits = meta["image_shape"], meta["splits"]
         statistics = [*meta["mean"], *meta["std"]]
+        is_image = meta.get("dtype", "uint8") == "uint8"
         return (
             all(isinstance(meta[name], str) for name in ("dataset", "source"))
             and all(type(size) is int and size > 0 for size in shape)
             and len(shape) == 3
             and len(meta["mean"]) == len(meta["std"]) == shape[0]
-            and all(isinstance(value, float) and 0 <= value <= 1 for value in statistics)
+            and meta.get("dtype", "uint8") in _DTYPES
+            and all(isinstance(value, float) and isfinite(value) for value in statistics)
+            and (not is_image or all(0 <= value <= 1 for value in statistics))
+            and (is_image or shape[1:] == [1, 1])
             and all(map(_is_split, splits.items()))
         )
     except (AttributeError, KeyError, TypeError):

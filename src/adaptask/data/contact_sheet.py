@@ -23,11 +23,16 @@ def contact_sheet(image_set: ImageSet, *, n_classes: int = 12, n_images: int = 1
         image_set: The split to draw.
         n_classes: Largest number of rows.
         n_images: Largest number of images in a row.
+
+    Raises:
+        ArgumentError: If a number is below 1, or the split holds features.
     """
     if n_classes < 1 or n_images < 1:
         raise ArgumentError(
             f"n_classes and n_images must be at least 1; got {n_classes} and {n_images}."
         )
+    if image_set.holds_features:
+        raise ArgumentError(f"{image_set.dataset} holds features, which have no picture.")
     starts = image_set.class_starts.tolist()
     chosen = _spread(image_set.n_classes, n_classes)
     sizes = [starts[c + 1] - starts[c] for c in chosen]

@@ -175,17 +175,21 @@ def _decode_one(item: Path | bytes | Pixels, image_format: ImageFormat, rotation
     else:
         opened = Image.open(io.BytesIO(item) if isinstance(item, bytes) else item, formats=_FORMATS)
     with opened:
-        image = _as_shown(opened, image_format.turn).convert(
-            "L" if image_format.channels == 1 else "RGB"
-        )
+        pixels = convert_image(opened, image_format)
+    return np.moveaxis(np.rot90(pixels, rotation // 90), -1, 0)
+
+
+def convert_image(opened: Image.Image, image_format: ImageFormat) -> Pixels:
+    """Return the pixels of an image in a format, `height x width x channels` uint8."""
+    image = _as_shown(opened, image_format.turn).convert(
+        "L" if image_format.channels == 1 else "RGB"
+    )
     if image.size != (image_format.width, image_format.height):
         image = image.resize((image_format.width, image_format.height), Image.Resampling.LANCZOS)
     pixels = np.asarray(image).reshape(
         image_format.height, image_format.width, image_format.channels
     )
-    if image_format.invert:
-        pixels = 255 - pixels
-    return np.moveaxis(np.rot90(pixels, rotation // 90), -1, 0)
+    return 255 - pixels if image_format.invert else pixels
 
 
 def _as_shown(opened: Image.Image, turn: bool) -> Image.Image:

@@ -59,7 +59,7 @@ class Generated:
 
 @dataclass(frozen=True)
 class OwnImages:
-    """The user's own images, under a name of their choice."""
+    """The user's own images or features, under a name of their choice."""
 
     name: str
     description: str
@@ -80,12 +80,14 @@ TURNED_GLYPHS = Generated(
     group_of=glyphs.script_of,
 )
 FOLDER = OwnImages("folder", "your own images")
+FEATURES = OwnImages("features", "your own features", augmentation="none")
 
 DATASETS: dict[str, Benchmark | Generated | OwnImages] = {
     GLYPHS.name: GLYPHS,
     TURNED_GLYPHS.name: TURNED_GLYPHS,
     **{benchmark.name: benchmark for benchmark in BENCHMARKS},
     FOLDER.name: FOLDER,
+    FEATURES.name: FEATURES,
 }
 """The built-in datasets. The user's own images and plug-ins add theirs."""
 
@@ -112,7 +114,7 @@ def load(name: str, split: str) -> ImageSet:
 def load_statistics(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return mean and standard deviation of the training pixels, each `channels`, in [0, 1].
 
-    The deviation of a channel that is constant is given as 1.
+    Of features: those of every feature. The deviation of a constant is given as 1.
     """
     if is_plugin(name):
         mean, deviation = _plugin_statistics(name)
@@ -239,8 +241,8 @@ def _call_plugin(name: str, split: str) -> ImageSet | None:
     """Return a split of a plug-in, once per process; None if it does not have that split."""
     expected = (
         "it must be a function of a split, 'train', 'val' or 'test', that returns images "
-        "(uint8, images x channels x height x width) and one label per image, or an ImageSet, or "
-        "None for a split that it does not have"
+        "(uint8, images x channels x height x width, or float features, vectors x size) and one "
+        "label per image, or an ImageSet, or None for a split that it does not have"
     )
     function = import_object(_installed().get(name, name), "dataset")
     if not callable(function):
@@ -267,7 +269,7 @@ def _call_plugin(name: str, split: str) -> ImageSet | None:
             ) from error
     image_set.class_counts()  # checks its form
     channels, _, width = image_set.image_shape
-    if width in (1, 3) and channels not in (1, 3):
+    if width in (1, 3) and channels not in (1, 3) and not image_set.holds_features:
         raise DataError(
             f"the dataset '{name}' returned images of shape {tuple(image_set.images.shape)} for "
             f"'{split}', with the channels last; {expected}. Return images.transpose(0, 3, 1, 2) "

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from typing import Any, Self, get_args, overload
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from adaptask.arguments import check_choice, check_integer, check_seed
+from adaptask.arguments import check_choice, check_integer, check_seed, format_value
 from adaptask.data.augmentation import (
     Augmentation,
     DrawnAugmentation,
@@ -19,10 +19,13 @@ from adaptask.data.augmentation import (
     RandomCrop,
     Share,
     can_share,
+    check_for_features,
     choose_augmentation,
     steps_of,
 )
-from adaptask.data.datasets import default_augmentation, load, load_statistics
+from adaptask.data.cache import cache_root, write_cache
+from adaptask.data.convert import Progress
+from adaptask.data.datasets import DATASETS, default_augmentation, load, load_statistics
 from adaptask.data.episode_plan import (
     EpisodePlan,
     Groups,
@@ -30,8 +33,10 @@ from adaptask.data.episode_plan import (
     plan_episodes,
     take_episodes,
 )
+from adaptask.data.image_folder import check_dataset_name
 from adaptask.data.images import EvaluationTasks, ImageSet, shrink_images
-from adaptask.data.normalization import scale_and_shift
+from adaptask.data.normalization import channel_statistics, scale_and_shift
+from adaptask.data.object_datasets import ClassSplits, read_dataset, split_classes
 from adaptask.data.storage import Storage, choose_storage, copy_to
 from adaptask.data.subsets import ordered_subsets, random_keys
 from adaptask.errors import ArgumentError, DataError, StateError
@@ -62,7 +67,7 @@ def open_episodes(
         device: Where episodes are wanted.
         seed: Start of the source's generators.
         augmentation: A name from `AUGMENTATIONS` or a callable. By default the training split gets
-            what is usual for the dataset, and the others get none.
+            what is usual for the dataset, and the others, and features, get none.
         storage: Where the images are held, see `EpisodeSource`.
         shrink: Average squares of this many pixels a side: 2 halves height and width, which it
             must divide.
@@ -71,10 +76,12 @@ def open_episodes(
         ArgumentError: If an argument cannot be used.
         DataError: If the dataset has not been prepared, has no such split, or is damaged.
     """
+    image_set = shrink_images(load(name, split), shrink)
     if augmentation is None:
-        augmentation = default_augmentation(name) if split == "train" else "none"
+        is_augmented = split == "train" and not image_set.holds_features
+        augmentation = default_augmentation(name) if is_augmented else "none"
     return EpisodeSource(
-        shrink_images(load(name, split), shrink),
+        image_set,
         device=device,
         seed=seed,
         augmentation=augmentation,
@@ -84,7 +91,7 @@ def open_episodes(
 
 
 class EpisodeSource:
-    """Cuts episodes from a split that is held as one uint8 tensor, without host synchronization.
+    """Cuts episodes from a split that is held as one tensor, without host synchronization.
 
     Every class gives `n_shot` images to the support set and `n_query` others to the query set:
     an ordered choice without replacement, each equally likely whatever the size of the class.
@@ -99,7 +106,7 @@ class EpisodeSource:
         seed: Start of the generators.
         augmentation: A name from `AUGMENTATIONS` or a callable; by default none.
         normalization: Mean and standard deviation of every channel on a scale from 0 to 1, see
-            `channel_statistics`; None leaves images between 0 and 1.
+            `channel_statistics`; None leaves images between 0 and 1, and features as they are.
         storage: `device` copies the split to the device, once for all sources of a prepared
             dataset; `host` leaves it in host memory and copies each batch through pinned memory
             on a separate stream; `auto` chooses `host` when the split would fill more than half
@@ -127,12 +134,16 @@ class EpisodeSource:
         self.device = find_device(image_set.images.device if device is None else device)
         self.storage = choose_storage(storage, image_set, self.device)
         self._augment = choose_augmentation(augmentation)
+        if image_set.holds_features:
+            check_for_features(self._augment)
+        self._range = 1 if image_set.holds_features else 255
         self._smallest, self._largest = min(counts), max(counts)
         self._smallest_name = image_set.class_names[counts.index(self._smallest)]
         home = self.device if self.storage == "device" else torch.device("cpu")
         self._images = copy_to(image_set, home)
         # Of every class the first image and the number of images.
         self._ranges = torch.stack((self._bounds[:-1], torch.tensor(counts)), dim=1).to(home)
+        self.normalization = normalization
         scale, shift = scale_and_shift(normalization, self._images.shape[1])
         self._scale, self._shift = scale.to(self.device), shift.to(self.device)
         # They are the same for all episodes of a shape, and small kernels are not free on a GPU.
@@ -144,6 +155,148 @@ class EpisodeSource:
         if home != self.device:
             self.augmentation_generator = torch.Generator(self.device).manual_seed(seed)
             self._copies = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+
+    @overload
+    @classmethod
+    def from_features(
+        cls, features: Any, labels: Any, *, class_splits: None = None, **options: Any
+    ) -> Self: ...
+
+    @overload
+    @classmethod
+    def from_features(
+        cls, features: Any, labels: Any, *, class_splits: ClassSplits, **options: Any
+    ) -> dict[str, Self]: ...
+
+    @classmethod
+    def from_features(
+        cls,
+        features: Any,
+        labels: Any,
+        *,
+        class_splits: ClassSplits | None = None,
+        **options: Any,
+    ) -> Self | dict[str, Self]:
+        """Return a source of vectors that another network has computed.
+
+        Features are normalized with their own mean and deviation, those of the training classes
+        if there are `class_splits`. For test features that come separately, give
+        `normalization=train.normalization`; `normalization=None` leaves features as they are.
+
+        Args:
+            features: `vectors x size` float16 or float32, a tensor or a NumPy array.
+            labels: One per vector: names of classes, or integers; a sequence, an array or a
+                tensor.
+            class_splits: The classes of `train`, `val` and `test` by name (of integers, their
+                digits), or three fractions of the classes for them, drawn with seed 0.
+            **options: Further arguments of `EpisodeSource`; the augmentation is for training.
+
+        Returns:
+            One source, or with `class_splits` one for each split, by its name.
+
+        Raises:
+            ArgumentError: If an argument cannot be used.
+            DataError: If features or labels have another form, features are not finite, or there
+                is one class only.
+        """
+        try:
+            whole = ImageSet.from_labels(features, labels, dataset="features", split="train")
+        except (TypeError, ValueError) as error:  # how torch and NumPy refuse what is no array
+            raise DataError(
+                "features must be a tensor or an array, `vectors x size`, with one label per "
+                f"vector; got {format_value(features)} ({error})."
+            ) from error
+        if not whole.holds_features:
+            raise DataError(
+                f"features must be float16 or float32, `vectors x size`; got {whole.images.dtype}. "
+                "Images are for ImageSet.from_labels."
+            )
+        sets = split_classes(whole, class_splits)
+        found = cls._of_splits(sets, options)
+        return found["train"] if class_splits is None else found
+
+    @overload
+    @classmethod
+    def from_dataset(cls, dataset: Any, *, class_splits: None = None, **options: Any) -> Self: ...
+
+    @overload
+    @classmethod
+    def from_dataset(
+        cls, dataset: Any, *, class_splits: ClassSplits, **options: Any
+    ) -> dict[str, Self]: ...
+
+    @classmethod
+    def from_dataset(
+        cls,
+        dataset: Any,
+        *,
+        class_splits: ClassSplits | None = None,
+        name: str | None = None,
+        columns: tuple[str, str] = ("image", "label"),
+        image_size: int | None = None,
+        gray: bool = False,
+        workers: int = 0,
+        progress: Progress | None = None,
+        **options: Any,
+    ) -> Self | dict[str, Self]:
+        """Return a source of the images of a dataset that is an object, which is read once.
+
+        Images are normalized with their own statistics, those of the training classes if there
+        are `class_splits`.
+
+        Args:
+            dataset: A map-style dataset of (image, label), such as torchvision's, or one of rows
+                with an image and a label, such as a Hugging Face `Dataset`. Images are of Pillow,
+                or arrays or tensors, `channels x height x width`, of uint8 or of floats from 0 to
+                1; vectors of floats are features. Its random transforms are applied once.
+            class_splits: As of `from_features`.
+            name: Keep the images in the cache as a dataset of that name, replacing one that is
+                there; `open_episodes` and all commands then know it. By default they are held in
+                memory.
+            columns: Names of image and label, if items are rows.
+            image_size: Height and width that images get; by default they must all have one size.
+            gray: Make images gray. Images of Pillow have three channels otherwise.
+            workers: Number of processes that read; 0 is this process.
+            progress: Called with the number of items done and the number of all; by default a
+                terminal shows them.
+            **options: Further arguments of `EpisodeSource`; the augmentation is for training.
+
+        Returns:
+            One source, or with `class_splits` one for each split, by its name.
+
+        Raises:
+            ArgumentError: If an argument cannot be used.
+            DataError: If an item cannot be read or used, or there is one class only. The cache is
+                then as it was.
+        """
+        if name is not None:
+            check_dataset_name(name, list(DATASETS))
+        images, labels = read_dataset(
+            dataset,
+            columns=columns,
+            image_size=image_size,
+            gray=gray,
+            workers=workers,
+            progress=progress,
+        )
+        whole = ImageSet.from_labels(images, labels, dataset=name or "dataset", split="train")
+        sets = split_classes(whole, class_splits)
+        if name is not None:
+            origin = f"{type(dataset).__name__} of {len(labels):,} items"
+            write_cache(cache_root() / name, sets, source=origin)
+            sets = {split: load(name, split) for split in sets}
+        found = cls._of_splits(sets, options)
+        return found["train"] if class_splits is None else found
+
+    @classmethod
+    def _of_splits(cls, sets: Mapping[str, ImageSet], options: dict[str, Any]) -> dict[str, Self]:
+        """Return a source for each split; only training images are augmented."""
+        if "normalization" not in options:
+            mean, deviation = channel_statistics(sets["train"].images)
+            constant = tuple(value or 1.0 for value in deviation)
+            options = options | {"normalization": (mean, constant)}
+        plain = options | {"augmentation": None}
+        return {s: cls(found, **(options if s == "train" else plain)) for s, found in sets.items()}
 
     @property
     def n_classes(self) -> int:
@@ -365,11 +518,11 @@ class EpisodeSource:
         return index
 
     def _gather(self, index: Tensor) -> Tensor:
-        """Fetch images to the device, `batch x channels x height x width` uint8."""
+        """Fetch images to the device, `batch x channels x height x width`, as they are held."""
         if self._images.device == self.device:
             return self._images.index_select(0, index)
         shape = (len(index), *self._images.shape[1:])
-        pinned = torch.empty(shape, dtype=torch.uint8, pin_memory=True)
+        pinned = torch.empty(shape, dtype=self._images.dtype, pin_memory=True)
         torch.index_select(self._images, 0, index, out=pinned)
         current = torch.cuda.current_stream(self.device)
         with torch.cuda.stream(self._copies):
@@ -412,17 +565,24 @@ class EpisodeSource:
         return images
 
     def _finish(self, images: Tensor, augment: Augmentation | None, share: Share | None) -> Tensor:
-        """Turn uint8 images into augmented and normalized floats."""
-        if augment is None:
+        """Turn images into augmented and normalized floats.
+
+        Features are normalized first, so that noise is in units of their deviation.
+        """
+        if augment is None or self.image_set.holds_features:
             # In place: on a CPU, fresh memory for another 8 MB costs as much as the arithmetic.
-            return images.float().mul_(self._scale / 255).add_(self._shift)
-        images = images.float().mul_(1 / 255)
+            images = images.float().mul_(self._scale / self._range).add_(self._shift)
+            return self._apply(augment, images, share)
+        images = self._apply(augment, images.float().mul_(1 / 255), share)
+        return images * self._scale + self._shift
+
+    def _apply(self, augment: Augmentation | None, images: Tensor, share: Share | None) -> Tensor:
         for step in steps_of(augment):
             if isinstance(step, DrawnAugmentation):
                 images = step(images, self.augmentation_generator, share)
             else:
                 images = step(images, self.augmentation_generator)
-        return images * self._scale + self._shift
+        return images
 
     def _labels(self, n_tasks: int, n_way: int, n_images: int) -> Tensor:
         shape = n_tasks, n_way, n_images

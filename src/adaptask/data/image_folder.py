@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -26,6 +27,8 @@ from adaptask.data.layouts import (
 from adaptask.errors import ArgumentError, DataError
 
 FRACTIONS = (0.64, 0.16, 0.2)
+
+_Class = TypeVar("_Class")
 
 
 def find_classes(
@@ -47,13 +50,13 @@ def find_classes(
         DataError: If the folder cannot be split as it is.
     """
     is_random = not (fractions is None and seed is None)
-    fractions = FRACTIONS if fractions is None else _check_fractions(fractions)
+    fractions = FRACTIONS if fractions is None else check_fractions(fractions)
     seed = 0 if seed is None else check_seed("seed", seed)
     outer, source = source, _unwrap(source)
     given = split_folders(source) if split_lists is None else {}
     if given:
         if is_random:
-            raise _not_random("the folders train/, val/ and test/")
+            raise not_random("the folders train/, val/ and test/")
         return _split_by_folders(source, given)
     folders = _class_folders(source)
     if len({folder.parent for folder in folders.values()}) == 1:  # images/ beside notes/: no group
@@ -62,20 +65,25 @@ def find_classes(
     if not folders:
         raise _no_classes(source, left_out)
     places = (source, source / "splits", outer, outer / "splits")
-    lists = next((p for p in ([split_lists] if split_lists else places) if _has_lists(p)), None)
+    lists = next((p for p in ([split_lists] if split_lists else places) if has_lists(p)), None)
     if lists is not None:
         if is_random:
-            raise _not_random(f"the lists in {lists}")
-        parts = _split_by_lists(lists, folders)
+            raise not_random(f"the lists in {lists}")
+        parts = split_by_lists(lists, folders)
         listed = {name for part in parts.values() for name in part}
         left_out += [f"{name}/ (in no list)" for name in folders if name not in listed]
         return Found(_images(parts), f"split by the lists in {lists}", left_out)
     if split_lists is not None:
         raise DataError(f"{split_lists} has no train.txt; expected train.txt, val.txt, test.txt.")
-    parts = _split_at_random(fractions, seed, folders)
+    parts = split_at_random(fractions, seed, folders, lambda: _classes_found(folders))
     how = ", ".join(f"{fraction:g}" for fraction in fractions)
     unit = "group" if _has_groups(folders) else "class"
     return Found(_images(parts), f"split by {unit} at random ({how}), seed {seed}", left_out)
+
+
+def _classes_found(folders: Mapping[str, Path]) -> str:
+    found = [f"{name}/ ({len(image_files(folder)):,} images)" for name, folder in folders.items()]
+    return f"Each folder with images in it is a class; found {', '.join(found)}."
 
 
 def _class_folders(place: Path) -> dict[str, Path]:
@@ -122,7 +130,8 @@ def _unwrap(source: Path) -> Path:
     return source
 
 
-def _has_lists(folder: Path) -> bool:
+def has_lists(folder: Path) -> bool:
+    """Return whether a folder has lists of classes."""
     return (folder / "train.txt").is_file()
 
 
@@ -153,7 +162,7 @@ def _without_images(folder: Path, within: str = "", but: Sequence[Path] = ()) ->
     """Return the folders in `folder` that have no images directly in them, and what they have."""
     left_out = []
     for child in subfolders(folder):
-        if image_files(child) or _has_lists(child) or child in but:
+        if image_files(child) or has_lists(child) or child in but:
             continue
         files = [entry.name for entry in entries(child)]
         if subfolders(child):
@@ -188,12 +197,12 @@ def _images(parts: Mapping[str, Mapping[str, Path]]) -> dict[str, list[ClassImag
 
 def _split_by_folders(source: Path, places: Mapping[str, Path]) -> Found:
     parts = {split: _class_folders(place) for split, place in places.items()}
-    _check_disjoint(source, parts)
+    check_disjoint(source, parts)
     left_out = _files_beside(source)
     left_out += [
         f"{folder.name}/ (beside {places['train'].name}/)"
         for folder in subfolders(source)
-        if folder not in places.values() and not _has_lists(folder)
+        if folder not in places.values() and not has_lists(folder)
     ]
     for split, place in places.items():
         left_out += _left_out(place, parts[split], f"{place.name}/")
@@ -202,14 +211,15 @@ def _split_by_folders(source: Path, places: Mapping[str, Path]) -> Found:
     return Found(_images(parts), f"split by its folders {names}", left_out)
 
 
-def _not_random(what: str) -> ArgumentError:
+def not_random(what: str) -> ArgumentError:
+    """Return the error for fractions or a seed where something else decides the splits."""
     return ArgumentError(
         f"fractions and seed are for splitting at random, but {what} decide which class goes "
         "where. Omit the options, or move the folders or lists elsewhere."
     )
 
 
-def _check_disjoint(source: Path, parts: Mapping[str, Mapping[str, Path]]) -> None:
+def check_disjoint(source: Path, parts: Mapping[str, Mapping[str, object]]) -> None:
     """Refuse split folders that divide the images of each class, as for classifiers."""
     counts = Counter(name for folders in parts.values() for name in folders)
     shared = sorted(name for name, count in counts.items() if count > 1)
@@ -227,8 +237,13 @@ def _some(names: Sequence[str], most: int = 5) -> str:
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
-def _split_by_lists(lists: Path, folders: Mapping[str, Path]) -> dict[str, dict[str, Path]]:
-    parts: dict[str, dict[str, Path]] = {}
+def split_by_lists(lists: Path, folders: Mapping[str, _Class]) -> dict[str, dict[str, _Class]]:
+    """Return the classes of each split, as `train.txt`, `val.txt` and `test.txt` name them.
+
+    Raises:
+        DataError: If they name a class twice, or one that there is not.
+    """
+    parts: dict[str, dict[str, _Class]] = {}
     owner: dict[str, str] = {}
     missing = []
     for split in SPLITS:
@@ -249,17 +264,31 @@ def _split_by_lists(lists: Path, folders: Mapping[str, Path]) -> dict[str, dict[
     return parts
 
 
-def _split_at_random(
-    fractions: Sequence[float], seed: int, folders: Mapping[str, Path]
-) -> dict[str, dict[str, Path]]:
-    """Return the classes of each split. Groups are not divided, so that they keep their size."""
+def split_at_random(
+    fractions: Sequence[float],
+    seed: int,
+    folders: Mapping[str, _Class],
+    explain: Callable[[], str],
+) -> dict[str, dict[str, _Class]]:
+    """Return the classes of each split. Groups are not divided, so that they keep their size.
+
+    Args:
+        fractions: The shares of the classes for train, val and test.
+        seed: Decides which classes go where.
+        folders: The classes by name.
+        explain: Returns the classes that there are, in words, if they are too few.
+
+    Raises:
+        DataError: If there are fewer classes, or groups, than splits.
+    """
     units: dict[str, list[str]] = defaultdict(list)
     for name in sorted(folders):
         units[name.partition("/")[0]].append(name)
     shuffled = np.random.default_rng(seed).permutation(sorted(units)).tolist()
-    parts: dict[str, dict[str, Path]] = {}
+    parts: dict[str, dict[str, _Class]] = {}
     start = 0
-    for split, share in zip(SPLITS, _shares(fractions, folders, len(units)), strict=True):
+    shares = _shares(fractions, folders, len(units), explain)
+    for split, share in zip(SPLITS, shares, strict=True):
         if share:
             chosen = sorted(
                 name for unit in shuffled[start : start + share] for name in units[unit]
@@ -269,7 +298,12 @@ def _split_at_random(
     return parts
 
 
-def _check_fractions(fractions: Sequence[float]) -> Sequence[float]:
+def check_fractions(fractions: Sequence[float]) -> Sequence[float]:
+    """Return three fractions that sum to 1.
+
+    Raises:
+        ArgumentError: If they do not.
+    """
     for fraction in fractions:
         check_number("each of the fractions", fraction, low=0, high=1)
     if len(fractions) != 3 or abs(sum(fractions) - 1) > 1e-6:
@@ -282,7 +316,12 @@ def _check_fractions(fractions: Sequence[float]) -> Sequence[float]:
     return fractions
 
 
-def _shares(fractions: Sequence[float], folders: Mapping[str, Path], n_units: int) -> list[int]:
+def _shares(
+    fractions: Sequence[float],
+    folders: Mapping[str, object],
+    n_units: int,
+    explain: Callable[[], str],
+) -> list[int]:
     """Return how many classes, or groups, each split gets: as the fractions say, at least one."""
     n_parts = sum(fraction > 0 for fraction in fractions)
     if n_units < n_parts:
@@ -292,13 +331,7 @@ def _shares(fractions: Sequence[float], folders: Mapping[str, Path], n_units: in
                 "divided. Put the folders of classes into train/, val/ and test/, or list the "
                 "classes, as group/class, in train.txt, val.txt and test.txt."
             )
-        found = [
-            f"{name}/ ({len(image_files(folder)):,} images)" for name, folder in folders.items()
-        ]
-        raise DataError(
-            f"{len(folders)} classes cannot be split into {n_parts} parts. Each folder with images "
-            f"in it is a class; found {', '.join(found)}."
-        )
+        raise DataError(f"{len(folders)} classes cannot be split into {n_parts} parts. {explain()}")
     edges = np.rint(np.cumsum(fractions) * n_units).astype(int)
     shares: list[int] = np.diff(edges, prepend=0).tolist()
     for i, fraction in enumerate(fractions):

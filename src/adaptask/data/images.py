@@ -1,11 +1,14 @@
 """The one form in which every dataset is held: the images of a split, grouped by class.
 
+A vector of d features is an image of d channels and one pixel, in float16 or float32.
+
 Torch is imported when it is used: `adaptask data list` reads this module and needs no tensors.
 """
 
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -46,7 +49,8 @@ class ImageSet:
     split: str
     """`train`, `val` or `test`."""
     images: Tensor
-    """`images x channels x height x width`, uint8; memory-mapped if it comes from a cache."""
+    """`images x channels x height x width` uint8, or features, `vectors x size x 1 x 1` float16 or
+    float32; memory-mapped if it comes from a cache."""
     class_names: tuple[str, ...]
     class_starts: Tensor
     """`classes + 1` int64; the last entry is the number of images."""
@@ -73,45 +77,62 @@ class ImageSet:
             object.__setattr__(self, "variant_of", variant_of)
 
     @classmethod
-    def from_labels(
-        cls, images: Any, labels: Sequence[Any], *, dataset: str, split: str
-    ) -> ImageSet:
+    def from_labels(cls, images: Any, labels: Any, *, dataset: str, split: str) -> ImageSet:
         """Group images by their labels.
 
         Args:
-            images: `images x channels x height x width` uint8, a tensor or a NumPy array.
-            labels: One per image: names of classes, or integers. Classes are put in order.
+            images: `images x channels x height x width` uint8, or features, `vectors x size`
+                float16 or float32; a tensor or a NumPy array.
+            labels: One per image: names of classes, or integers; a sequence, an array or a tensor.
+                Classes are put in order.
             dataset: The name of the dataset.
             split: `train`, `val` or `test`.
 
         Raises:
-            DataError: If there is not one label per image.
+            DataError: If there is not one label per image, the images have another form, or
+                features are not finite.
         """
         import numpy as np
         import torch
 
-        pixels, flat = torch.as_tensor(images), np.asarray(labels)
+        with warnings.catch_warnings():
+            # Of an array that is mapped for reading only; nobody writes into images.
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+            pixels, flat = torch.as_tensor(images), np.asarray(labels)
+        if pixels.ndim == 2:
+            pixels = pixels[:, :, None, None]
         if flat.shape != (len(pixels),) or flat.dtype.kind not in "iuU" or not len(flat):
             raise DataError(
                 f"{dataset} ({split}) must have one label per image, integers or names of classes; "
                 f"got {len(pixels)} images and labels of type {flat.dtype} and shape {flat.shape}."
             )
         names, counts = np.unique(flat, return_counts=True)
+        in_order = bool((flat[:-1] <= flat[1:]).all())  # then they need not be copied
         order = torch.from_numpy(np.argsort(flat, kind="stable"))
         image_set = cls(
             dataset=dataset,
             split=split,
-            images=pixels[order.to(pixels.device)],
+            images=pixels if in_order else pixels[order.to(pixels.device)],
             class_names=tuple(str(name) for name in names),
             class_starts=torch.tensor([0, *np.cumsum(counts).tolist()]),
         )
         image_set.class_counts()  # checks the form of the images
+        if image_set.holds_features and not is_finite(image_set.images):
+            raise DataError(
+                f"features of {dataset} ({split}) must be finite; some are NaN or infinite. Leave "
+                "those vectors out, or compute them again."
+            )
         return image_set
 
     @property
     def n_classes(self) -> int:
         """Number of classes in the split."""
         return len(self.class_names)
+
+    @property
+    def holds_features(self) -> bool:
+        """Whether the images are vectors of features."""
+        return self.images.is_floating_point()
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -129,10 +150,14 @@ class ImageSet:
 
         images, starts = self.images, self.class_starts
         name = f"{self.dataset} ({self.split})"
-        if images.ndim != 4 or images.dtype != torch.uint8:
+        are_features = images.dtype in (torch.float16, torch.float32) and images.numel() > 0
+        if images.ndim != 4 or not (
+            images.dtype == torch.uint8 or (are_features and images.shape[2:] == (1, 1))
+        ):
             raise DataError(
-                f"images of {name} must be uint8, `images x channels x height x width`; got "
-                f"{images.dtype} of shape {tuple(images.shape)}."
+                f"images of {name} must be uint8, `images x channels x height x width`, and "
+                f"features float16 or float32, `vectors x size`; got {images.dtype} of shape "
+                f"{tuple(images.shape)}. Convert other numbers yourself: features.float()."
             )
         if starts.ndim != 1 or starts.dtype != torch.int64:
             raise DataError(f"class_starts of {name} must be `classes + 1` int64.")
@@ -160,6 +185,41 @@ class ImageSet:
         return counts
 
 
+def take_classes(image_set: ImageSet, class_names: Sequence[str], split: str) -> ImageSet:
+    """Return some classes of an image set, in the order given, as a split of their own.
+
+    Raises:
+        ArgumentError: If there is no such class, or one is named twice.
+    """
+    import torch
+
+    place = {name: i for i, name in enumerate(image_set.class_names)}
+    unknown = [name for name in class_names if name not in place]
+    if unknown or len(set(class_names)) != len(class_names) or not class_names:
+        raise ArgumentError(
+            f"the split '{split}' must name one or more different classes of {image_set.dataset}, "
+            f"such as '{image_set.class_names[0]}'; got {list(class_names)[:5]}"
+            + (f", of which {unknown[:5]} are not there." if unknown else ".")
+        )
+    starts = image_set.class_starts.tolist()
+    parts = [image_set.images[starts[place[n]] : starts[place[n] + 1]] for n in class_names]
+    counts = torch.tensor([0, *(len(part) for part in parts)])
+    return ImageSet(
+        dataset=image_set.dataset,
+        split=split,
+        images=torch.cat(parts),
+        class_names=tuple(class_names),
+        class_starts=counts.cumsum(0),
+    )
+
+
+def is_finite(features: Tensor) -> bool:
+    """Return whether there is neither a NaN nor an infinity, without a copy of all features."""
+    import torch
+
+    return all(bool(part.isfinite().all()) for part in torch.split(features, 1 << 16))
+
+
 def resize_images(image_set: ImageSet, image_shape: tuple[int, int, int]) -> ImageSet:
     """Return a split with images of another shape: resized, and in gray or in three channels.
 
@@ -171,12 +231,21 @@ def resize_images(image_set: ImageSet, image_shape: tuple[int, int, int]) -> Ima
         image_shape: Channels, height and width of the result.
 
     Raises:
-        ArgumentError: If the numbers of channels differ and are not 1 and 3.
+        ArgumentError: If the numbers of channels differ and are not 1 and 3, or one of the two
+            shapes is that of features.
     """
     import torch
 
     if image_set.image_shape == image_shape:
         return image_set
+    if image_set.holds_features or image_shape[1:] == (1, 1):
+        found_shape, wanted_shape = (
+            " x ".join(map(str, shape)) for shape in (image_set.image_shape, image_shape)
+        )
+        raise ArgumentError(
+            f"{image_set.dataset} is {found_shape}, and {wanted_shape} is wanted; features are "
+            "not converted. Use a dataset of features of that size, by the same network."
+        )
     found, wanted = image_set.image_shape[0], image_shape[0]
     if found != wanted and {found, wanted} != {1, 3}:
         raise ArgumentError(

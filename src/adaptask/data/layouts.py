@@ -39,7 +39,7 @@ IMAGE_SUFFIXES = frozenset(
     ]
 )
 
-_SPLIT_OF = {
+SPLIT_OF = {
     "train": "train",
     "training": "train",
     "val": "val",
@@ -156,7 +156,7 @@ def split_folders(root: Path) -> dict[str, Path]:
     """
     found: dict[str, list[Path]] = defaultdict(list)
     for folder in subfolders(root):
-        found[_SPLIT_OF.get(folder.name.lower(), "")].append(folder)
+        found[SPLIT_OF.get(folder.name.lower(), "")].append(folder)
     children = [child for folder in found["train"] for child in subfolders(folder)]
     if not any(image_files(f) for child in children for f in (child, *subfolders(child))):
         return {}

@@ -1,4 +1,4 @@
-"""Normalization of images with the statistics of their own dataset.
+"""Normalization of images, or features, with the statistics of their own dataset.
 
 Torch is imported when it is used: `adaptask data list` needs none.
 """
@@ -17,6 +17,50 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _Counts = np.ndarray[Any, np.dtype[np.int64]]
+_Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+
+class PixelStatistics:
+    """Mean and deviation of bytes, exactly: values are counted, never summed as floats."""
+
+    def __init__(self, n_channels: int) -> None:
+        self._counts: _Counts = np.zeros((n_channels, 256), dtype=np.int64)
+
+    def add(self, images: np.ndarray[Any, Any]) -> None:
+        """Take in images, `images x channels x height x width` uint8."""
+        self._counts += histograms(images)
+
+    def result(self) -> tuple[list[float], list[float]]:
+        """Return mean and standard deviation of each channel, on a scale from 0 to 1."""
+        return statistics_of(self._counts)
+
+
+class FeatureStatistics:
+    """Mean and deviation of features, in float64, by the parallel algorithm of Chan et al."""
+
+    def __init__(self, size: int) -> None:
+        self._n = 0
+        self._mean: _Floats = np.zeros(size)
+        self._squares: _Floats = np.zeros(size)
+
+    def add(self, features: np.ndarray[Any, Any]) -> None:
+        """Take in features, `vectors x size x 1 x 1` of finite floats."""
+        rows = features.reshape(len(features), -1).astype(np.float64)
+        mean = rows.mean(axis=0)
+        difference, total = mean - self._mean, self._n + len(rows)
+        self._squares += ((rows - mean) ** 2).sum(axis=0)
+        self._squares += difference**2 * (self._n * len(rows) / total)
+        self._mean += difference * (len(rows) / total)
+        self._n = total
+
+    def result(self) -> tuple[list[float], list[float]]:
+        """Return mean and standard deviation of each feature."""
+        return self._mean.tolist(), np.sqrt(self._squares / max(self._n, 1)).tolist()
+
+
+def statistics_for(dtype: np.dtype[Any], n_channels: int) -> PixelStatistics | FeatureStatistics:
+    """Return empty statistics of images of that type: bytes, or the floats of features."""
+    return FeatureStatistics(n_channels) if dtype.kind == "f" else PixelStatistics(n_channels)
 
 
 def histograms(pixels: np.ndarray[Any, np.dtype[np.uint8]]) -> _Counts:
@@ -37,24 +81,35 @@ def statistics_of(counts: _Counts) -> tuple[list[float], list[float]]:
 def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return mean and standard deviation of every channel, on a scale from 0 to 1.
 
-    Exact: the values of a channel are counted, never summed as floats.
+    Exact: the values of a channel are counted, never summed as floats. Of features: mean and
+    deviation of every one of them, 1 for one that is constant.
 
     Args:
-        images: `images x channels x height x width` uint8.
+        images: `images x channels x height x width` uint8, or features, `vectors x size [x 1 x 1]`
+            float16 or float32.
 
     Raises:
         ArgumentError: If they are not, or there are none.
     """
     import torch
 
-    if images.dtype != torch.uint8 or images.ndim != 4 or images.numel() == 0:
+    is_vector = images.dtype in (torch.float16, torch.float32) and images.ndim in (2, 4)
+    is_image = images.dtype == torch.uint8 and images.ndim == 4
+    if not (is_vector or is_image) or images.numel() == 0:
         raise ArgumentError(
             "images must be a uint8 tensor, images x channels x height x width, with one image or "
-            f"more; got {images.dtype}, {tuple(images.shape)}."
+            "more, or features, vectors x size, of float16 or float32; got "
+            f"{images.dtype}, {tuple(images.shape)}."
         )
+    statistics: PixelStatistics | FeatureStatistics = (
+        FeatureStatistics(images.shape[1]) if is_vector else PixelStatistics(images.shape[1])
+    )
     # In parts, so that a memory-mapped split is never held twice.
-    parts = (histograms(part.numpy(force=True)) for part in torch.split(images, 4096))
-    mean, deviation = statistics_of(np.sum(list(parts), axis=0))
+    for part in torch.split(images, 4096):
+        statistics.add(part.numpy(force=True))
+    mean, deviation = statistics.result()
+    if is_vector:
+        deviation = [value or 1.0 for value in deviation]
     return tuple(mean), tuple(deviation)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,8 @@ from adaptask.data.atomic_folder import scratch_folder
 from adaptask.data.benchmarks import Benchmark
 from adaptask.data.cache import cache_root, open_cache_writer
 from adaptask.data.convert import Converter, ImageFormat, Progress, problems_found, worker_pool
-from adaptask.data.datasets import DATASETS, Generated, OwnImages, is_plugin
+from adaptask.data.datasets import DATASETS, FEATURES, Generated, OwnImages, is_plugin
+from adaptask.data.features import SUFFIXES, Array, Vectors, find_features
 from adaptask.data.image_folder import check_dataset_name, find_classes
 from adaptask.data.images import SPLITS
 from adaptask.data.layouts import Found, Layout, candidate_folders
@@ -64,6 +65,8 @@ def prepare(
         )
     if is_plugin(name):
         raise ArgumentError(f"'{name}' needs no preparation: it is a plug-in.")
+    if entry is FEATURES:
+        return prepare_features(source, progress=progress)
     if isinstance(entry, OwnImages):
         return prepare_folder(source, workers=workers, progress=progress)
     if entry is None:
@@ -134,6 +137,77 @@ def prepare_folder(
         return f"{source.resolve().name}, {how}", found
 
     return _prepare(name, source, image_format, find, workers, progress)
+
+
+def prepare_features(
+    source: Path,
+    *,
+    name: str = FEATURES.name,
+    fractions: Sequence[float] | None = None,
+    seed: int | None = None,
+    split_lists: Path | None = None,
+    progress: Progress | None = None,
+) -> Prepared:
+    """Write the user's own features, computed by another network, as a cache under a name.
+
+    Args:
+        source: A `.npy`, `.npz` or `.safetensors` file, or a folder of them; see `find_features`.
+        name: The name of the dataset, by which `load` and all commands then know it.
+        fractions: Shares of the classes for train, val and test.
+        seed: Decides which classes go where; 0 by default.
+        split_lists: A folder with lists of classes, instead of fractions.
+        progress: Called with the number of vectors done and the number of all.
+
+    Raises:
+        ArgumentError: If an argument cannot be used.
+        DataError: If the features cannot be read, are of another type or size, or are not finite,
+            or the disk is full. Nothing was changed.
+    """
+    start = time.perf_counter()
+    check_dataset_name(name, [known for known in DATASETS if known != FEATURES.name])
+    root = cache_root()
+    is_plain = not source.exists() or source.suffix.lower() in SUFFIXES
+    with (
+        nullcontext(source) if is_plain else open_source(source, scratch=root) as opened,
+        scratch_folder(root / "unpacked") as scratch,
+        _clear_errors(source, opened),
+    ):
+        found = find_features(
+            opened, scratch, fractions=fractions, seed=seed, split_lists=split_lists
+        )
+        how = found.how.replace(str(opened), source.name)
+        description = f"{source.resolve().name}, features of size {found.size}, {how}"
+        n_vectors = {s: sum(map(len, classes.values())) for s, classes in found.splits.items()}
+        total, n_done = sum(n_vectors.values()), 0
+
+        def counted(classes: Iterable[Vectors]) -> Iterator[Array]:
+            nonlocal n_done
+            for vectors in classes:
+                for chunk in vectors.chunks():
+                    yield chunk
+                    n_done += len(chunk)
+                    if progress is not None:
+                        progress(n_done, total)
+
+        with open_cache_writer(
+            root / name,
+            dataset=name,
+            source=description,
+            image_shape=(found.size, 1, 1),
+            dtype=found.dtype,
+        ) as writer:
+            for split, classes in found.splits.items():
+                counts = [len(vectors) for vectors in classes.values()]
+                writer.write_split(split, list(classes), counts, counted(classes.values()))
+    return Prepared(
+        dataset=name,
+        folder=root / name,
+        source=description,
+        n_classes={split: len(classes) for split, classes in found.splits.items()},
+        n_images=n_vectors,
+        seconds=time.perf_counter() - start,
+        left_out=tuple(found.left_out),
+    )
 
 
 def _prepare(

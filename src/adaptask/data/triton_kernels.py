@@ -67,6 +67,7 @@ def _cut(
     height: tensor,
     width: tensor,
     n_pixels: tensor,
+    unit: constexpr,
     has_offsets: constexpr,
     has_flips: constexpr,
     block: constexpr,
@@ -91,7 +92,7 @@ def _cut(
     factor = tl.load(scale + channel, mask=exists, other=0.0)
     offset = tl.load(shift + channel, mask=exists, other=0.0)
     # In the order in which the other implementation rounds.
-    tl.store(out + i * n_pixels + at, value * (1 / 255) * factor + offset, mask=exists)
+    tl.store(out + i * n_pixels + at, value * unit * factor + offset, mask=exists)
 
 
 def cut_images(
@@ -106,12 +107,12 @@ def cut_images(
     """Return some images as floats, `batch x channels x height x width`.
 
     Args:
-        images: `images x channels x height x width` uint8.
+        images: `images x channels x height x width` uint8, or floats of features.
         index: Which images, `batch` int64.
         offsets: Where the window of each starts, rows and columns, `2 x batch` int64; outside is
             black.
         flipped: Which are mirrored after that, `batch` bool.
-        scale: Factor on values from 0 to 1, `channels x 1 x 1`.
+        scale: Factor on values from 0 to 1, or on features, `channels x 1 x 1`.
         shift: What is added after that.
     """
     _, channels, height, width = images.shape
@@ -130,6 +131,7 @@ def cut_images(
         height,
         width,
         n_pixels,
+        unit=1.0 if images.is_floating_point() else 1 / 255,
         has_offsets=offsets is not None,
         has_flips=flipped is not None,
         block=_BLOCK,

@@ -37,7 +37,9 @@ class DataConfig:
     """A dataset of `adaptask data list`."""
     augmentation: str = "default"
     """Augmentation of the training images: none, crop-flip, crop-jitter-flip,
-    resized-crop-jitter-flip, or default: what is usual for the dataset."""
+    resized-crop-jitter-flip, noise, or default: what is usual for the dataset."""
+    noise: float = 0.1
+    """Strength of the augmentation noise; of features in units of their standard deviation."""
     shrink: int = 1
     """Average squares of this many pixels a side: 2 halves height and width of all images."""
     storage: Literal["auto", "device", "host"] = "auto"

@@ -34,7 +34,7 @@ from adaptask.data.datasets import (
     status,
 )
 from adaptask.data.download import download
-from adaptask.data.prepare import Prepared, prepare, prepare_folder
+from adaptask.data.prepare import Prepared, prepare, prepare_features, prepare_folder
 from adaptask.errors import ArgumentError, DataError
 
 _MOST_LEFT_OUT = 10
@@ -83,7 +83,7 @@ def prepare_dataset(
     """Recognize, check and convert a dataset, with a progress bar.
 
     The options are those of `adaptask data prepare`; all but the last are for `folder`, your own
-    images.
+    images, and some for `features`.
     """
     given = {
         "name": name,
@@ -94,13 +94,20 @@ def prepare_dataset(
         "split_lists": split_lists,
     }
     options = {key: value for key, value in given.items() if value is not None}
-    if dataset in DATASETS and dataset != "folder" and options:
+    if dataset in DATASETS and dataset not in ("folder", "features") and options:
         raise ArgumentError(
-            f"'{dataset}' is prepared in one way only; options are for 'folder', your own images."
+            f"'{dataset}' is prepared in one way only; options are for 'folder', your own images, "
+            "and for 'features'."
         )
+    if dataset == "features":
+        for flag, value in (("image-size", image_size), ("gray", gray), ("workers", workers)):
+            if value:
+                raise ArgumentError(f"--{flag} is for images; features are copied as they are.")
     with _progress_bar(f"preparing {name or dataset}") as progress:
         if dataset == "folder":
             done = prepare_folder(source, workers=workers, progress=progress, **options)  # type: ignore[arg-type]
+        elif dataset == "features":
+            done = prepare_features(source, progress=progress, **options)  # type: ignore[arg-type]
         else:
             done = prepare(dataset, source, workers=workers, progress=progress)
     _print_prepared(done)

@@ -10,6 +10,7 @@ from torch import nn, optim
 
 from adaptask.backbones import build_backbone
 from adaptask.data import EpisodeSource, open_episodes
+from adaptask.data.augmentation import GaussianNoise
 from adaptask.data.datasets import splits_of
 from adaptask.data.images import EvaluationTasks
 from adaptask.errors import ArgumentError, StateError
@@ -186,7 +187,8 @@ def _check_tasks(config: RunConfig, source: EpisodeSource) -> None:
 
 def open_split(config: RunConfig, split: str, device: torch.device) -> EpisodeSource:
     """Return the episodes of a split of the run's dataset; only training ones are augmented."""
-    augmentation = config.data.augmentation if split == "train" else "none"
+    name = config.data.augmentation if split == "train" else "none"
+    augmentation = GaussianNoise(strength=config.data.noise) if name == "noise" else name
     return open_episodes(
         config.data.dataset,
         split,

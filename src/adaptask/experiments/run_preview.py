@@ -68,8 +68,13 @@ def save_preview(
 
 
 def _thumbnails(source: EpisodeSource) -> Tensor:
-    """Return the first images of each class, `classes x images x height x width x channels`."""
+    """Return the first images of each class, `classes x images x height x width x channels`.
+
+    Of features there are none.
+    """
     image_set = source.image_set
+    if image_set.holds_features:
+        return torch.zeros(image_set.n_classes, 0, 1, 1, 1, dtype=torch.uint8)
     wanted = _N_IMAGES if image_set.n_classes <= _MANY_CLASSES else _N_IMAGES_OF_MANY
     counts = image_set.class_starts.diff()
     n_images = min(wanted, int(counts.min()))

@@ -30,8 +30,8 @@ class InnerLoopLearner(Learner):
     set or the queries of one task, in training and in evaluation: running statistics of the shared
     weights do not fit adapted ones. The running statistics of the backbone are therefore removed.
 
-    A Conv-4 with normalization and an MLP process all tasks at once; other backbones process one
-    task after the other.
+    A Conv-4 with normalization, and backbones with `takes_task_weights` such as an MLP, process all
+    tasks at once; other backbones process one task after the other.
 
     Args:
         backbone: Maps images to features.

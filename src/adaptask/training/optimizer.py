@@ -54,7 +54,10 @@ def build_optimizer(
         raise ArgumentError("momentum must be below 1, or steps never stop growing; got 1.")
     parameters = list(parameters)
     if not parameters:
-        raise ArgumentError("there is nothing to learn: the learner has no parameters.")
+        raise ArgumentError(
+            "there is nothing to learn: the learner has no parameters. Choose a backbone that has "
+            "some, such as linear or mlp, or one for the learner, such as learn_temperature."
+        )
     if name == "adam":
         return optim.Adam(parameters, lr=lr, weight_decay=weight_decay, fused=True)
     return optim.SGD(

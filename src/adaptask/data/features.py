@@ -1,0 +1,391 @@
+"""Features that another network has computed: read from files, and split by class.
+
+A file is `.npy`, `.npz` or `.safetensors`. It has the arrays `features` and `labels`, or one array
+per class; labels of a `.npy` file are in another beside it. Nothing in a file is executed: arrays
+of objects are refused, and a `.safetensors` file is a list of numbers with a header in JSON.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import zipfile
+import zlib
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib.format import open_memmap
+
+from adaptask.arguments import check_seed
+from adaptask.data.image_folder import (
+    FRACTIONS,
+    check_disjoint,
+    check_fractions,
+    has_lists,
+    not_random,
+    split_at_random,
+    split_by_lists,
+)
+from adaptask.data.images import SPLITS
+from adaptask.data.layouts import SPLIT_OF, entries
+from adaptask.errors import DataError
+from adaptask.parsing import parse_json
+
+SUFFIXES = (".npy", ".npz", ".safetensors")
+
+Array = np.ndarray[Any, Any]
+
+_CHUNK = 4096
+_LARGEST_HEADER = 100 << 20  # as the safetensors library has it
+_SAFETENSORS = {
+    **{f"F{8 * n}": f"<f{n}" for n in (2, 4, 8)},
+    **{f"{kind}{8 * n}": f"<{kind.lower()}{n}" for kind in "IU" for n in (1, 2, 4, 8)},
+}
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """The vectors of one class: rows of one array or several, read as they are asked for."""
+
+    parts: tuple[tuple[Array, Array], ...]
+    """Features, `vectors x size`, and the numbers of the rows that belong to the class."""
+
+    def __len__(self) -> int:
+        return sum(len(rows) for _, rows in self.parts)
+
+    def chunks(self) -> Iterator[Array]:
+        """Yield the vectors in order, `vectors x size x 1 x 1`, in pieces that fit memory."""
+        for features, rows in self.parts:
+            for start in range(0, len(rows), _CHUNK):
+                yield features[rows[start : start + _CHUNK]][:, :, None, None]
+
+
+@dataclass(frozen=True)
+class FoundFeatures:
+    """The vectors of a source: the classes of each split."""
+
+    splits: dict[str, dict[str, Vectors]]
+    how: str
+    """What decided which class goes to which split, in words."""
+    left_out: list[str]
+    size: int
+    """Of every vector."""
+    dtype: str
+    """`float16` or `float32`."""
+
+
+def find_features(
+    source: Path,
+    scratch: Path,
+    *,
+    fractions: Sequence[float] | None,
+    seed: int | None,
+    split_lists: Path | None,
+) -> FoundFeatures:
+    """Return the classes of each split of the user's features.
+
+    Args:
+        source: A file, or a folder of files: `train`, `val` and `test`, or one file per class, or
+            several whose classes are put together; instead of such a file there may be a folder.
+        scratch: An empty folder, for the arrays of `.npz` files while they are read.
+        fractions: The shares of the classes for train, val and test, if neither such files nor
+            lists decide. `FRACTIONS` by default.
+        seed: Decides which classes go where, likewise; 0 by default.
+        split_lists: A folder with `train.txt`, `val.txt` and `test.txt`, one class per line; by
+            default the folder `source` and its `splits` are searched for them.
+
+    Raises:
+        ArgumentError: If fractions or a seed cannot be used, or files or lists decide.
+        DataError: If the files cannot be read, do not fit each other, or cannot be split.
+    """
+    is_random = not (fractions is None and seed is None)
+    fractions = FRACTIONS if fractions is None else check_fractions(fractions)
+    seed = 0 if seed is None else check_seed("seed", seed)
+    reader = _Reader(scratch)
+    units, left_out = _units(source)
+    by_split = _by_split(source, units) if split_lists is None else {}
+    if by_split:
+        if is_random:
+            raise not_random("the files train, val and test")
+        parts = {split: reader.classes(files) for split, files in by_split.items()}
+        check_disjoint(source, parts)
+        used = [name for files in by_split.values() for name in files]
+        left_out += [f"{name} (beside train)" for name in units if name not in used]
+        how = f"split by its files {', '.join(used)}"
+    else:
+        classes = reader.classes(units)
+        places = [split_lists] if split_lists else [source, source / "splits"]
+        lists = next((place for place in places if has_lists(place)), None)
+        if lists is not None:
+            if is_random:
+                raise not_random(f"the lists in {lists}")
+            parts = split_by_lists(lists, classes)
+            listed = {name for part in parts.values() for name in part}
+            left_out += [f"{name} (in no list)" for name in classes if name not in listed]
+            how = f"split by the lists in {lists}"
+        elif split_lists is not None:
+            raise DataError(
+                f"{split_lists} has no train.txt; expected train.txt, val.txt, test.txt."
+            )
+        else:
+            if len(classes) == 1:
+                raise DataError(
+                    f"{source} has features of one class, {next(iter(classes))!r}; a task needs at "
+                    "least 2. Give labels that tell classes apart, or one array per class."
+                )
+            parts = split_at_random(fractions, seed, classes, lambda: _found(classes))
+            shares = ", ".join(f"{fraction:g}" for fraction in fractions)
+            how = f"split by class at random ({shares}), seed {seed}"
+    for split, found in parts.items():
+        fewest = 2 if split == "train" else 1
+        if len(found) < fewest:
+            raise DataError(
+                f"the split '{split}' must have {fewest} classes or more; got {list(found)}."
+            )
+    size, dtype = reader.form()
+    return FoundFeatures(parts, how, [*left_out, *reader.left_out], size, dtype)
+
+
+def _found(classes: Mapping[str, Vectors]) -> str:
+    return f"Found {', '.join(f'{name} ({len(v):,} vectors)' for name, v in classes.items())}."
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+_Files = dict[str, list[Path]]
+"""By the name of a split or class what makes it up: features and labels, a file, or a folder."""
+
+
+def _units(source: Path) -> tuple[_Files, list[str]]:
+    """Return what can be read in a source, by name, and what is left out, in words."""
+    if not source.exists():
+        raise DataError(
+            f"--source {source} does not exist. Give a file that ends with {', '.join(SUFFIXES)}, "
+            "or a folder of such files."
+        )
+    is_folder = source.is_dir()
+    found = [source / e.name for e in entries(source)] if is_folder else [source]
+    units: _Files = {}
+    left_out = []
+    labels = [partner for path in found if (partner := _labels_beside(path))]
+    for path in sorted(found):
+        if path in labels or path.name in [f"{split}.txt" for split in SPLITS]:
+            continue
+        if path.is_dir() and path.name.lower() in SPLIT_OF:
+            units[path.name] = [path]
+        elif path.suffix.lower() not in SUFFIXES or path.is_dir():
+            if path.name != "splits":
+                left_out.append(f"{path.name} (not {', '.join(SUFFIXES)})")
+        elif partner := _labels_beside(path):
+            units[path.name] = [path, partner]
+        else:
+            units[path.name] = [path]
+    if not units:
+        raise DataError(
+            f"{source} has no features; expected files that end with {', '.join(SUFFIXES)}, found "
+            f"{', '.join(left_out[:5]) or 'none'}."
+        )
+    return units, left_out
+
+
+def _labels_beside(path: Path) -> Path | None:
+    """Return the file with the labels of a `.npy` file: `train_labels.npy` of `train_features`."""
+    if path.suffix.lower() != ".npy" or "features" not in path.stem:
+        return None
+    partner = path.with_name(path.name.replace("features", "labels"))
+    return partner if partner.is_file() else None
+
+
+def _by_split(source: Path, units: _Files) -> dict[str, _Files]:
+    """Return the files of each split; none if no file is called train."""
+    found: dict[str, _Files] = defaultdict(dict)
+    for name, files in units.items():
+        stem = (files[0].name if files[0].is_dir() else files[0].stem).lower()
+        if split := SPLIT_OF.get(stem.replace("features", "").strip("_-. ")):
+            found[split][name] = files
+    if "train" not in found or not source.is_dir():
+        return {}
+    for split, of_split in found.items():
+        if len(of_split) > 1:
+            raise DataError(
+                f"{source} has two files for the split '{split}': {' and '.join(of_split)}. Remove "
+                "one of them, or move it elsewhere."
+            )
+    return {split: found[split] for split in SPLITS if split in found}
+
+
+class _Reader:
+    """Reads files, and checks that all features have one form."""
+
+    def __init__(self, scratch: Path) -> None:
+        self._scratch = scratch
+        self._n_unpacked = 0
+        self._form: tuple[int, str] | None = None
+        self._form_of = ""
+        self.left_out: list[str] = []
+
+    def form(self) -> tuple[int, str]:
+        """Return the size and type of all vectors."""
+        assert self._form is not None
+        return self._form
+
+    def classes(self, units: _Files) -> dict[str, Vectors]:
+        """Return the classes of some files, put together by their names."""
+        parts: dict[str, list[tuple[Array, Array]]] = defaultdict(list)
+        for files in units.values():
+            path = files[0]
+            if path.is_dir():
+                inside, left_out = _units(path)
+                self.left_out += [f"{path.name}/{name}" for name in left_out]
+                found = {name: [*v.parts] for name, v in self.classes(inside).items()}
+            else:
+                found = self._classes_of(files)
+            for name, of_class in found.items():
+                parts[name] += of_class
+        return {name: Vectors(tuple(of_class)) for name, of_class in parts.items()}
+
+    def _classes_of(self, files: list[Path]) -> dict[str, list[tuple[Array, Array]]]:
+        path = files[0]
+        arrays = self._arrays(path)
+        if len(files) == 2:
+            (features,), (labels,) = arrays.values(), self._arrays(files[1]).values()
+            arrays = {"features": features, "labels": labels}
+        if {"features", "labels"} <= set(arrays):
+            others = [name for name in arrays if name not in ("features", "labels")]
+            self.left_out += [f"{name} in {path.name} (beside the features)" for name in others]
+            features = self._check(arrays["features"], str(path))
+            return {
+                name: [(features, rows)]
+                for name, rows in _rows_by_label(arrays["labels"], len(features), str(path)).items()
+            }
+        if len(arrays) == 1 or path.suffix.lower() == ".npy":
+            ((name, features),) = arrays.items()
+            arrays = {path.stem: features}
+            if path.stem == "features" or name == "features":
+                raise DataError(
+                    f"{path} has features without labels; expected an array 'labels' beside "
+                    "'features', the file labels.npy beside features.npy, or one array per class."
+                )
+        return {
+            name: [(self._check(features, f"{path}, {name!r}"), np.arange(len(features)))]
+            for name, features in arrays.items()
+        }
+
+    def _check(self, features: Array, where: str) -> Array:
+        """Return features after checking their shape and type."""
+        _check_form(features.shape, str(features.dtype), where)
+        form = (features.shape[1], str(features.dtype))
+        if self._form is None:
+            self._form, self._form_of = form, where
+        if form != self._form:
+            size, dtype = self._form
+            raise DataError(
+                f"all features must have one size and type; {self._form_of} has vectors of {size} "
+                f"{dtype}, {where} of {form[0]} {form[1]}."
+            )
+        return features
+
+    def _arrays(self, path: Path) -> dict[str, Array]:
+        """Return the arrays of a file by name, mapped from disk."""
+        try:
+            if path.suffix.lower() == ".safetensors":
+                return _read_safetensors(path)
+            if path.suffix.lower() == ".npy":
+                return {path.stem: open_memmap(path, mode="r")}  # it refuses objects
+            return self._read_npz(path)
+        except OSError as error:
+            raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
+        except (
+            *(ValueError, TypeError, KeyError, EOFError, AttributeError, MemoryError),
+            *(zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError),
+        ) as error:
+            raise DataError(
+                f"{path} cannot be read: it is cut short, damaged, or not what its name says "
+                f"({error}). Nothing was changed; save it again."
+            ) from error
+
+    def _read_npz(self, path: Path) -> dict[str, Array]:
+        arrays: dict[str, Array] = {}
+        with zipfile.ZipFile(path) as archive:
+            for member in archive.infolist():
+                # Unpacked, so that it is mapped like others; NumPy would trust the size that the
+                # header claims.
+                unpacked = self._scratch / f"{self._n_unpacked}.npy"
+                self._n_unpacked += 1
+                with archive.open(member) as packed, unpacked.open("wb") as out:
+                    shutil.copyfileobj(packed, out, 1 << 20)
+                name = member.filename.removesuffix(".npy")
+                arrays[name] = open_memmap(unpacked, mode="r")
+        if not arrays:
+            raise ValueError("it has no arrays")
+        return arrays
+
+
+def _read_safetensors(path: Path) -> dict[str, Array]:
+    """Return the tensors of a file by name: 8 bytes, a header in JSON of that length, numbers."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        n_bytes = path.stat().st_size - 8 - length
+        if not 2 <= length <= _LARGEST_HEADER or n_bytes < 0:
+            raise ValueError("it has no header")
+        header = parse_json(file.read(length).decode("utf-8"))
+    arrays: dict[str, Array] = {}
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        dtype, shape = entry["dtype"], tuple(entry["shape"])
+        start, stop = entry["data_offsets"]
+        if dtype not in _SAFETENSORS:
+            raise ValueError(f"its tensor {name!r} is {dtype}; save it as float16 or float32")
+        if not all(type(n) is int and n >= 0 for n in (*shape, start, stop)):
+            raise ValueError("its header is not one of tensors")
+        expected = math.prod(shape) * np.dtype(_SAFETENSORS[dtype]).itemsize
+        if stop - start != expected or stop > n_bytes:
+            raise ValueError(f"its tensor {name!r} is not all there")
+        mapped = np.memmap(path, np.uint8, mode="r")[8 + length + start : 8 + length + stop]
+        arrays[name] = mapped.view(_SAFETENSORS[dtype]).reshape(shape)
+    if not arrays:
+        raise ValueError("it has no tensors")
+    return arrays
+
+
+# --- what features and labels must be -------------------------------------------------------------
+
+
+def _check_form(shape: Sequence[int], dtype: str, where: str) -> None:
+    """Check that features are vectors of float16 or float32.
+
+    Raises:
+        DataError: If they are not. Other numbers are not converted, since what a conversion loses
+            is the user's decision.
+    """
+    if len(shape) != 2 or 0 in shape:
+        raise DataError(
+            f"features must be `vectors x size`, one vector or more; {where} has shape "
+            f"{tuple(shape)}."
+        )
+    if dtype not in ("float16", "float32"):
+        raise DataError(
+            f"features must be float16 or float32; {where} is {dtype}. Convert it yourself, so "
+            "that you decide what is lost: features.astype('float32')."
+        )
+
+
+def _rows_by_label(labels: Array, n_vectors: int, where: str) -> dict[str, Array]:
+    """Return the rows of each class, in the order of labels.
+
+    Raises:
+        DataError: If there is not one integer or name per vector.
+    """
+    if labels.shape != (n_vectors,) or labels.dtype.kind not in "iuU":
+        raise DataError(
+            f"labels must be one integer or name per vector, {n_vectors:,}; those of {where} are "
+            f"{labels.dtype} of shape {labels.shape}."
+        )
+    names, counts = np.unique(labels, return_counts=True)
+    pieces = np.split(np.argsort(labels, kind="stable"), np.cumsum(counts)[:-1])
+    return {str(name): rows for name, rows in zip(names, pieces, strict=True)}

@@ -1,0 +1,212 @@
+"""Datasets that are Python objects: torchvision's, your own, or rows as of Hugging Face.
+
+Neither library is imported: what counts is `len(dataset)` and `dataset[i]`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from adaptask.arguments import check_integer, format_value
+from adaptask.data.convert import ImageFormat, Progress, convert_image
+from adaptask.data.image_folder import check_fractions, split_at_random
+from adaptask.data.images import SPLITS, ImageSet, take_classes
+from adaptask.errors import ArgumentError, DataError
+
+ClassSplits = Mapping[str, Sequence[str | int]] | tuple[float, float, float]
+"""The classes of `train`, `val` and `test`, or which fraction of the classes each of them gets."""
+
+_BATCH = 64
+
+
+def split_classes(whole: ImageSet, class_splits: ClassSplits | None) -> dict[str, ImageSet]:
+    """Return an image set by split: `train` has all classes if nothing is said.
+
+    Args:
+        whole: All classes.
+        class_splits: The classes of each split by name, or three fractions, drawn with seed 0.
+
+    Raises:
+        ArgumentError: If a split is not known, has no classes, or shares one with another.
+        DataError: If there is one class only, or fewer than splits.
+    """
+    names = {name: name for name in whole.class_names}
+    if len(names) < 2:
+        raise DataError(
+            f"{whole.dataset} has one class, {whole.class_names[0]!r}; a task needs at least 2."
+        )
+    if class_splits is None:
+        return {"train": whole}
+    if isinstance(class_splits, Mapping):
+        parts = {split: [str(name) for name in part] for split, part in class_splits.items()}
+    else:
+        fractions = check_fractions(class_splits)
+        drawn = split_at_random(fractions, 0, names, lambda: f"Found {', '.join(names)}.")
+        parts = {split: list(part) for split, part in drawn.items()}
+    if "train" not in parts or not parts.keys() <= set(SPLITS):
+        raise ArgumentError(
+            f"class_splits must have the classes of 'train', and may have those of 'val' and "
+            f"'test'; got {list(parts)}."
+        )
+    found = [name for part in parts.values() for name in part]
+    if shared := sorted({name for name in found if found.count(name) > 1}):
+        raise ArgumentError(f"class_splits must name a class once; twice: {shared[:5]}.")
+    return {s: take_classes(whole, parts[s], s) for s in SPLITS if s in parts}
+
+
+def read_dataset(
+    dataset: Any,
+    *,
+    columns: tuple[str, str],
+    image_size: int | None,
+    gray: bool,
+    workers: int,
+    progress: Progress | None,
+) -> tuple[Tensor, list[str] | list[int]]:
+    """Return the images and labels of a dataset; see `EpisodeSource.from_dataset`.
+
+    Labels are names if the dataset has them: its `classes`, or the names of its label column.
+
+    Raises:
+        ArgumentError: If it is not a map-style dataset, or an argument cannot be used.
+        DataError: If an item cannot be read or used.
+    """
+    if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__") or not len(dataset):
+        raise ArgumentError(
+            "dataset must be map-style, with one item or more, which len(dataset) counts and "
+            f"dataset[i] returns; got {format_value(dataset)}. Make a list of an iterable one."
+        )
+    if image_size is not None:
+        image_size = check_integer("image_size", image_size, low=1, high=4096)
+    workers = check_integer("workers", workers, low=0)
+    progress = progress or _show_progress
+    loader = DataLoader(
+        _Items(dataset, columns, image_size, gray),
+        batch_size=_BATCH,
+        num_workers=workers,
+        collate_fn=list,
+        generator=torch.Generator(),  # otherwise it would draw from the global one
+    )
+    labels: list[Any] = []
+    images: Any = None
+    for batch in loader:
+        for image, label in batch:
+            if images is None:
+                images = np.empty((len(dataset), *image.shape), image.dtype)
+            if image.shape != images.shape[1:] or image.dtype != images.dtype:
+                raise DataError(
+                    f"all images must have one shape and type; item 0 is {images.dtype} of shape "
+                    f"{images.shape[1:]}, item {len(labels)} is {image.dtype} of shape "
+                    f"{image.shape}. Give image_size, or resize them in the dataset."
+                )
+            images[len(labels)] = image
+            labels.append(label)
+        progress(len(labels), len(dataset))
+    if len({type(label) for label in labels}) > 1:
+        raise DataError("labels must be all integers or all names; the dataset has both.")
+    return torch.from_numpy(images), _named(labels, dataset, columns[1])
+
+
+class _Items(Dataset[tuple[np.ndarray[Any, Any], Any]]):
+    """The items of a dataset as arrays with labels; in a class, so that processes can read them."""
+
+    def __init__(
+        self, dataset: Any, columns: tuple[str, str], image_size: int | None, gray: bool
+    ) -> None:
+        self._dataset, self._columns = dataset, columns
+        self._image_size, self._gray = image_size, gray
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray[Any, Any], Any]:
+        try:
+            item = self._dataset[index]
+            image, label = self._pair(item)
+            return self._pixels(image), _plain_label(label)
+        except Exception as error:  # whatever the code of the dataset raises
+            raise DataError(
+                f"item {index} of the dataset cannot be used: {type(error).__name__}: {error}"
+            ) from error
+
+    def _pair(self, item: Any) -> tuple[Any, Any]:
+        if isinstance(item, Mapping):
+            missing = [name for name in self._columns if name not in item]
+            if missing:
+                raise ValueError(f"it has no {missing}, only {list(item)}; give columns=")
+            return item[self._columns[0]], item[self._columns[1]]
+        if not isinstance(item, tuple | list) or len(item) != 2:
+            raise ValueError(f"expected an image and a label, got {format_value(item)}")
+        return item[0], item[1]
+
+    def _pixels(self, image: Any) -> np.ndarray[Any, Any]:
+        """Return an image as `channels x height x width` uint8, or a vector as it is."""
+        if not isinstance(image, Image.Image):
+            array = _bytes_of(image)
+            if array.ndim == 1 or (self._image_size is None and not self._gray):
+                return array
+            image = Image.fromarray(
+                array[0] if len(array) == 1 else np.ascontiguousarray(np.moveaxis(array, 0, -1))
+            )
+        width, height = image.size
+        image_format = ImageFormat(
+            channels=1 if self._gray else 3,
+            height=self._image_size or height,
+            width=self._image_size or width,
+        )
+        return np.moveaxis(convert_image(image, image_format), -1, 0)
+
+
+def _bytes_of(image: Any) -> np.ndarray[Any, Any]:
+    """Return an array or tensor as bytes; a vector of floats, which is features, as it is."""
+    array: np.ndarray[Any, Any] = (
+        image.numpy(force=True) if isinstance(image, Tensor) else np.asarray(image)
+    )
+    if array.ndim == 1 and array.dtype.kind == "f":
+        return array
+    if array.ndim != 3:
+        raise ValueError(f"an image is channels x height x width, got shape {array.shape}")
+    if array.dtype == np.uint8:
+        return array
+    if array.dtype.kind != "f" or not (array.min() >= 0 and array.max() <= 1):
+        raise ValueError(
+            f"pixels must be uint8, or floats from 0 to 1; got {array.dtype} from {array.min()} to "
+            f"{array.max()}. Leave normalization out of the transform: a source normalizes"
+        )
+    pixels: np.ndarray[Any, Any] = np.rint(array * 255).astype(np.uint8)
+    return pixels
+
+
+def _plain_label(label: Any) -> int | str:
+    value = label.item() if isinstance(label, Tensor | np.generic) else label
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ValueError(f"a label is an integer or a name, got {format_value(label)}")
+    return value
+
+
+def _named(labels: list[Any], dataset: Any, column: str) -> list[Any]:
+    """Return the names of labels, if the dataset knows them and they differ."""
+    features = getattr(dataset, "features", None)
+    of_column = features.get(column) if isinstance(features, Mapping) else None
+    names = getattr(of_column, "names", None) or getattr(dataset, "classes", None)
+    if not isinstance(labels[0], int) or not isinstance(names, Sequence):
+        return labels
+    is_known = all(isinstance(name, str) for name in names) and len(set(names)) == len(names)
+    if not is_known or min(labels) < 0 or max(labels) >= len(names):
+        return labels
+    return [names[label] for label in labels]
+
+
+def _show_progress(n_done: int, n_items: int) -> None:
+    if sys.stderr.isatty():
+        end = "\n" if n_done == n_items else ""
+        sys.stderr.write(f"\rreading {n_done:,} of {n_items:,} images{end}")
+        sys.stderr.flush()
