@@ -120,3 +120,19 @@ class EpisodeLearner(Protocol):
     def __call__(self, episodes: Episodes) -> Tensor:
         """Return the query logits, `tasks x queries x way`."""
         ...
+
+
+def gives_task_losses(learner: type | object) -> bool:
+    """Return whether a learner, or a class of them, has the loss of every task.
+
+    It does if it has no `training_step`, since its loss is then the cross-entropy, or if its
+    `training_step_per_task` belongs to its `training_step`: a subclass that overrides only the
+    latter trains in another way.
+    """
+    bases = (learner if isinstance(learner, type) else type(learner)).__mro__
+    owners = {
+        name: next((base for base in bases if name in vars(base)), None)
+        for name in ("training_step", "training_step_per_task")
+    }
+    step, per_task = owners["training_step"], owners["training_step_per_task"]
+    return step is None or (per_task is not None and issubclass(per_task, step))

@@ -7,16 +7,17 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from adaptask.backbones import build_backbone
 from adaptask.data import open_episodes
 from adaptask.errors import ArgumentError
-from adaptask.interfaces import Outcome
+from adaptask.interfaces import Outcome, gives_task_losses
 from adaptask.learners import LEARNERS, build_learner
 from adaptask.samplers import UniformSampler, build_sampler
 from adaptask.training import Trainer
 from adaptask.training import step as step_module
-from adaptask.training.step import TrainingStep, gives_task_losses
+from adaptask.training.step import TrainingStep
 
 N_WAY, N_SHOT, N_QUERY, N_TASKS = 3, 2, 3, 4
 WEIGHABLE = [name for name in LEARNERS if name != "reptile"]
@@ -327,6 +328,40 @@ def test_nothing_is_computed_for_a_sampler_without_hooks(tiny, monkeypatch):
     for name in ("per_task_outcome", "score_tasks", "select_tasks", "task_cross_entropies"):
         monkeypatch.setattr(step_module, name, None)
     train(build("protonet"), tiny, UniformSampler)
+
+
+class RefuseHostReads(TorchDispatchMode):
+    """Fails where a value is read on the host, which a CUDA graph cannot hold."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        reads = ("aten::_local_scalar_dense", "aten::nonzero", "aten::equal", "aten::is_nonzero")
+        assert func.name() not in reads
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", WEIGHABLE)
+@pytest.mark.parametrize(
+    ("sampler", "options"),
+    [
+        ("cvar", {}),
+        *(("difficulty", {"target": t, "warmup": 0}) for t in ("uniform", "hard", "curriculum")),
+    ],
+    ids=str,
+)
+def test_no_hook_reads_a_value_on_the_host(tiny, name, sampler, options):
+    learner = build(name).float().train()
+    episodes = open_episodes(tiny, "train", seed=1).draw(
+        torch.tensor([[0, 1, 2], [3, 4, 5]]), n_shot=N_SHOT, n_query=N_QUERY
+    )
+    sampler = build_sampler(sampler, n_classes=12, n_way=N_WAY, seed=0, **options)
+    with RefuseHostReads():
+        if hasattr(sampler, "weigh"):
+            losses = step_module.per_task_outcome(learner, episodes).losses
+            (sampler.weigh(losses.detach()) * losses).mean().backward()
+        else:
+            with torch.no_grad():
+                scores = step_module.score_tasks(learner, episodes)
+            step_module.select_tasks(episodes, sampler.choose(episodes.class_ids, scores, 1))
 
 
 # Whole runs ---------------------------------------------------------------------------------------

@@ -15,7 +15,14 @@ from torch.nn.functional import cross_entropy
 
 from adaptask.arguments import check_choice, check_integer, check_number
 from adaptask.errors import ArgumentError, StateError, TrainingError
-from adaptask.interfaces import EpisodeLearner, Episodes, Outcome, TaskSampler, select_tasks
+from adaptask.interfaces import (
+    EpisodeLearner,
+    Episodes,
+    Outcome,
+    TaskSampler,
+    gives_task_losses,
+    select_tasks,
+)
 from adaptask.kernels import find_kernels
 from adaptask.samplers.base import check_tensor
 from adaptask.training.distributed import SINGLE_PROCESS, ProcessGroup, TaskSource
@@ -311,22 +318,6 @@ def task_cross_entropies(query_logits: Tensor, query_labels: Tensor) -> Tensor:
     return (
         cross_entropy(flat, query_labels.flatten(), reduction="none").view_as(query_labels).mean(1)
     )
-
-
-def gives_task_losses(learner: type | object) -> bool:
-    """Return whether a learner, or a class of them, has the loss of every task.
-
-    It does if it has no `training_step`, since its loss is then the cross-entropy, or if its
-    `training_step_per_task` belongs to its `training_step`: a subclass that overrides only the
-    latter trains in another way.
-    """
-    bases = (learner if isinstance(learner, type) else type(learner)).__mro__
-    owners = {
-        name: next((base for base in bases if name in vars(base)), None)
-        for name in ("training_step", "training_step_per_task")
-    }
-    step, per_task = owners["training_step"], owners["training_step_per_task"]
-    return step is None or (per_task is not None and issubclass(per_task, step))
 
 
 def check_hooks(
