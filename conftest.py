@@ -2,7 +2,7 @@
 
 import importlib.util
 
-_NEED_TRITON = ["src/adaptask/*triton*.py"]
+_NEED_TRITON = ["src/adaptask/*_kernels.py", "src/adaptask/triton_names.py"]
 _NEED_LIGHTNING = ["src/adaptask/integrations/lightning.py"]
 
 collect_ignore_glob = [

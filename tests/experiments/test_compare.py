@@ -317,13 +317,6 @@ def test_a_study_continues_without_the_intervals_that_it_began_with(tiny_compari
     assert main([*without, "--every.validate", "7"]) == 1
 
 
-def test_a_section_that_was_of_one_learner_is_refused_for_several():
-    words = ["--learners", "maml", "anil", "--maml.inner-lr", "0.1"]
-    with pytest.raises(ArgumentError, match=r"--maml.inner-lr was for one learner; --learner.inn"):
-        read_command_line("compare", words)
-    assert read_command_line("compare", ["--learners", "maml", *words[3:]]).learners == ("maml",)
-
-
 def test_an_optimizer_that_is_named_replaces_that_of_reptile(capsys):
     words = ["--learner", "reptile"]
     for command in ("train", "sweep"):

@@ -21,7 +21,11 @@ from adaptask.experiments.options import (
 )
 
 # What the run itself decides, and types that a command line cannot set.
-NO_OPTIONS = {"image_shape", "backbone", "n_way", "n_classes", "seed", "device", "dtype"}
+NO_OPTIONS = {"image_shape", "backbone", "n_way", "n_classes", "seed", "device", "dtype"} | {
+    "n_features",
+    "variant_of",
+    "groups",
+}
 NAMES = [
     (kind, name) for kind, registry in REGISTRIES.items() for name in registry if name != "instance"
 ]

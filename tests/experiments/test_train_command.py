@@ -167,7 +167,6 @@ def test_quiet_says_nothing(tiny_run, tmp_path, capsys):
         ("--optimizer.clip-norm 0", "clip_norm must be above 0"),
         ("--optimizer.name sgd --optimizer.momentum 1", "momentum must be below 1"),
         ("--device meta", "device must be auto"),
-        ("--learner relationnet --backbone.n-pooled 4", "feature maps of at least"),
         ("--learner maml --evaluation.n-way 4", "evaluation must have as many, got 4"),
         ("--log tensorboard", "tensorboard"),
     ],
