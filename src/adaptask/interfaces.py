@@ -27,6 +27,13 @@ class TaskSampler(Protocol):
     - `n_classes` and `n_way`, to check that it fits the data;
     - `uses_class_features`: if it is true, `update` is also given the keyword argument
       `class_features`, the mean feature of every class of a task, `tasks x way x d`, detached;
+    - `weigh(losses)`, how much each task of a step counts: from one loss per task, `tasks` float32,
+      detached, to one weight per task. The step follows the gradient of the mean over tasks of
+      weight * loss; with weights of 1 it is the usual one;
+    - `choose(class_ids, losses, n_tasks)`, which tasks to train on: the step draws
+      `n_candidates(n_tasks)` tasks, at least `n_tasks`, computes the cross-entropy of each without
+      gradient, `candidates` float32, and trains on those whose positions, `n_tasks` distinct
+      int64, it returns. `update` gets these alone;
     - `log_prob(class_ids)`, the log-probability of each category set, `tasks`;
     - a tensor `log_potentials`, `classes x classes`, or `log_weights`, `classes`, to save how its
       distribution develops;
@@ -77,6 +84,12 @@ def take_tasks(episodes: Episodes, start: int, stop: int) -> Episodes:
     return Episodes(*(getattr(episodes, field.name)[start:stop] for field in fields(Episodes)))
 
 
+def select_tasks(episodes: Episodes, positions: Tensor) -> Episodes:
+    """Return the episodes at some positions, `tasks` int64, without reading them on the host."""
+    parts = (getattr(episodes, field.name) for field in fields(Episodes))
+    return Episodes(*(part.index_select(0, positions) for part in parts))
+
+
 @dataclass(frozen=True)
 class Outcome:
     """The result of a learner on a batch of episodes in training."""
@@ -88,6 +101,9 @@ class Outcome:
     features: Tensor | None = None
     """Features of the images, `tasks x images x ...`, detached: the support images in order, and
     after them the query images where the learner embeds both alike. None if there are none."""
+    losses: Tensor | None = None
+    """The loss of every task, `tasks`, each with its gradient; their mean is `loss`. Only of
+    `training_step_per_task`."""
 
 
 @runtime_checkable
@@ -95,11 +111,28 @@ class EpisodeLearner(Protocol):
     """Classifies the queries of tasks from their support sets: any module with this `forward`.
 
     A module that has nothing else is trained with the cross-entropy of its logits. For another
-    objective add `training_step(episodes) -> Outcome`; if training changes with time add
+    objective add `training_step(episodes) -> Outcome`, and for samplers that weigh tasks
+    `training_step_per_task(episodes) -> Outcome` with `losses`; if training changes with time add
     `begin_step(step, n_steps)`, which is called before every step. `adaptask.learners.Learner` has
-    both.
+    them all.
     """
 
     def __call__(self, episodes: Episodes) -> Tensor:
         """Return the query logits, `tasks x queries x way`."""
         ...
+
+
+def gives_task_losses(learner: type | object) -> bool:
+    """Return whether a learner, or a class of them, has the loss of every task.
+
+    It does if it has no `training_step`, since its loss is then the cross-entropy, or if its
+    `training_step_per_task` belongs to its `training_step`: a subclass that overrides only the
+    latter trains in another way.
+    """
+    bases = (learner if isinstance(learner, type) else type(learner)).__mro__
+    owners = {
+        name: next((base for base in bases if name in vars(base)), None)
+        for name in ("training_step", "training_step_per_task")
+    }
+    step, per_task = owners["training_step"], owners["training_step_per_task"]
+    return step is None or (per_task is not None and issubclass(per_task, step))

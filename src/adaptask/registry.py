@@ -230,6 +230,8 @@ SAMPLERS = Registry(
         "cp": "adaptask.samplers.cp:CPSampler",
         "gcp": "adaptask.samplers.gcp:GCPSampler",
         "neighbor": "adaptask.samplers.neighbor:NeighborSampler",
+        "difficulty": "adaptask.samplers.difficulty:DifficultySampler",
+        "cvar": "adaptask.samplers.cvar:CVaRSampler",
         "instance": "adaptask.samplers.instance:InstanceSampler",
     },
     needs=("sample", "update"),

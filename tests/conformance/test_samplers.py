@@ -144,9 +144,65 @@ class HasAParameter(UniformSampler):
         self.weight = torch.nn.Parameter(torch.zeros(1))
 
 
+class WeighsWithNaN(UniformSampler):
+    def weigh(self, losses):
+        return (losses - losses.mean()) / losses.std()
+
+
+class WeighsBelowZero(UniformSampler):
+    def weigh(self, losses):
+        return losses - losses.mean()
+
+
+class WeighsTheStep(UniformSampler):
+    def weigh(self, losses):
+        return losses.mean()
+
+
+class WeighsByPlace(UniformSampler):
+    def weigh(self, losses):
+        return torch.arange(len(losses)).float()
+
+
+class ForgetsItsWeights(UniformSampler):
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.register_buffer("sums", torch.zeros(()), persistent=False)
+
+    def weigh(self, losses):
+        self.sums += losses.sum()
+        return losses / self.sums
+
+
+class ChoosesOneTwice(UniformSampler):
+    def n_candidates(self, n_tasks):
+        return n_tasks + 2
+
+    def choose(self, class_ids, losses, n_tasks):
+        return losses.topk(1).indices.expand(n_tasks)
+
+
+class ChoosesTooMany(ChoosesOneTwice):
+    def choose(self, class_ids, losses, n_tasks):
+        return losses.argsort()
+
+
+class HasTooFewCandidates(ChoosesTooMany):
+    def n_candidates(self, n_tasks):
+        return n_tasks // 2 + 1
+
+
 @pytest.mark.parametrize(
     "broken",
     [
+        WeighsWithNaN,
+        WeighsBelowZero,
+        WeighsTheStep,
+        WeighsByPlace,
+        ForgetsItsWeights,
+        ChoosesOneTwice,
+        ChoosesTooMany,
+        HasTooFewCandidates,
         KeepsDrawingTheSame,
         RepeatsAClass,
         PrefersClassZero,

@@ -231,6 +231,14 @@ def test_more_steps_are_refused_where_the_first_one_depends_on_them(
         (["--evaluation.n-way", "1000"], "n_way of evaluation"),
         (["--lr", "-1"], "lr must be"),
         (["--learners", "maml", "--machine.compile", "yes"], "maml uniform cannot .*compile no"),
+        (
+            ["--learners", "reptile", "--samplers", "uniform", "difficulty"],
+            "reptile difficulty cannot .* weighs the losses of tasks, which the learner Reptile",
+        ),
+        (
+            ["--samplers", "uniform", "cvar", "--n-tasks", "2", "--optimizer.accumulate", "2"],
+            "protonet cvar cannot .* accumulate must be 1",
+        ),
     ],
 )
 def test_what_cannot_be_trained_is_refused_before_there_is_a_folder(

@@ -10,7 +10,7 @@ from adaptask.backbones import build_backbone
 from adaptask.interfaces import Episodes
 from adaptask.learners import LEARNERS, build_learner
 from adaptask.training import step as compiling
-from adaptask.training.step import Compiled, training_outcome
+from adaptask.training.step import Compiled, per_task_outcome, score_tasks, training_outcome
 
 # Compilers import what is deprecated, and look at gradients that are not there.
 pytestmark = [
@@ -69,6 +69,17 @@ def test_losses_logits_features_and_gradients_are_the_same(name, backend):
         assert backend.frame_count > 0
         assert n_graphs in (None, backend.frame_count)  # nothing was compiled again
         n_graphs = backend.frame_count
+
+
+@pytest.mark.parametrize("name", COMPILABLE)
+def test_losses_and_scores_of_single_tasks_are_the_same(name, backend):
+    compiled, plain = build(name, 0), build(name, 0)
+    found = stepped(Compiled(per_task_outcome, pytest.fail), compiled)
+    torch.testing.assert_close(found, stepped(per_task_outcome, plain), rtol=1e-4, atol=1e-5)
+    with torch.no_grad():
+        scores = Compiled(score_tasks, pytest.fail)(compiled, episodes())
+        torch.testing.assert_close(scores, score_tasks(plain, episodes()), rtol=1e-4, atol=1e-5)
+    assert backend.frame_count > 0
 
 
 def test_what_cannot_be_compiled_is_told_once_and_computed(backend, monkeypatch):

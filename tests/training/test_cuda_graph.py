@@ -184,6 +184,26 @@ def test_learners_learn_alike(tiny, learner):
 
 
 @cuda
+@pytest.mark.parametrize("sampler", ["difficulty", "cvar"])
+@pytest.mark.parametrize("learner", ["protonet", "relationnet", "metaoptnet-svm", "maml", "maml++"])
+def test_weights_and_pools_are_part_of_the_graph(tiny, learner, sampler):
+    options = {"warmup": 2} if sampler == "difficulty" else {}
+
+    def build_hooked(*, n_features, **settings):
+        return build_sampler(sampler, **options, **settings)
+
+    eager, graph = (
+        build(tiny, engine=engine, learner=learner, sampler=build_hooked, optimizer="sgd")
+        for engine in ("eager", "graph")
+    )
+    for trainer in (eager, graph):
+        torch.manual_seed(3)
+        trainer.fit(12)
+    assert graph._engine.is_replaying
+    assert_close(eager, graph)
+
+
+@cuda
 @pytest.mark.parametrize("learner", LEARNERS)
 def test_class_features_are_part_of_the_graph(tiny, learner, crowded_sampler):
     eager, graph = (

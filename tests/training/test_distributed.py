@@ -11,6 +11,7 @@ import torch
 from adaptask.errors import ArgumentError, TrainingError
 from adaptask.interfaces import Outcome
 from adaptask.learners import LEARNERS
+from adaptask.samplers import build_sampler
 from adaptask.training.distributed import (
     SINGLE_PROCESS,
     ProcessGroup,
@@ -39,7 +40,7 @@ def run(torchrun, *words, **settings):
 def of_two(torchrun, tmp_path_factory):
     """What two processes leave: a step of every learner, and a training."""
     folder = tmp_path_factory.mktemp("of-two")
-    status, said = run(torchrun, SCRIPT, folder, "gradients", "features", "batch")
+    status, said = run(torchrun, SCRIPT, folder, "gradients", "features", "hooks", "batch")
     assert status == 0, said
     return folder
 
@@ -71,6 +72,43 @@ def test_a_sampler_learns_the_same_class_features_from_two_processes(
     assert found[2]["sums"].abs().max() > 0.01
     for key in ("sums", "counts"):
         torch.testing.assert_close(found[0][key], found[2][key], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("sampler", ["difficulty", "cvar"])
+@pytest.mark.parametrize("name", ["protonet", "maml++", "anil"])
+def test_two_processes_weigh_and_choose_as_one_does(of_two, name, sampler):
+    first, second, alone = (
+        torch.load(of_two / f"hooks-{name}-{sampler}-{who}.pt") for who in ("0", "1", "alone")
+    )
+    assert torch.equal(first["counts"], alone["counts"])
+    parameters = [key for key in alone["learner"] if not key.endswith("num_batches_tracked")]
+    for key in parameters:
+        assert torch.equal(first["learner"][key], second["learner"][key]), key
+        # Losses are sent in float32.
+        torch.testing.assert_close(
+            first["learner"][key], alone["learner"][key], rtol=1e-5, atol=1e-6
+        )
+    learned = [key for key, value in alone["sampler"].items() if isinstance(value, torch.Tensor)]
+    assert bool(learned) == (sampler == "difficulty")
+    for key in learned:
+        assert torch.equal(first["sampler"][key], second["sampler"][key]), key
+        torch.testing.assert_close(first["sampler"][key], alone["sampler"][key])
+
+
+def test_candidates_must_be_shared_out_evenly(build_trainer):
+    sampler = build_sampler("cvar", n_classes=12, n_way=3, alpha=0.6)
+    trainer = build_trainer()
+    with pytest.raises(ArgumentError, match=r"multiple of the 2 processes.*; got 5\."):
+        TrainingStep(
+            trainer.learner,
+            sampler,
+            trainer.source,
+            trainer.optimizer,
+            n_shot=1,
+            n_query=2,
+            n_tasks=2,
+            group=ProcessGroup(size=2),
+        )
 
 
 @pytest.mark.parametrize(("norm", "size"), [("batch", 2), ("task", 4)])

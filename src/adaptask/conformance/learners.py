@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from adaptask.conformance.laws import check_laws, equal, require
 from adaptask.errors import AdaptaskError
-from adaptask.interfaces import Episodes, Outcome
+from adaptask.interfaces import Episodes, Outcome, gives_task_losses
 
 LearnerFactory = Callable[[int], Any]
 """Builds a fresh learner; torch's random stream has been seeded with the number it is given."""
@@ -248,6 +248,32 @@ def no_value_is_read_on_the_host(subject: LearnerSubject) -> None:
         _evaluate(learner.eval(), episodes)
 
 
+def losses_of_single_tasks_are_those_of_the_step(subject: LearnerSubject) -> None:
+    """If it gives one loss per task, their mean has the value and the gradient of the loss."""
+    learner = subject.learner(16, training=True, dtype=torch.float64)
+    if not hasattr(learner, "training_step") or not gives_task_losses(learner):
+        return
+    twin, episodes = copy.deepcopy(learner), _float64(subject, 16)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        expected = learner.training_step(episodes)
+        torch.manual_seed(0)
+        with _RefuseHostReads():  # type: ignore[no-untyped-call]
+            found = twin.training_step_per_task(episodes)
+    shape, losses = (len(episodes.class_ids),), found.losses
+    is_right = losses is not None and tuple(losses.shape) == shape
+    require(is_right, f"training_step_per_task returns losses, one per task, here {shape}", losses)
+    for name, mean in (("the loss", found.loss), ("the mean of the losses", losses.mean())):
+        gap = float((mean - expected.loss).detach().abs())
+        require(gap < _TOLERANCE, f"{name} of training_step_per_task is that of a step", gap)
+    expected.loss.backward()
+    losses.mean().backward()
+    for (name, ours), theirs in zip(twin.named_parameters(), learner.parameters(), strict=True):
+        if theirs.grad is not None:
+            gap = float((ours.grad - theirs.grad).abs().max())
+            require(gap < _TOLERANCE, f"the gradient of {name} is that of a step", gap)
+
+
 LEARNER_LAWS: tuple[Callable[[LearnerSubject], None], ...] = (
     logits_have_their_form,
     other_ways_work_or_are_refused,
@@ -264,6 +290,7 @@ LEARNER_LAWS: tuple[Callable[[LearnerSubject], None], ...] = (
     a_restored_state_goes_on,
     precisions_agree,
     no_value_is_read_on_the_host,
+    losses_of_single_tasks_are_those_of_the_step,
 )
 """The laws that `check_learner` checks, each a function of a learner under test."""
 

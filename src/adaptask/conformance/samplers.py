@@ -37,7 +37,8 @@ def check_sampler(build: SamplerFactory) -> None:
 
     Laws about probabilities are skipped if the sampler has no `log_prob`, or it raises an
     `AdaptaskError`. Laws about states and about refusing bad feedback are skipped if it has no
-    `state_dict`, laws about features unless it `uses_class_features`.
+    `state_dict`, laws about features unless it `uses_class_features`, laws about weights and about
+    choosing unless it has `weigh` or `choose`.
 
     Args:
         build: Returns a fresh sampler for a seed. Keep it small, such as 9 classes and 3 ways, so
@@ -47,17 +48,6 @@ def check_sampler(build: SamplerFactory) -> None:
         AssertionError: If a law is broken.
     """
     check_laws((has_what_a_sampler_needs, *SAMPLER_LAWS), build)
-
-
-def _needs_state(law: Law) -> Law:
-    """Skip a law for a sampler without `state_dict` and `load_state_dict`."""
-
-    @functools.wraps(law)
-    def checked(build: SamplerFactory) -> None:
-        if all(hasattr(build(0), name) for name in ("state_dict", "load_state_dict")):
-            law(build)
-
-    return checked
 
 
 def _needs_log_prob(law: Law) -> Law:
@@ -80,6 +70,20 @@ def _needs_features(law: Law) -> Law:
             law(build)
 
     return checked
+
+
+def _needs(*methods: str) -> Callable[[Law], Law]:
+    """Skip a law for a sampler that does not have some methods."""
+
+    def decorate(law: Law) -> Law:
+        @functools.wraps(law)
+        def checked(build: SamplerFactory) -> None:
+            if all(hasattr(build(0), name) for name in methods):
+                law(build)
+
+        return checked
+
+    return decorate
 
 
 def has_what_a_sampler_needs(build: SamplerFactory) -> None:
@@ -115,7 +119,7 @@ def the_seed_decides(build: SamplerFactory) -> None:
     require(not torch.equal(second.sample(32), other.sample(32)), "another seed draws otherwise")
 
 
-@_needs_state
+@_needs("state_dict", "load_state_dict")
 def a_restored_state_draws_on(build: SamplerFactory) -> None:
     """A state that went through a file, loaded without pickle, draws and learns on exactly."""
     original, restored = build(5), build(6)
@@ -136,7 +140,7 @@ def a_restored_state_draws_on(build: SamplerFactory) -> None:
     require(same, "a restored sampler learns on exactly")
 
 
-@_needs_state
+@_needs("state_dict", "load_state_dict")
 def updates_leave_the_random_stream_alone(build: SamplerFactory) -> None:
     """An update draws no random numbers: the next draw of a uniform sampler stays as it was."""
     taught, untaught = build(7), build(7)
@@ -147,7 +151,7 @@ def updates_leave_the_random_stream_alone(build: SamplerFactory) -> None:
         require(torch.equal(*states), "update leaves the random stream as it was")
 
 
-@_needs_state
+@_needs("state_dict", "load_state_dict")
 def shared_labels_mean_the_same_as_repeated_ones(build: SamplerFactory) -> None:
     """Labels given once for all tasks count for each of them."""
     repeated, shared = describe(build(15)), describe(build(15))
@@ -251,7 +255,7 @@ def log_prob_is_a_distribution_and_draws_follow_it(build: SamplerFactory) -> Non
     require(statistic < limit, f"draws follow log_prob (chi-square below {limit:.0f})", statistic)
 
 
-@_needs_state
+@_needs("state_dict", "load_state_dict")
 def bad_feedback_is_refused_and_changes_nothing(build: SamplerFactory) -> None:
     """What is wrong raises an AdaptaskError, at once or from `check()`, and leaves no trace."""
     subject = describe(build(12))
@@ -269,7 +273,7 @@ def bad_feedback_is_refused_and_changes_nothing(build: SamplerFactory) -> None:
         require(equal(before, sampler.state_dict()), f"{problem} changes nothing")
 
 
-@_needs_state
+@_needs("state_dict", "load_state_dict")
 def a_bad_task_among_good_ones_leaves_no_trace(build: SamplerFactory) -> None:
     """Either the whole update is refused, or the others count as if the bad one were not there."""
     n_parts = len(describe(build(17)).feedback(seed=7, n_tasks=1))
@@ -292,7 +296,7 @@ def a_bad_task_among_good_ones_leaves_no_trace(build: SamplerFactory) -> None:
         require(fits, "a bad task among good ones leaves no trace")
 
 
-@_needs_state
+@_needs("state_dict", "load_state_dict")
 def a_foreign_state_is_refused_and_changes_nothing(build: SamplerFactory) -> None:
     """A state that is incomplete or of another sampler raises, and nothing of it is loaded."""
     sampler = build(13)
@@ -312,7 +316,62 @@ def a_foreign_state_is_refused_and_changes_nothing(build: SamplerFactory) -> Non
         require(equal(good, sampler.state_dict()), "a refused state changes nothing")
 
 
-@_needs_state
+@_needs("weigh")
+def weights_are_finite_and_not_negative(build: SamplerFactory) -> None:
+    """Each task gets a weight, whatever the losses; reordering tasks reorders the weights."""
+    device = describe(build(0)).device
+    for spread in (0.0, 0.3, 10.0):
+        sampler, other = build(18), build(18)
+        for seed, n_tasks in enumerate([1, 4, 4, 1, 8] * 30):
+            generator = torch.Generator().manual_seed(seed)
+            noise = torch.randn(n_tasks, generator=generator)
+            losses = (1 + spread * noise).abs().to(device)
+            before = losses.clone()
+            weights = sampler.weigh(losses)
+            require(torch.equal(losses, before), "weigh leaves the losses as they were")
+            require(weights.shape == losses.shape, "weigh returns one weight per task", weights)
+            require(not weights.requires_grad, "weights keep no graph")
+            fits = weights.isfinite() & (weights >= 0)
+            require(bool(fits.all()), "weights are finite and not negative", weights)
+            order = torch.randperm(n_tasks, generator=generator).to(device)
+            _require_close(other.weigh(losses[order]), weights[order], "weights go with their task")
+
+
+@_needs("weigh", "state_dict", "load_state_dict")
+def a_restored_state_weighs_on(build: SamplerFactory) -> None:
+    """What `weigh` learns is part of the state."""
+    original, restored = build(19), build(20)
+    device = describe(original).device
+    rows = torch.rand(200, 4, generator=torch.Generator().manual_seed(3)).to(device)
+    for losses in rows[:150]:
+        original.weigh(losses)
+    restored.load_state_dict(copy.deepcopy(original.state_dict()))
+    for losses in rows[150:]:
+        same = torch.equal(original.weigh(losses), restored.weigh(losses))
+        require(same, "a restored sampler weighs on exactly")
+
+
+@_needs("choose")
+def chosen_tasks_are_distinct_candidates(build: SamplerFactory) -> None:
+    """There are enough candidates, and as many of them are chosen as are asked for."""
+    sampler = build(21)
+    require(hasattr(sampler, "n_candidates"), "a sampler that chooses has n_candidates(n_tasks)")
+    for n_tasks in (1, 2, 5, 8):
+        n_candidates = sampler.n_candidates(n_tasks)
+        law = f"n_candidates is an integer of at least n_tasks, {n_tasks}"
+        require(type(n_candidates) is int and n_candidates >= n_tasks, law, n_candidates)
+        class_ids = sampler.sample(n_candidates)
+        losses = torch.rand(n_candidates, generator=torch.Generator().manual_seed(n_tasks))
+        for given in (losses, torch.ones_like(losses)):
+            positions = sampler.choose(class_ids, given.to(class_ids.device), n_tasks)
+            require(positions.dtype == torch.int64, "choose returns int64", positions.dtype)
+            require(positions.shape == (n_tasks,), "choose returns n_tasks positions", positions)
+            distinct = set(positions.tolist())
+            fits = len(distinct) == n_tasks and distinct <= set(range(n_candidates))
+            require(fits, "positions are distinct and in range", positions)
+
+
+@_needs("state_dict", "load_state_dict")
 def nonsense_arguments_are_refused(build: SamplerFactory) -> None:
     """`sample` of no tasks, of a fraction of a task or of True tasks raises an AdaptaskError."""
     sampler = build(14)
@@ -340,6 +399,9 @@ SAMPLER_LAWS: tuple[Law, ...] = (
     bad_feedback_is_refused_and_changes_nothing,
     a_bad_task_among_good_ones_leaves_no_trace,
     a_foreign_state_is_refused_and_changes_nothing,
+    weights_are_finite_and_not_negative,
+    a_restored_state_weighs_on,
+    chosen_tasks_are_distinct_candidates,
     nonsense_arguments_are_refused,
 )
 """The laws that `check_sampler` checks, each a function of a factory."""

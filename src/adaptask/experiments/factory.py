@@ -24,7 +24,7 @@ from adaptask.training.distributed import SINGLE_PROCESS, ProcessGroup
 from adaptask.training.evaluation import Evaluator
 from adaptask.training.optimizer import Schedule, StepSchedule, build_optimizer, constant, cosine
 from adaptask.training.run_folder import RunFolder
-from adaptask.training.step import n_features_of
+from adaptask.training.step import check_hooks, n_features_of
 from adaptask.training.trainer import Trainer
 
 ImageShape = tuple[int, int, int]
@@ -113,6 +113,9 @@ def build_parts(
         seed=derive_seed(config.seed, "tasks"),
         device=device,
         **options,
+    )
+    check_hooks(
+        sampler, learner, n_tasks=config.task.n_tasks, accumulate=config.optimizer.accumulate
     )
     optimizer = build_optimizer(
         config.optimizer.name,

@@ -70,11 +70,29 @@ class Learner(nn.Module, ABC):
         smoothing = self.label_smoothing * n_way / (n_way - 1) if self.label_smoothing else 0.0
         return cross_entropy(wide.flatten(0, 1), query_labels.flatten(), label_smoothing=smoothing)
 
+    def task_losses(self, query_logits: Tensor, query_labels: Tensor) -> Tensor:
+        """Return `loss` of each task by itself, `tasks`."""
+
+        def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
+            return self.loss(logits.unsqueeze(0), labels.unsqueeze(0))
+
+        losses: Tensor = torch.vmap(loss_of)(query_logits, query_labels)
+        return losses
+
     def training_step(self, episodes: Episodes) -> Outcome:
         """Return the loss to differentiate and the logits that the sampler learns from."""
         query_logits = self(episodes)
         loss = self.loss(query_logits, episodes.query_labels)
         return Outcome(loss=loss, query_logits=query_logits.detach())
+
+    def training_step_per_task(self, episodes: Episodes) -> Outcome:
+        """Return what `training_step` does, with one loss per task, for samplers that weigh tasks.
+
+        A learner that overrides `training_step` alone cannot be trained with such samplers.
+        """
+        query_logits = self(episodes)
+        losses = self.task_losses(query_logits, episodes.query_labels)
+        return Outcome(loss=losses.mean(), query_logits=query_logits.detach(), losses=losses)
 
     def begin_step(self, step: int, n_steps: int) -> None:
         """Prepare for step `step` of `n_steps`, counted from 0. The trainer calls it each time."""
@@ -140,6 +158,19 @@ class EmbeddingLearner(Learner):
         query_logits, features = self._logits_and_features(episodes)
         loss = self.loss(query_logits, episodes.query_labels)
         return Outcome(loss=loss, query_logits=query_logits.detach(), features=features.detach())
+
+    def training_step_per_task(self, episodes: Episodes) -> Outcome:
+        """Return what `training_step` does, with one loss per task."""
+        if type(self).forward is not EmbeddingLearner.forward:
+            return super().training_step_per_task(episodes)
+        query_logits, features = self._logits_and_features(episodes)
+        losses = self.task_losses(query_logits, episodes.query_labels)
+        return Outcome(
+            loss=losses.mean(),
+            query_logits=query_logits.detach(),
+            features=features.detach(),
+            losses=losses,
+        )
 
     def _logits_and_features(self, episodes: Episodes) -> tuple[Tensor, Tensor]:
         """Return the query logits, and the features of support and queries."""

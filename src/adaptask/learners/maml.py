@@ -83,6 +83,25 @@ class MAML(InnerLoopLearner):
             loss, query_logits, gradients = self._meta_gradient(episodes, parameters)
         return Outcome(loss=with_gradient(loss, parameters, gradients), query_logits=query_logits)
 
+    def training_step_per_task(self, episodes: Episodes) -> Outcome:
+        """Return what `training_step` does, with one loss per task.
+
+        The losses are differentiated as they are: weights are known only after all of them, so the
+        graphs of queries and inner steps are in memory together.
+
+        Raises:
+            ArgumentError: If the episodes do not fit.
+        """
+        self._check(episodes)
+        with torch.enable_grad():
+            trajectory = self._trajectory(episodes, self.inner_steps, differentiable=True)
+            parts = []
+            for n_updates, importance in self._importances().items():
+                query_logits = self.logits(trajectory[n_updates], episodes.query_images, n_updates)
+                parts.append(importance * self.task_losses(query_logits, episodes.query_labels))
+            losses = torch.stack(parts).sum(0)
+        return Outcome(loss=losses.mean(), query_logits=query_logits.detach(), losses=losses)
+
     def _meta_gradient(
         self, episodes: Episodes, parameters: list[nn.Parameter]
     ) -> tuple[Tensor, Tensor, list[Tensor]]:

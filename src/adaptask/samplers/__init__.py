@@ -14,6 +14,7 @@ from adaptask.registry import SAMPLERS
 from adaptask.samplers.base import Feedback, Sampler, of_category_sets
 from adaptask.samplers.c import CSampler
 from adaptask.samplers.cp import CPSampler
+from adaptask.samplers.cvar import CVaRSampler
 from adaptask.samplers.diagnostics import (
     Estimate,
     class_marginals,
@@ -21,6 +22,7 @@ from adaptask.samplers.diagnostics import (
     kl_from_uniform,
     pair_marginals,
 )
+from adaptask.samplers.difficulty import DifficultySampler
 from adaptask.samplers.gcp import GCPSampler, PairPotentialSampler
 from adaptask.samplers.instance import InstanceSampler
 from adaptask.samplers.neighbor import NeighborSampler
@@ -38,6 +40,10 @@ def build_sampler(name: Literal["cp"], **settings: Any) -> CPSampler: ...
 def build_sampler(name: Literal["gcp"], **settings: Any) -> GCPSampler: ...
 @overload
 def build_sampler(name: Literal["neighbor"], **settings: Any) -> NeighborSampler: ...
+@overload
+def build_sampler(name: Literal["difficulty"], **settings: Any) -> DifficultySampler: ...
+@overload
+def build_sampler(name: Literal["cvar"], **settings: Any) -> CVaRSampler: ...
 @overload
 def build_sampler(name: Literal["instance"], **settings: Any) -> InstanceSampler: ...
 @overload
@@ -60,6 +66,8 @@ __all__ = [
     "STRATEGIES",
     "CPSampler",
     "CSampler",
+    "CVaRSampler",
+    "DifficultySampler",
     "Estimate",
     "Feedback",
     "GCPSampler",

@@ -137,15 +137,26 @@ class ProcessGroup:
             n_shot: Support images per class.
             n_query: Query images per class.
         """
-        if self.size == 1:
-            return source.draw(class_ids, n_shot=n_shot, n_query=n_query)
+        draw_share = getattr(source, "draw_share", None)
+        if self.size == 1 or draw_share is None:
+            return self.share(source.draw(class_ids, n_shot=n_shot, n_query=n_query))
         n_share = len(class_ids) // self.size
         start, stop = self.rank * n_share, (self.rank + 1) * n_share
-        draw_share = getattr(source, "draw_share", None)
-        if draw_share is None:
-            return take_tasks(source.draw(class_ids, n_shot=n_shot, n_query=n_query), start, stop)
         share: Episodes = draw_share(class_ids, start, stop, n_shot=n_shot, n_query=n_query)
         return share
+
+    def share(self, episodes: Episodes) -> Episodes:
+        """Return this process's share of the episodes of all tasks."""
+        if self.size == 1:
+            return episodes
+        n_share = len(episodes.class_ids) // self.size
+        return take_tasks(episodes, self.rank * n_share, (self.rank + 1) * n_share)
+
+    def gather_tasks(self, values: Tensor) -> Tensor:
+        """Return the numbers of all tasks, `tasks` float32, given one for each of its share."""
+        if not self.is_connected:
+            return values.float()
+        return self._gather_flat([values])[0].flatten()
 
     def gather_feedback(
         self,

@@ -15,14 +15,22 @@ from torch.nn.functional import cross_entropy
 
 from adaptask.arguments import check_choice, check_integer, check_number
 from adaptask.errors import ArgumentError, StateError, TrainingError
-from adaptask.interfaces import EpisodeLearner, Episodes, Outcome, TaskSampler
+from adaptask.interfaces import (
+    EpisodeLearner,
+    Episodes,
+    Outcome,
+    TaskSampler,
+    gives_task_losses,
+    select_tasks,
+)
 from adaptask.kernels import find_kernels
+from adaptask.samplers.base import check_tensor
 from adaptask.training.distributed import SINGLE_PROCESS, ProcessGroup, TaskSource
 
 Precision = Literal["float32", "bfloat16"]
 PRECISIONS = ("float32", "bfloat16")
 
-Outcomes = Callable[[EpisodeLearner, Episodes], Outcome]
+Outcomes = Callable[[EpisodeLearner, Episodes], Any]
 
 # Of one function, for different learners and shapes; torch gives up after 8.
 _MOST_VARIANTS = 64
@@ -80,7 +88,15 @@ class TrainingStep:
         if clip_norm is not None and check_number("clip_norm", clip_norm, low=0, high=inf) == 0:
             raise ArgumentError("clip_norm must be above 0, or nothing is learned; got 0.")
         self.precision = check_choice("precision", precision, PRECISIONS)
-        self._outcome = Compiled(training_outcome, report) if compiled else training_outcome
+        self._n_candidates = check_hooks(
+            sampler, learner, n_tasks=n_tasks, accumulate=accumulate, n_processes=group.size
+        )
+        self._weighs = hasattr(sampler, "weigh")
+        self._outcome: Outcomes = per_task_outcome if self._weighs else training_outcome
+        self._score: Outcomes = score_tasks
+        if compiled:
+            self._outcome = Compiled(self._outcome, report)
+            self._score = Compiled(self._score, report)
         device = source.device
         self.metrics = RunningMetrics(device)
         class_names = getattr(getattr(source, "image_set", None), "class_names", None)
@@ -116,15 +132,19 @@ class TrainingStep:
 
     def run(self) -> None:
         """Train on new tasks; the same operations each time, so that a graph can hold them."""
-        class_ids = self.sampler.sample(self.n_tasks)
+        chosen: Episodes | None = None
+        if self._n_candidates is None:
+            class_ids = self.sampler.sample(self.n_tasks)
+        else:
+            class_ids, chosen = self._choose_tasks(self._n_candidates)
         for parameters in self.optimizer.param_groups:
             for parameter in parameters["params"]:  # zero_grad() takes ten times as long
                 parameter.grad = None
         feedback: Sequence[Tensor]
         if self.accumulate == 1:  # a step of a small network on a CPU is not much more than this
-            feedback = self._learn(class_ids)
+            feedback = self._learn(chosen or self._draw(class_ids))
         else:
-            parts = [self._learn(ids) for ids in class_ids.chunk(self.accumulate)]
+            parts = [self._learn(self._draw(ids)) for ids in class_ids.chunk(self.accumulate)]
             feedback = [torch.cat(part) for part in zip(*parts, strict=True)]
         if self.group.is_connected:
             feedback = self._gather_feedback(feedback)
@@ -140,19 +160,57 @@ class TrainingStep:
             self.class_counts.index_add_(0, drawn, self._one.expand_as(drawn))
         self._step_number += 1
 
-    def _learn(self, class_ids: Tensor) -> tuple[Tensor, ...]:
+    def _draw(self, class_ids: Tensor) -> Episodes:
+        """Return this process's share of new episodes."""
+        return self.group.draw(self.source, class_ids, n_shot=self.n_shot, n_query=self.n_query)
+
+    @torch.no_grad()
+    def _choose_tasks(self, n_candidates: int) -> tuple[Tensor, Episodes]:
+        """Return the tasks that the sampler chooses from candidates: classes, and own episodes.
+
+        Candidates are scored in training mode. The learner's buffers are restored, such as the
+        statistics of batch normalization. Every process scores its share, but has the images of
+        all, since any of them may become its own.
+        """
+        sampler: Any = self.sampler
+        class_ids: Tensor = sampler.sample(n_candidates)
+        episodes = self.source.draw(class_ids, n_shot=self.n_shot, n_query=self.n_query)
+        buffers = list(self.learner.buffers())
+        before = [buffer.clone() for buffer in buffers]
+        with autocast(self.source.device, self.precision):
+            own_losses = self._score(self.learner, self.group.share(episodes))
+        for buffer, value in zip(buffers, before, strict=True):
+            buffer.copy_(value)
+        losses = self.group.gather_tasks(own_losses)
+        positions: Tensor = sampler.choose(class_ids, losses, self.n_tasks)
+        check_tensor("what choose() returns", positions, "int64", losses.device, (self.n_tasks,))
+        chosen = select_tasks(episodes, positions)
+        return chosen.class_ids, self.group.share(chosen)
+
+    def _learn(self, episodes: Episodes) -> tuple[Tensor, ...]:
         """Add the gradient of some tasks; return what the sampler learns from.
 
         Query probabilities and labels, and class features if the sampler uses them.
         """
-        episodes = self.group.draw(self.source, class_ids, n_shot=self.n_shot, n_query=self.n_query)
         with autocast(self.source.device, self.precision):
-            outcome = self._outcome(self.learner, episodes)
+            outcome: Outcome = self._outcome(self.learner, episodes)
         self._measure(outcome, episodes)
         features = [self._class_features(outcome, episodes)] if self._uses_features else []
         loss = outcome.loss if self.accumulate == 1 else outcome.loss / self.accumulate
+        if self._weighs:
+            assert outcome.losses is not None  # `per_task_outcome` has checked it
+            loss = (self._weights(outcome.losses) * outcome.losses).mean()
         loss.backward()  # type: ignore[no-untyped-call]
         return outcome.query_logits.float().softmax(-1), episodes.query_labels, *features
+
+    @torch.no_grad()
+    def _weights(self, own_losses: Tensor) -> Tensor:
+        """Return the weights of the tasks of this process; the sampler sees those of all."""
+        sampler: Any = self.sampler
+        losses = self.group.gather_tasks(own_losses.detach())
+        weights: Tensor = sampler.weigh(losses)
+        check_tensor("what weigh() returns", weights, "floating-point", losses.device, losses.shape)
+        return weights.view(self.group.size, -1)[self.group.rank].to(own_losses.dtype)
 
     @torch.no_grad()
     def _class_features(self, outcome: Outcome, episodes: Episodes) -> Tensor:
@@ -225,6 +283,78 @@ def training_outcome(learner: EpisodeLearner, episodes: Episodes) -> Outcome:
     check_logits(query_logits, episodes)
     loss = cross_entropy(query_logits.flatten(0, 1).float(), episodes.query_labels.flatten())
     return Outcome(loss=loss, query_logits=query_logits.detach())
+
+
+def per_task_outcome(learner: EpisodeLearner, episodes: Episodes) -> Outcome:
+    """Return what `training_outcome` does, with one loss per task."""
+    if not hasattr(learner, "training_step"):
+        query_logits = learner(episodes)
+        check_logits(query_logits, episodes)
+        losses = task_cross_entropies(query_logits, episodes.query_labels)
+        return Outcome(loss=losses.mean(), query_logits=query_logits.detach(), losses=losses)
+    stepper: Any = learner
+    outcome: Outcome = stepper.training_step_per_task(episodes)
+    check_logits(outcome.query_logits, episodes)
+    shape = episodes.query_labels.shape[:1]
+    if outcome.losses is None or outcome.losses.shape != shape:
+        raise ArgumentError(
+            f"training_step_per_task of the learner {type(learner).__name__} must return an "
+            f"Outcome with one loss per task, `losses` of the shape {tuple(shape)}; got "
+            f"{None if outcome.losses is None else tuple(outcome.losses.shape)}."
+        )
+    return outcome
+
+
+def score_tasks(learner: EpisodeLearner, episodes: Episodes) -> Tensor:
+    """Return the cross-entropy of every task, `tasks` float32, as the learner is."""
+    query_logits = learner(episodes)
+    check_logits(query_logits, episodes)
+    return task_cross_entropies(query_logits, episodes.query_labels)
+
+
+def task_cross_entropies(query_logits: Tensor, query_labels: Tensor) -> Tensor:
+    """Return the mean cross-entropy of the queries of every task, `tasks` float32."""
+    flat = query_logits.flatten(0, 1).float()
+    return (
+        cross_entropy(flat, query_labels.flatten(), reduction="none").view_as(query_labels).mean(1)
+    )
+
+
+def check_hooks(
+    sampler: object, learner: object, *, n_tasks: int, accumulate: int, n_processes: int = 1
+) -> int | None:
+    """Check that a sampler that weighs or chooses tasks can do so.
+
+    Returns:
+        The number of candidates that it chooses from; None if it does not choose.
+
+    Raises:
+        ArgumentError: If the learner has no loss of every task, a step is in parts, or the number
+            of candidates does not fit.
+    """
+    name, hooks = type(sampler).__name__, [h for h in ("weigh", "choose") if hasattr(sampler, h)]
+    if hooks and accumulate > 1:
+        raise ArgumentError(
+            f"accumulate must be 1 with the sampler {name}, which needs the losses of all tasks of "
+            f"a step at once; got {accumulate}. Use fewer tasks per step or another sampler."
+        )
+    if "weigh" in hooks and not gives_task_losses(learner):
+        raise ArgumentError(
+            f"the sampler {name} weighs the losses of tasks, which the learner "
+            f"{type(learner).__name__} does not have: it has no training_step_per_task that fits "
+            "its training_step. Use another learner or another sampler."
+        )
+    if "choose" not in hooks:
+        return None
+    chooser: Any = sampler
+    n_candidates = check_integer("n_candidates", chooser.n_candidates(n_tasks), low=n_tasks)
+    if n_candidates % n_processes:
+        raise ArgumentError(
+            f"the number of candidates of the sampler {name} must be a multiple of the "
+            f"{n_processes} processes, so that each scores as many; got {n_candidates}. Change its "
+            "options, n_tasks or the number of processes."
+        )
+    return n_candidates
 
 
 def n_features_of(learner: object, sampler: str) -> int:
@@ -321,7 +451,7 @@ class Compiled:
         self._plain, self._report = outcomes, report
         self._fast: Outcomes | None = _compiled(outcomes)
 
-    def __call__(self, learner: EpisodeLearner, episodes: Episodes) -> Outcome:
+    def __call__(self, learner: EpisodeLearner, episodes: Episodes) -> Any:
         """Return what the function returns."""
         if self._fast is not None:
             from torch._dynamo.exc import TorchDynamoException

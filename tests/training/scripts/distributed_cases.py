@@ -137,6 +137,32 @@ def class_features(group, folder):
                 torch.save(sampler.state_dict(), folder / f"{key}.pt")
 
 
+HOOKS = {"difficulty": {"warmup": 1}, "cvar": {}}
+HOOKED_LEARNERS = ("protonet", "maml++", "anil")
+
+
+def hooks(group, folder):
+    """Keep what samplers that weigh or choose tasks lead to, together and alone."""
+    for name in HOOKED_LEARNERS:
+        for sampler_name, options in HOOKS.items():
+            runs = [(group, group.rank)] + [(SINGLE_PROCESS, "alone")] * group.is_main
+            for made_by, who in runs:
+                learner, _, source = parts(name, made_by)
+                sampler = build_sampler(sampler_name, n_classes=12, n_way=N_WAY, seed=3, **options)
+                optimizer = optim.SGD(learner.parameters(), lr=0.05)
+                settings = {"n_shot": 2, "n_query": 4, "n_tasks": 2 * group.size, "group": made_by}
+                step = TrainingStep(learner, sampler, source, optimizer, **settings)
+                learner.train()
+                for number in range(4):
+                    step(number)
+                found = {
+                    "learner": learner.state_dict(),
+                    "sampler": sampler.state_dict(),
+                    "counts": step.class_counts,
+                }
+                torch.save(found, folder / f"hooks-{name}-{sampler_name}-{who}.pt")
+
+
 def trained(group, folder, norm="batch", n_steps=200):
     """Train, and keep what this process ends with."""
     learner, sampler, source = parts("protonet", group, norm)
@@ -217,6 +243,7 @@ CASES = {
     "fails": lambda group, folder: failing(group, folder, "fails"),
     "interrupted": interrupted,
     "features": class_features,
+    "hooks": hooks,
 }
 
 
