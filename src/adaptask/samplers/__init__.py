@@ -22,8 +22,11 @@ from adaptask.samplers.diagnostics import (
     pair_marginals,
 )
 from adaptask.samplers.gcp import GCPSampler, PairPotentialSampler
+from adaptask.samplers.hard_class import HardClassSampler
 from adaptask.samplers.instance import InstanceSampler
 from adaptask.samplers.neighbor import NeighborSampler
+from adaptask.samplers.ohtm import OHTMSampler
+from adaptask.samplers.repeat import RepeatSampler
 from adaptask.samplers.uniform import UniformSampler
 from adaptask.samplers.update_rule import STRATEGIES
 
@@ -38,6 +41,12 @@ def build_sampler(name: Literal["cp"], **settings: Any) -> CPSampler: ...
 def build_sampler(name: Literal["gcp"], **settings: Any) -> GCPSampler: ...
 @overload
 def build_sampler(name: Literal["neighbor"], **settings: Any) -> NeighborSampler: ...
+@overload
+def build_sampler(name: Literal["ohtm"], **settings: Any) -> OHTMSampler: ...
+@overload
+def build_sampler(name: Literal["hard-class"], **settings: Any) -> HardClassSampler: ...
+@overload
+def build_sampler(name: Literal["repeat"], **settings: Any) -> RepeatSampler: ...
 @overload
 def build_sampler(name: Literal["instance"], **settings: Any) -> InstanceSampler: ...
 @overload
@@ -63,9 +72,12 @@ __all__ = [
     "Estimate",
     "Feedback",
     "GCPSampler",
+    "HardClassSampler",
     "InstanceSampler",
     "NeighborSampler",
+    "OHTMSampler",
     "PairPotentialSampler",
+    "RepeatSampler",
     "Sampler",
     "UniformSampler",
     "build_sampler",
