@@ -233,6 +233,7 @@ SAMPLERS = Registry(
         "ohtm": "adaptask.samplers.ohtm:OHTMSampler",
         "hard-class": "adaptask.samplers.hard_class:HardClassSampler",
         "repeat": "adaptask.samplers.repeat:RepeatSampler",
+        "dpp": "adaptask.samplers.dpp:DPPSampler",
         "instance": "adaptask.samplers.instance:InstanceSampler",
     },
     needs=("sample", "update"),

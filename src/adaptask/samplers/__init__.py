@@ -21,6 +21,7 @@ from adaptask.samplers.diagnostics import (
     kl_from_uniform,
     pair_marginals,
 )
+from adaptask.samplers.dpp import DPPSampler
 from adaptask.samplers.gcp import GCPSampler, PairPotentialSampler
 from adaptask.samplers.hard_class import HardClassSampler
 from adaptask.samplers.instance import InstanceSampler
@@ -48,6 +49,8 @@ def build_sampler(name: Literal["hard-class"], **settings: Any) -> HardClassSamp
 @overload
 def build_sampler(name: Literal["repeat"], **settings: Any) -> RepeatSampler: ...
 @overload
+def build_sampler(name: Literal["dpp"], **settings: Any) -> DPPSampler: ...
+@overload
 def build_sampler(name: Literal["instance"], **settings: Any) -> InstanceSampler: ...
 @overload
 def build_sampler(name: str, **settings: Any) -> Any: ...
@@ -69,6 +72,7 @@ __all__ = [
     "STRATEGIES",
     "CPSampler",
     "CSampler",
+    "DPPSampler",
     "Estimate",
     "Feedback",
     "GCPSampler",
