@@ -234,6 +234,7 @@ SAMPLERS = Registry(
         "hard-class": "adaptask.samplers.hard_class:HardClassSampler",
         "repeat": "adaptask.samplers.repeat:RepeatSampler",
         "dpp": "adaptask.samplers.dpp:DPPSampler",
+        "hierarchy": "adaptask.samplers.hierarchy:HierarchySampler",
         "instance": "adaptask.samplers.instance:InstanceSampler",
     },
     needs=("sample", "update"),

@@ -24,6 +24,7 @@ from adaptask.samplers.diagnostics import (
 from adaptask.samplers.dpp import DPPSampler
 from adaptask.samplers.gcp import GCPSampler, PairPotentialSampler
 from adaptask.samplers.hard_class import HardClassSampler
+from adaptask.samplers.hierarchy import HierarchySampler
 from adaptask.samplers.instance import InstanceSampler
 from adaptask.samplers.neighbor import NeighborSampler
 from adaptask.samplers.ohtm import OHTMSampler
@@ -51,6 +52,8 @@ def build_sampler(name: Literal["repeat"], **settings: Any) -> RepeatSampler: ..
 @overload
 def build_sampler(name: Literal["dpp"], **settings: Any) -> DPPSampler: ...
 @overload
+def build_sampler(name: Literal["hierarchy"], **settings: Any) -> HierarchySampler: ...
+@overload
 def build_sampler(name: Literal["instance"], **settings: Any) -> InstanceSampler: ...
 @overload
 def build_sampler(name: str, **settings: Any) -> Any: ...
@@ -77,6 +80,7 @@ __all__ = [
     "Feedback",
     "GCPSampler",
     "HardClassSampler",
+    "HierarchySampler",
     "InstanceSampler",
     "NeighborSampler",
     "OHTMSampler",
