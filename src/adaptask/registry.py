@@ -235,6 +235,7 @@ SAMPLERS = Registry(
         "repeat": "adaptask.samplers.repeat:RepeatSampler",
         "dpp": "adaptask.samplers.dpp:DPPSampler",
         "hierarchy": "adaptask.samplers.hierarchy:HierarchySampler",
+        "learnable": "adaptask.samplers.learnable:LearnableSampler",
         "instance": "adaptask.samplers.instance:InstanceSampler",
     },
     needs=("sample", "update"),

@@ -26,6 +26,7 @@ from adaptask.samplers.gcp import GCPSampler, PairPotentialSampler
 from adaptask.samplers.hard_class import HardClassSampler
 from adaptask.samplers.hierarchy import HierarchySampler
 from adaptask.samplers.instance import InstanceSampler
+from adaptask.samplers.learnable import LearnableSampler
 from adaptask.samplers.neighbor import NeighborSampler
 from adaptask.samplers.ohtm import OHTMSampler
 from adaptask.samplers.repeat import RepeatSampler
@@ -53,6 +54,8 @@ def build_sampler(name: Literal["repeat"], **settings: Any) -> RepeatSampler: ..
 def build_sampler(name: Literal["dpp"], **settings: Any) -> DPPSampler: ...
 @overload
 def build_sampler(name: Literal["hierarchy"], **settings: Any) -> HierarchySampler: ...
+@overload
+def build_sampler(name: Literal["learnable"], **settings: Any) -> LearnableSampler: ...
 @overload
 def build_sampler(name: Literal["instance"], **settings: Any) -> InstanceSampler: ...
 @overload
@@ -82,6 +85,7 @@ __all__ = [
     "HardClassSampler",
     "HierarchySampler",
     "InstanceSampler",
+    "LearnableSampler",
     "NeighborSampler",
     "OHTMSampler",
     "PairPotentialSampler",
