@@ -15,7 +15,7 @@ from adaptask.errors import ArgumentError
 from adaptask.samplers import SAMPLERS, GCPSampler, UniformSampler, build_sampler
 
 SIZES = {"n_classes": 9, "n_way": 3, "n_instances": 12, "n_features": 6}
-SUPPLIED = {*SIZES, "variant_of", "seed", "device"}
+SUPPLIED = {*SIZES, "groups", "distances", "variant_of", "seed", "device"}
 TASK_SAMPLERS = [name for name in SAMPLERS if SAMPLERS[name].draws == "tasks"]
 
 

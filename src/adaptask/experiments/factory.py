@@ -106,6 +106,8 @@ def build_parts(
         options["n_features"] = n_features_of(learner, config.sampler.name)
     if takes_argument(config.sampler, "variant_of"):
         options["variant_of"] = source.image_set.variant_of
+    if takes_argument(config.sampler, "groups"):
+        options["groups"] = _groups_of(config, source)
     sampler = build_sampler(
         config.sampler.name,
         n_classes=source.n_classes,
@@ -186,6 +188,22 @@ def _check_tasks(config: RunConfig, source: EpisodeSource) -> None:
             f"of a training task; evaluation must have as many, got {config.tested_way}."
         )
     source.check_counts(config.task.n_shot, config.task.n_query)
+
+
+def _groups_of(config: RunConfig, source: EpisodeSource) -> Sequence[str]:
+    """Return the group of every training class, for a sampler that needs them.
+
+    Raises:
+        ArgumentError: If the dataset has no groups.
+    """
+    groups = source.image_set.groups
+    if groups is None:
+        raise ArgumentError(
+            f"the sampler {config.sampler.name!r} needs groups of classes, which "
+            f"{config.data.dataset!r} has not. Class names of the form group/class give them; or "
+            "choose another sampler."
+        )
+    return groups
 
 
 def open_split(config: RunConfig, split: str, device: torch.device) -> EpisodeSource:

@@ -40,12 +40,17 @@ from adaptask.registry import BACKBONES, LEARNERS, SAMPLERS, describe_class, des
 REGISTRIES = {"sampler": SAMPLERS, "learner": LEARNERS, "backbone": BACKBONES}
 """The three kinds of algorithms that a run is made of."""
 _SUPPLIED = {
-    "sampler": ("n_classes", "n_way", "n_features", "variant_of", "seed", "device"),
+    "sampler": ("n_classes", "n_way", "n_features", "groups", "variant_of", "seed", "device"),
     "learner": ("backbone", "n_way"),
     "backbone": ("image_shape",),
 }
 """Arguments that the package passes to a constructor; they are not options."""
-_NOT_REQUIRED = (("learner", "n_way"), ("sampler", "n_features"), ("sampler", "variant_of"))
+_NOT_REQUIRED = (
+    ("learner", "n_way"),
+    ("sampler", "n_features"),
+    ("sampler", "groups"),
+    ("sampler", "variant_of"),
+)
 """Those that a constructor may do without."""
 SHORT_FLAGS = ("alpha", "tau", "strategy")
 """Options of samplers that have a flag without the name of the section, too."""

@@ -23,9 +23,15 @@ from adaptask.samplers.diagnostics import (
     pair_marginals,
 )
 from adaptask.samplers.difficulty import DifficultySampler
+from adaptask.samplers.dpp import DPPSampler
 from adaptask.samplers.gcp import GCPSampler, PairPotentialSampler
+from adaptask.samplers.hard_class import HardClassSampler
+from adaptask.samplers.hierarchy import HierarchySampler
 from adaptask.samplers.instance import InstanceSampler
+from adaptask.samplers.learnable import LearnableSampler
 from adaptask.samplers.neighbor import NeighborSampler
+from adaptask.samplers.ohtm import OHTMSampler
+from adaptask.samplers.repeat import RepeatSampler
 from adaptask.samplers.uniform import UniformSampler
 from adaptask.samplers.update_rule import STRATEGIES
 
@@ -44,6 +50,18 @@ def build_sampler(name: Literal["neighbor"], **settings: Any) -> NeighborSampler
 def build_sampler(name: Literal["difficulty"], **settings: Any) -> DifficultySampler: ...
 @overload
 def build_sampler(name: Literal["cvar"], **settings: Any) -> CVaRSampler: ...
+@overload
+def build_sampler(name: Literal["ohtm"], **settings: Any) -> OHTMSampler: ...
+@overload
+def build_sampler(name: Literal["hard-class"], **settings: Any) -> HardClassSampler: ...
+@overload
+def build_sampler(name: Literal["repeat"], **settings: Any) -> RepeatSampler: ...
+@overload
+def build_sampler(name: Literal["dpp"], **settings: Any) -> DPPSampler: ...
+@overload
+def build_sampler(name: Literal["hierarchy"], **settings: Any) -> HierarchySampler: ...
+@overload
+def build_sampler(name: Literal["learnable"], **settings: Any) -> LearnableSampler: ...
 @overload
 def build_sampler(name: Literal["instance"], **settings: Any) -> InstanceSampler: ...
 @overload
@@ -67,13 +85,19 @@ __all__ = [
     "CPSampler",
     "CSampler",
     "CVaRSampler",
+    "DPPSampler",
     "DifficultySampler",
     "Estimate",
     "Feedback",
     "GCPSampler",
+    "HardClassSampler",
+    "HierarchySampler",
     "InstanceSampler",
+    "LearnableSampler",
     "NeighborSampler",
+    "OHTMSampler",
     "PairPotentialSampler",
+    "RepeatSampler",
     "Sampler",
     "UniformSampler",
     "build_sampler",
