@@ -33,18 +33,20 @@ def build(n_classes, n_way, n_features=6, *, n_unseen=0, **options):
 
 
 def draw_by_kernels(sampler, noise):
+    tasks_drawn = sampler.tasks_drawn.clone().to(DEVICE)
     found = neighbor_kernels.draw(
         sampler.class_features.to(DEVICE),
         sampler.seen.to(DEVICE),
         None if sampler._variants is None else sampler._variants.to(DEVICE),
         noise.to(DEVICE),
         sampler.shuffle_key.to(DEVICE),
-        sampler.tasks_drawn.to(DEVICE),
+        tasks_drawn,
         sampler.strength.to(DEVICE),
         least_coin=sampler._least_coin,
         n_neighborhoods=sampler.n_neighborhoods,
         duplicate_cosine=sampler.duplicate_cosine,
     )
+    assert tasks_drawn.item() == sampler.tasks_drawn + noise.shape[1]
     return found.cpu()
 
 
@@ -53,6 +55,7 @@ def draw_by_kernels(sampler, noise):
     [
         (9, 3, 7, {}),
         (2, 2, 3, {}),
+        (9, 3, 1, {"pool_size": 5}),
         (70, 5, 4, {"n_unseen": 20, "exploration": 0.5, "n_features": 21}),
         (70, 7, 4, {"pool_size": 30, "neighborhood": 3, "beta": 2.0}),
         (1000, 5, 5, {"pool_size": 40, "n_unseen": 300, "exploration": 0.5}),
@@ -63,9 +66,11 @@ def draw_by_kernels(sampler, noise):
     ],
     ids=str,
 )
+@pytest.mark.parametrize("tile", [1 << 14, 16], ids=["held", "read anew"])
 def test_a_draw_chooses_what_the_plain_version_chooses(
-    n_classes, n_way, n_tasks, options, monkeypatch
+    n_classes, n_way, n_tasks, options, tile, monkeypatch
 ):
+    monkeypatch.setattr(neighbor_kernels, "_TILE", tile)
     sampler = build(n_classes, n_way, **options)
     sampler.tasks_drawn.fill_(n_classes - 2)  # the tasks straddle two passes
     pool_size = min(n_classes, sampler.pool_size)

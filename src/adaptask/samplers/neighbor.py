@@ -129,7 +129,7 @@ class NeighborSampler(Sampler):
         n_way: int,
         n_features: int,
         beta: float = 2.0,
-        target_accuracy: float | None = 0.75,
+        target_accuracy: float | None = 0.7,
         exploration: float = 0.0,
         pool_size: int = 1024,
         neighborhood: int = 5,
@@ -210,7 +210,6 @@ class NeighborSampler(Sampler):
                 n_neighborhoods=self.n_neighborhoods,
                 duplicate_cosine=self.duplicate_cosine,
             )
-            self.tasks_drawn += n_tasks
             return class_ids
         chunk = max(1, _CHUNK_ELEMENTS // (pool_size * self.n_features))
         sizes = [min(chunk, n_tasks - done) for done in range(0, n_tasks, chunk)]

@@ -1,8 +1,8 @@
 """Drawing and learning of `neighbor` as Triton kernels: one launch each, besides noise and checks.
 
-They compute the same as `NeighborSampler` does in plain torch. A draw has one program per task,
-which reads the features of its pool anew for every class that it chooses: they are too many to be
-held by one program, and are in the cache of the device. An update has one program per class of a
+They compute the same as `NeighborSampler` does in plain torch. A draw has one program per task. It
+holds the features of its pool if they are few, and reads them anew for every class that it chooses
+otherwise: they are in the cache of the device. An update has one program per class of a
 task, and one for the strength.
 """
 
@@ -101,6 +101,8 @@ def _draw(
     is_whole: constexpr,
     has_variants: constexpr,
     has_duplicates: constexpr,
+    is_held: constexpr,
+    is_only: constexpr,
     width: constexpr,
     depth: constexpr,
 ) -> None:
@@ -134,6 +136,11 @@ def _draw(
     score = tl.zeros((width,), dtype=tl.float32)
     if has_variants:
         kinds = tl.load(variants + pool, mask=inside, other=0)
+    entry = tl.arange(0, depth)
+    if is_held:
+        is_entry = entry < n_features
+        cells = features + pool[:, None] * n_features + entry[None, :]
+        held = tl.load(cells, mask=inside[:, None] & is_entry[None, :], other=0.0)
     for k in range(1, n_way):
         exponential = tl.load(
             noise + ((k - 1) * n_tasks + task) * pool_size + at, mask=inside, other=1.0
@@ -142,13 +149,17 @@ def _draw(
         own = at == chosen_at
         cosines = tl.zeros((width,), dtype=tl.float32)
         if has_duplicates | (begins == 0):
-            for start in range(0, n_features, depth):
-                entry = start + tl.arange(0, depth)
-                is_entry = entry < n_features
-                vector = tl.load(features + chosen * n_features + entry, mask=is_entry, other=0.0)
-                cells = features + pool[:, None] * n_features + entry[None, :]
-                tile = tl.load(cells, mask=inside[:, None] & is_entry[None, :], other=0.0)
-                cosines += tl.sum(tile * vector[None, :], 1)
+            vectors = features + chosen * n_features
+            if is_held:
+                vector = tl.load(vectors + entry, mask=entry < n_features, other=0.0)
+                cosines += tl.sum(held * vector[None, :], 1)
+            else:
+                for start in range(0, n_features, depth):
+                    is_entry = start + entry < n_features
+                    vector = tl.load(vectors + start + entry, mask=is_entry, other=0.0)
+                    cells = features + pool[:, None] * n_features + start + entry[None, :]
+                    tile = tl.load(cells, mask=inside[:, None] & is_entry[None, :], other=0.0)
+                    cosines += tl.sum(tile * vector[None, :], 1)
         if has_duplicates:
             allowed = allowed & (cosines <= duplicate_cosine).to(tl.int32)
         if has_variants:
@@ -167,6 +178,9 @@ def _draw(
         chosen_at = tl.argmax(log_weights, 0).to(tl.int64)
         chosen = chosen_at if is_whole else tl.sum(tl.where(at == chosen_at, pool, 0), 0)
         tl.store(drawn + task * n_way + k, chosen)
+    if is_only:
+        tl.debug_barrier()  # all threads have read the number
+        tl.store(tasks_drawn, number + 1)
 
 
 def draw(
@@ -190,7 +204,7 @@ def draw(
         variants: `classes` int64, or None.
         noise: `(way - 1) x tasks x pool`, independent Exp(1) draws.
         shuffle_key: Scalar int64.
-        tasks_drawn: Scalar int64, the number of the first task; left as it is.
+        tasks_drawn: Scalar int64, the number of the first task; raised by the number of tasks.
         strength: Scalar float32.
         least_coin: Tasks whose coin is below it are drawn with strength 0.
         n_neighborhoods: Number of neighborhoods of a task.
@@ -224,10 +238,14 @@ def draw(
         is_whole=pool_size == n_classes,
         has_variants=variants is not None,
         has_duplicates=duplicate_cosine is not None,
+        is_held=depth >= n_features,
+        is_only=n_tasks == 1,
         width=width,
         depth=depth,
         num_warps=n_warps(width * depth // 4),
     )
+    if n_tasks > 1:  # programs of several tasks cannot know when all have read it
+        tasks_drawn += n_tasks
     return drawn
 
 
