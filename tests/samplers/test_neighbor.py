@@ -414,7 +414,7 @@ def test_a_damaged_state_is_refused(name, spoil, message):
 
 def test_a_fixed_strength_is_not_replaced_by_that_of_a_state():
     state = build(9, 5, target_accuracy=0.75).state_dict()
-    with pytest.raises(StateError, match="between 1 and 1.*got 0"):
+    with pytest.raises(StateError, match=r"must be 1, by beta .* got 0\."):
         build(9, 5).load_state_dict(state)
 
 

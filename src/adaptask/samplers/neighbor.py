@@ -392,13 +392,13 @@ class NeighborSampler(Sampler):
             )
         if buffers["tasks_drawn"] < 0:
             raise StateError("tasks_drawn of the state must be at least 0; the state is damaged.")
-        least = self.beta if self.target_accuracy is None else 0.0
-        tolerance = 1e-6 * self.beta  # that of float32
-        if not least - tolerance <= float(buffers["strength"]) <= self.beta + tolerance:
+        fixed, strength = self.target_accuracy is None, float(buffers["strength"])
+        tolerance = 1e-6 * self.beta  # of float32
+        if not self.beta * fixed - tolerance <= strength <= self.beta + tolerance:
             raise StateError(
-                f"strength of the state must be between {least:g} and {self.beta:g}, as beta and "
-                f"target_accuracy of this sampler have it; got {float(buffers['strength']):g}. "
-                "Build the sampler with the options of the one that was saved."
+                f"strength of the state must be {'' if fixed else 'between 0 and '}{self.beta:g}, "
+                f"by beta and target_accuracy of this sampler; got {strength:g}. Build the sampler "
+                "with the options of the one that was saved, or load another state."
             )
 
     def extra_repr(self) -> str:
