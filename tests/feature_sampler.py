@@ -1,4 +1,4 @@
-"""A small sampler that learns from class features, for the tests of everything around it."""
+"""A small sampler that learns from class features and accuracy, for the tests around it."""
 
 import torch
 
@@ -10,13 +10,14 @@ class CrowdedSampler(Sampler):
     """Prefer classes whose mean feature is near that of all classes."""
 
     description = "prefers classes in the middle of the others"
-    uses_class_features = True
+    uses_class_features = uses_accuracy = True
 
     def __init__(self, *, n_classes, n_way, n_features, strength: float = 1.0, seed=0, device=None):
         super().__init__(n_classes=n_classes, n_way=n_way, seed=seed, device=device)
         self.n_features, self.strength = n_features, strength
         self.register_buffer("sums", torch.zeros(n_classes, n_features, device=device))
         self.register_buffer("counts", torch.zeros(n_classes, device=device))
+        self.register_buffer("accuracy", torch.zeros((), device=device))
 
     @property
     def dtype(self):
@@ -39,6 +40,7 @@ class CrowdedSampler(Sampler):
             features = torch.where(feedback.accepted[:, None, None], features, 0)
         self.sums.index_add_(0, ids.flatten(), features.flatten(0, 1))
         self.counts.index_add_(0, ids.flatten(), seen.flatten())
+        self.accuracy += (seen[:, 0] * torch.as_tensor(feedback.accuracy)).sum()
 
     @of_category_sets
     def log_prob(self, class_ids):

@@ -25,8 +25,8 @@ def variants(name):
     types = get_type_hints(SAMPLERS[name].__init__)
     for option, parameter in inspect.signature(SAMPLERS[name]).parameters.items():
         if option not in SUPPLIED:
-            is_number = types[option] in (float, float | None)
-            choices = [0.0, 0.5] if is_number else get_args(types[option])
+            numbers = {float: [0.0, 0.5], float | None: [0.0, 0.5, None]}
+            choices = numbers.get(types[option], get_args(types[option]))
             yield from ({option: value} for value in choices if value != parameter.default)
 
 
@@ -53,6 +53,7 @@ def test_every_sampler_obeys_the_laws_in_double_precision(name):
 def test_every_option_that_names_its_choices_is_tried():
     assert {"method": "gibbs"} in [settings for name, settings in CASES if name == "cp"]
     assert {"exploration": 0.5} in [settings for name, settings in CASES if name == "gcp"]
+    assert {"target_accuracy": None} in [settings for name, settings in CASES if name == "neighbor"]
 
 
 @pytest.mark.parametrize("name", SAMPLERS)

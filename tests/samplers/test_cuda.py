@@ -20,6 +20,7 @@ CASES = [
     ("gcp", {"dtype": torch.float64, "tau": 0.0}),
     ("neighbor", {"exploration": 0.3, "duplicate_cosine": 0.9, "momentum": 0.0}),
     ("neighbor", {"pool_size": 6, "neighborhood": 2}),
+    ("neighbor", {"target_accuracy": None}),
     ("neighbor", {"dtype": torch.float64}),
 ]
 
@@ -84,7 +85,8 @@ def test_updates_equal_those_on_the_cpu(tools, name):
 
 
 def test_features_equal_those_learned_on_the_cpu(tools):
-    host, device = build("neighbor", n=20, k=5), build("neighbor", n=20, k=5, device="cuda")
+    sizes = {"n": 20, "k": 5, "target_accuracy": 0.1}
+    host, device = build("neighbor", **sizes), build("neighbor", device="cuda", **sizes)
     for seed in range(10):
         feedback = tools.feedback(6, 5, 20, seed=seed)
         features = torch.randn(6, 5, 6, generator=torch.Generator().manual_seed(seed))
@@ -92,6 +94,23 @@ def test_features_equal_those_learned_on_the_cpu(tools):
         device.update(*(x.cuda() for x in feedback), class_features=features.cuda())
     torch.testing.assert_close(host.class_features, device.class_features.cpu())
     assert torch.equal(host.seen, device.seen.cpu())
+    assert host.strength > 0
+    torch.testing.assert_close(host.strength, device.strength.cpu())
+
+
+@pytest.mark.parametrize("n_tasks", [1, 3])
+def test_a_pool_that_the_kernels_do_not_take_works_without_them(tools, n_tasks):
+    sizes = {"n": 4112, "k": 5, "pool_size": 4112, "target_accuracy": 0.1}
+    host, device = build("neighbor", **sizes), build("neighbor", device="cuda", **sizes)
+    features = torch.randn(n_tasks, 5, 6)
+    for seed in range(3):
+        feedback = tools.feedback(n_tasks, 5, 4112, seed=seed)
+        host.update(*feedback, class_features=features)
+        device.update(*(x.cuda() for x in feedback), class_features=features.cuda())
+        drawn = device.sample(n_tasks).sort(-1).values
+        assert (drawn[:, 1:] > drawn[:, :-1]).all()
+    torch.testing.assert_close(host.class_features, device.class_features.cpu())
+    torch.testing.assert_close(host.strength, device.strength.cpu())
 
 
 @pytest.mark.parametrize("options", [{}, {"pool_size": 10}])

@@ -9,17 +9,17 @@ import torch
 from torch.nn.functional import normalize
 
 from adaptask.errors import ArgumentError, StateError
-from adaptask.samplers import NeighborSampler, build_sampler
+from adaptask.samplers import NeighborSampler, build_sampler, neighbor
 
 REASONABLE = 1e-4
 N_DRAWS = 60_000
 
 
 def build(n_classes, n_way, n_features=4, *, n_unseen=0, **options):
-    """A sampler whose classes have random features, except the last ones."""
-    sampler = build_sampler(
-        "neighbor", n_classes=n_classes, n_way=n_way, n_features=n_features, **options
-    )
+    """A sampler of fixed strength whose classes have random features, except the last ones."""
+    sizes = {"n_classes": n_classes, "n_way": n_way, "n_features": n_features}
+    options = {"beta": 1.0, "target_accuracy": None} | options
+    sampler = build_sampler("neighbor", **sizes, **options)
     features = torch.randn(n_classes, n_features, generator=torch.Generator().manual_seed(1))
     sampler.class_features.copy_(normalize(features, dim=-1))
     sampler.seen.fill_(True)
@@ -62,7 +62,7 @@ def enumerate_neighbor(sampler):
     n, k = sampler.n_classes, sampler.n_way
     probs = dict.fromkeys(itertools.combinations(range(n), k), 0.0)
     blocks = sampler.n_neighborhoods
-    shares = [(sampler.beta, 1 - sampler.exploration), (0.0, sampler.exploration)]
+    shares = [(float(sampler.strength), 1 - sampler.exploration), (0.0, sampler.exploration)]
     for first in range(n):
         rest = [c for c in range(n) if c != first]
         pools = list(itertools.combinations(rest, min(sampler.pool_size, n) - 1))
@@ -99,12 +99,15 @@ CASES = [
     (6, 3, {"variant_of": torch.tensor([0, 0, 1, 2, 2, 3]), "exploration": 0.5}),
     (6, 4, {"variant_of": torch.tensor([0, 0, 0, 0, 0, 1])}),
     (6, 3, {"duplicate_cosine": 0.1, "beta": 1.0}),
+    (6, 3, {"target_accuracy": 0.75, "beta": 3.0, "exploration": 0.2}),
 ]
 
 
 @pytest.mark.parametrize(("n_classes", "n_way", "options"), CASES, ids=str)
 def test_draws_follow_the_enumerated_distribution(tools, n_classes, n_way, options):
     sampler = build(n_classes, n_way, **options)
+    if sampler.target_accuracy is not None:
+        sampler.strength.fill_(1.3)  # the strength of now counts, not the largest
     truth = {s: p for s, p in enumerate_neighbor(sampler).items() if p > 0}
     draws = sampler.sample(N_DRAWS)
     assert {tuple(row) for row in draws.sort(-1).values.tolist()} <= set(truth)
@@ -114,6 +117,8 @@ def test_draws_follow_the_enumerated_distribution(tools, n_classes, n_way, optio
 @pytest.mark.parametrize(("n_classes", "n_way", "options"), CASES, ids=str)
 def test_log_prob_is_the_enumerated_one_or_says_what_it_needs(n_classes, n_way, options):
     sampler = build(n_classes, n_way, **options).double()
+    if sampler.target_accuracy is not None:
+        sampler.strength.fill_(1.3)
     truth = enumerate_neighbor(sampler)
     sets = torch.tensor(list(truth))
     for option, has in (("pool_size", n_classes), ("neighborhood", n_way)):
@@ -132,14 +137,19 @@ def test_the_probability_of_more_than_twelve_classes_is_refused():
         sampler.log_prob(sampler.sample(1))
 
 
-def test_draws_on_a_device_are_those_of_numpy_given_the_same_noise(as_on_a_device, monkeypatch):
+def test_draws_on_a_device_are_those_of_numpy_given_the_same_noise(monkeypatch):
     cases = [(9, 3, {}), (50, 7, {"pool_size": 20, "neighborhood": 3, "exploration": 0.5})]
     cases.append((40, 5, {"variant_of": torch.arange(40) // 4, "duplicate_cosine": 0.4}))
+    # A pool of more classes than the kernels take.
+    cases.append((4112, 5, {"pool_size": 4112, "n_features": 64, "n_unseen": 100}))
+    cases.append((4112, 5, {"pool_size": 4112, "n_unseen": 100, "exploration": 0.5}))
     for n_classes, n_way, options in cases:
         here, there = build(n_classes, n_way, **options), build(n_classes, n_way, **options)
-        found = there.sample(600)
-        monkeypatch.undo()
-        assert torch.equal(here.sample(600), found)
+        with monkeypatch.context() as patch:
+            patch.setattr(neighbor, "namespace", lambda _: torch)
+            patch.setattr(neighbor, "view", lambda tensor: tensor)
+            found = there.sample(100)
+        assert torch.equal(here.sample(100), found)
 
 
 @pytest.mark.parametrize(("n_classes", "options"), [(9, {}), (100, {"pool_size": 10})])
@@ -253,16 +263,18 @@ def test_a_class_in_several_tasks_is_updated_once_by_the_mean():
 
 
 def test_the_order_of_tasks_does_not_matter_to_the_last_bit(tools):
-    forward, backward = build(8, 4), build(8, 4)
+    forward, backward = (build(8, 4, target_accuracy=0.1) for _ in range(2))
     given = [*tools.feedback(6, 4, 8), torch.randn(6, 4, 4)]
     for sampler, order in ((forward, slice(None)), (backward, torch.randperm(6))):
         *feedback, features = (part[order] for part in given)
         sampler.update(*feedback, class_features=features)
     assert torch.equal(forward.class_features, backward.class_features)
+    assert forward.strength == backward.strength > 0
 
 
 def test_what_torch_learns_on_a_device_is_what_numpy_learns(tools, as_on_a_device, monkeypatch):
-    here, there = build(9, 4, n_unseen=3), build(9, 4, n_unseen=3)
+    options = {"n_unseen": 3, "target_accuracy": 0.1}
+    here, there = build(9, 4, **options), build(9, 4, **options)
     features = torch.randn(5, 4, 4, generator=torch.Generator().manual_seed(3))
     features[0, 0] = 0
     there.update(*tools.feedback(5, 4, 9), class_features=features)
@@ -272,13 +284,96 @@ def test_what_torch_learns_on_a_device_is_what_numpy_learns(tools, as_on_a_devic
     torch.testing.assert_close(here.class_features, there.class_features)
 
 
+def answers(n_tasks, n_way, n_query, n_right):
+    """Probabilities and labels of tasks of which each has so many right answers."""
+    labels = torch.arange(n_way).repeat_interleave(n_query)
+    chosen = labels.repeat(n_tasks, 1)
+    for task, right in enumerate(n_right):
+        chosen[task, right:] = (chosen[task, right:] + 1) % n_way
+    # The highest probability is only just the highest: calibration does not count.
+    return (0.01 * torch.nn.functional.one_hot(chosen, n_way)).softmax(-1), labels
+
+
+def learner(n_right, *, n_tasks=2, **options):
+    """A sampler, and a function that updates it with so many right answers of 10 per task."""
+    sampler = build(9, 5, **{"beta": 0.03, "target_accuracy": 0.75} | options)
+    features = torch.randn(n_tasks, 5, 4, generator=torch.Generator().manual_seed(0))
+
+    def update():
+        ids = sampler.sample(n_tasks)
+        sampler.update(ids, *answers(n_tasks, 5, 2, n_right), class_features=features)
+
+    return sampler, update
+
+
+def test_the_strength_follows_the_accuracy():
+    """Against the formula in plain Python, up to the largest strength and back to 0."""
+    sampler, expected = build(9, 5, beta=0.02, target_accuracy=0.6), 0.0
+    features = torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(0))
+    path = [(10, 9, 8)] * 9 + [(7, 6, 4)] * 3 + [(0, 2, 1)] * 6 + [(6, 6, 6), (10, 10, 10)]
+    reached = []
+    for n_right in path:
+        given = answers(3, 5, 2, n_right)
+        sampler.update(sampler.sample(3), *given, class_features=features)
+        expected += 0.01 * (sum(n_right) / 30 - 0.6)
+        expected = min(max(expected, 0.0), 0.02)
+        assert math.isclose(float(sampler.strength), expected, rel_tol=1e-5, abs_tol=1e-8)
+        reached.append(expected)
+    assert {0.0, 0.02} < set(reached)
+
+
+@pytest.mark.parametrize(("n_right", "end"), [((7, 8), 0.0), ((3, 4), 0.0), ((10, 10), 0.03)])
+def test_the_strength_ends_at_0_or_as_far_as_the_learner_can_follow(n_right, end):
+    sampler, update = learner(n_right)
+    for _ in range(30):
+        update()
+    assert math.isclose(float(sampler.strength), end, rel_tol=1e-6)
+
+
+def test_the_strength_is_fixed_without_a_target():
+    for n_right in ((0, 0), (10, 10)):
+        sampler, update = learner(n_right, target_accuracy=None, beta=0.7)
+        before = sampler.strength.clone()
+        update()
+        assert before == torch.tensor(0.7)
+        assert torch.equal(sampler.strength, before)
+
+
+def test_ties_are_wrong_answers():
+    sampler = build(9, 5, beta=2.0, target_accuracy=0.5)
+    sampler.strength.fill_(1.0)
+    labels = torch.arange(5)
+    feedback = (sampler.sample(1), torch.full((1, 5, 5), 0.2), labels)
+    sampler.update(*feedback, class_features=torch.randn(1, 5, 4))
+    assert math.isclose(float(sampler.strength), 1 - 0.01 * 0.5, rel_tol=1e-6)
+
+
+def test_a_refused_task_does_not_move_the_strength(as_on_a_device):
+    sampler = build(9, 5, beta=2.0, target_accuracy=0.5)
+    features = torch.randn(3, 5, 4)
+    features[1, 0, 0] = torch.nan
+    probabilities, labels = answers(3, 5, 2, (10, 0, 8))
+    sampler.update(sampler.sample(3), probabilities, labels, class_features=features)
+    assert math.isclose(float(sampler.strength), 0.01 * (0.9 - 0.5), rel_tol=1e-6)
+    before = sampler.strength.clone()
+    sampler.update(sampler.sample(3), 2 * probabilities, labels, class_features=features)
+    assert torch.equal(sampler.strength, before)
+    with pytest.raises(ArgumentError, match="4 entries"):
+        sampler.check()
+
+
 def test_a_state_goes_through_bit_by_bit(tools):
-    original, restored = build(30, 5, pool_size=10), build(30, 5, pool_size=10, seed=7)
-    original.update(*tools.feedback(3, 5, 30), class_features=torch.randn(3, 5, 4))
+    options = {"pool_size": 10, "target_accuracy": 0.1}
+    original, restored = build(30, 5, **options), build(30, 5, seed=7, **options)
+    features = torch.randn(3, 5, 4)
+    original.update(*tools.feedback(3, 5, 30), class_features=features)
+    assert 0 < original.strength < 1
     original.sample(17)
     restored.load_state_dict(copy.deepcopy(original.state_dict()))
-    for _ in range(3):
+    for seed in range(3):
         assert torch.equal(original.sample(20), restored.sample(20))
+        for sampler in (original, restored):
+            sampler.update(*tools.feedback(3, 5, 30, seed=seed), class_features=features)
     state = restored.state_dict()
     for name, value in original.state_dict().items():
         if name != "_extra_state":
@@ -305,12 +400,21 @@ def test_a_state_of_another_way_loads_and_of_another_size_of_features_does_not()
         ("class_features", lambda x: x[0].fill_(torch.nan), "unit vectors"),
         ("seen", lambda x: x.logical_not_(), "unit vectors"),
         ("tasks_drawn", lambda x: x.fill_(-1), "at least 0"),
+        ("strength", lambda x: x.fill_(torch.nan), "between 0 and 1"),
+        ("strength", lambda x: x.fill_(-0.1), "between 0 and 1"),
+        ("strength", lambda x: x.fill_(1.1), "between 0 and 1"),
     ],
 )
 def test_a_damaged_state_is_refused(name, spoil, message):
-    state = copy.deepcopy(build(9, 5).state_dict())
+    state = copy.deepcopy(build(9, 5, target_accuracy=0.75).state_dict())
     spoil(state[name])
     with pytest.raises(StateError, match=message):
+        build(9, 5, target_accuracy=0.75).load_state_dict(state)
+
+
+def test_a_fixed_strength_is_not_replaced_by_that_of_a_state():
+    state = build(9, 5, target_accuracy=0.75).state_dict()
+    with pytest.raises(StateError, match=r"must be 1, by beta .* got 0\."):
         build(9, 5).load_state_dict(state)
 
 
@@ -318,6 +422,7 @@ def test_a_damaged_state_is_refused(name, spoil, message):
     ("options", "message"),
     [
         ({"beta": -1}, "beta"),
+        ({"target_accuracy": 1.1}, "target_accuracy"),
         ({"exploration": 1.5}, "exploration"),
         ({"pool_size": 4}, "pool_size must be at least 5"),
         ({"neighborhood": 1}, "neighborhood"),

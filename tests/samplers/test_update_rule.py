@@ -154,3 +154,18 @@ def test_both_libraries_refuse_the_same_feedback(tools, seed, n_tasks, fault):
     by_numpy, _ = base.condense(*given_values, n_classes=8, dtype=torch.float32)
     np.testing.assert_array_equal(by_numpy.class_ids, by_torch.class_ids.numpy())
     np.testing.assert_allclose(by_numpy.confusion, by_torch.confusion.numpy(), atol=1e-6)
+    np.testing.assert_array_equal(by_numpy.accuracy, by_torch.accuracy.numpy())
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_accuracy_is_the_share_of_queries_whose_class_is_strictly_ahead(tools, shared):
+    class_ids, probabilities, labels = tools.feedback(6, 4, 8)
+    probabilities[0, :2] = 0.25  # ties are wrong
+    probabilities[1, 0] = torch.tensor([0.4, 0.4, 0.1, 0.1])
+    given = labels[0] if shared else labels.roll(1, -1)
+    feedback, _ = base.condense(class_ids, probabilities, given, n_classes=8, dtype=torch.float32)
+    answers = given.expand(6, -1).tolist()
+    for task, rows in enumerate(probabilities.tolist()):
+        asked = list(zip(rows, answers[task], strict=True))
+        right = [all(row[y] > row[c] for c in range(4) if c != y) for row, y in asked]
+        assert feedback.accuracy[task] == np.float32(sum(right) / len(right))

@@ -11,7 +11,7 @@ import torch
 from adaptask.errors import ArgumentError, TrainingError
 from adaptask.interfaces import Outcome
 from adaptask.learners import LEARNERS
-from adaptask.samplers import build_sampler
+from adaptask.samplers import NeighborSampler, build_sampler
 from adaptask.training.distributed import (
     SINGLE_PROCESS,
     ProcessGroup,
@@ -24,6 +24,7 @@ from adaptask.training.sync_batchnorm import SyncBatchNorm, convert_sync_batchno
 
 SCRIPT = Path(__file__).parent / "scripts" / "distributed_cases.py"
 SECONDS = 120
+SIZES = {"n_classes": 8, "n_way": 2, "n_features": 5}
 
 # What two processes leave is made once, not by every process of the tests.
 pytestmark = pytest.mark.xdist_group("torchrun")
@@ -61,7 +62,7 @@ def test_two_processes_take_the_step_of_one(of_two, name, tasks_each, accumulate
 
 @pytest.mark.parametrize("name", LEARNERS)
 @pytest.mark.parametrize(("tasks_each", "accumulate"), [(1, 1), (2, 2)])
-def test_a_sampler_learns_the_same_class_features_from_two_processes(
+def test_a_sampler_learns_the_same_features_and_accuracy_from_two_processes(
     of_two, name, tasks_each, accumulate
 ):
     found = [
@@ -70,7 +71,8 @@ def test_a_sampler_learns_the_same_class_features_from_two_processes(
     ]
     assert torch.equal(found[0]["sums"], found[1]["sums"])
     assert found[2]["sums"].abs().max() > 0.01
-    for key in ("sums", "counts"):
+    assert found[2]["accuracy"] > 0
+    for key in ("sums", "counts", "accuracy"):
         torch.testing.assert_close(found[0][key], found[2][key], rtol=1e-5, atol=1e-6)
 
 
@@ -345,13 +347,16 @@ class AnySampler:
     """A sampler that may look at every query by itself."""
 
 
-def test_a_sampler_of_another_kind_gets_every_query_in_the_order_of_the_draw():
+@pytest.mark.parametrize("needs_every_query", [AnySampler(), NeighborSampler(**SIZES)])
+def test_a_sampler_that_needs_every_query_gets_it_in_the_order_of_the_draw(needs_every_query):
     group = TwoInOneProcess(1, 4, local_rank=0, local_size=2, is_connected=True)
     # Of two parts of a step, this process had two tasks each.
     probabilities = torch.arange(4.0).view(4, 1, 1).expand(4, 3, 2)
     labels = torch.arange(4).view(4, 1).expand(4, 3)
     features = torch.arange(4.0).view(4, 1, 1).expand(4, 2, 5)
-    feedback, _ = group.gather_feedback(AnySampler(), probabilities, labels, features, n_parts=2)
+    feedback, _ = group.gather_feedback(
+        needs_every_query, probabilities, labels, features, n_parts=2
+    )
     found, answers, features = feedback
     assert features.shape == (8, 2, 5)
     assert features[:, 0, 0].tolist() == [0, 1, 100, 101, 2, 3, 102, 103]

@@ -54,6 +54,9 @@ class Feedback:
     query_counts: Array
     """Number of queries of each class as floating-point numbers, `tasks x way`, or `way` if all
     tasks share them."""
+    accuracy: Array
+    """Share of the queries whose own class has the highest probability, `tasks`; ties are wrong.
+    Any value from 0 to 1 if a task was refused."""
     accepted: Array | None
     """Whether a task passed every check, `tasks` bool; None if all did, as always on the CPU.
     Refused tasks are still there, so that shapes stay fixed, with harmless classes."""
@@ -136,6 +139,9 @@ class Sampler(FeedbackModule):
     """Whether it learns from class features, so that `update` must be given them."""
     n_features: int | None = None
     """Size d of the class features; set by samplers that use them."""
+    uses_accuracy: ClassVar[bool] = False
+    """Whether it learns from `Feedback.accuracy`, for which every query counts. Several processes
+    send each other only the mean query of each class otherwise."""
     _problems = PROBLEMS
 
     def __init__(
@@ -379,7 +385,16 @@ def condense(
         accepted = passed.all(-1)
         ids = torch.where(accepted[:, None], ids, positions)
     confusion = one_hot @ probs / counts[..., None]
-    return Feedback(ids, confusion, counts, accepted, features), passed
+    accuracy = _accuracy(probs, one_hot, xp)
+    return Feedback(ids, confusion, counts, accuracy, accepted, features), passed
+
+
+def _accuracy(probs: Array, one_hot: Array, xp: Any) -> Array:
+    """Return the share of queries that give their own class the highest probability, `tasks`."""
+    # A sum, not a product of matrices, which a device may round.
+    own = (xp.swapaxes(one_hot, -1, -2) * probs).sum(-1)
+    is_right = (probs >= own[..., None]).sum(-1) == 1
+    return xp.asarray(is_right, dtype=probs.dtype).mean(-1)
 
 
 def _surely_fit(

@@ -26,6 +26,13 @@ _PLANNED = 256
 """Tasks that the CPU version plans at once."""
 _CHUNK_ELEMENTS = 1 << 24
 """Features that the plain version gathers at once."""
+RATE = 0.01
+"""How far the strength moves per update and unit of accuracy.
+
+The accuracy of a task falls by 0.1 to 0.3 per unit of strength, so the strength settles within
+some hundred updates. The accuracy of one task of 25 queries has a standard deviation of about 0.1,
+which moves the strength by 0.001: hundreds of tasks are averaged.
+"""
 
 
 class NeighborSampler(Sampler):
@@ -39,12 +46,21 @@ class NeighborSampler(Sampler):
     A task is made of neighborhoods of at most `neighborhood` classes, as equal in size as
     possible, one after the other. With L the classes of a neighborhood so far,
 
-        p(c | L) is proportional to exp(beta * sum over j in L of z(j, c)),
+        p(c | L) is proportional to exp(strength * sum over j in L of z(j, c)),
         z(j, c) = (f(j)·f(c) - mean) / standard deviation,
 
     where mean and deviation are those of f(j)·f(c) over the other classes of the pool, so that
-    `beta` means the same on any data. A class that was never seen has z = 0, an average class.
-    A share `exploration` of the tasks is drawn with `beta` 0.
+    the strength means the same on any data. A class that was never seen has z = 0, an average
+    class. A share `exploration` of the tasks is drawn with strength 0.
+
+    The strength follows the learner. It starts at 0, and each update moves it by
+
+        strength <- clip(strength + 0.01 * (accuracy - target_accuracy), 0, beta),
+
+    where accuracy is the mean over the tasks of the update of the share of queries whose own class
+    has strictly the highest probability. So tasks are uniform as long as these are hard enough,
+    and become harder only as far as the learner can follow. Without a target the strength is
+    always `beta`.
 
     The first class of a task comes from shuffled passes over all classes: in n tasks every class
     is the first of one. The first class of each further neighborhood is drawn with equal
@@ -63,7 +79,8 @@ class NeighborSampler(Sampler):
 
     Decisions: a class in several tasks of one update is updated once, with the mean of its unit
     features, so that the order of tasks does not matter. A feature of length 0 has no direction
-    and changes nothing.
+    and changes nothing. Accuracy counts right answers, whatever their probability, so that it does
+    not depend on the learner's calibration; tasks that explore count too.
 
     The state has one vector per class, whatever the number of ways.
 
@@ -71,7 +88,9 @@ class NeighborSampler(Sampler):
         n_classes: Number of training classes, n.
         n_way: Number of classes per task, K.
         n_features: Size d of the class features.
-        beta: How strongly near classes are preferred, 0 (not at all) to 100.
+        beta: Largest strength with which near classes are preferred, 0 (not at all) to 100.
+        target_accuracy: Accuracy of training tasks above which the strength rises and below which
+            it falls, 0 to 1; None: the strength is always `beta`.
         exploration: Share of the tasks in which near classes are not preferred, 0 to 1.
         pool_size: Number of random classes that a task is chosen from, at least K.
         neighborhood: Largest number of classes that are chosen to be near to each other.
@@ -88,12 +107,15 @@ class NeighborSampler(Sampler):
 
     description = "prefers classes whose features are near to each other"
     uses_class_features: ClassVar[bool] = True
+    uses_accuracy: ClassVar[bool] = True
     n_features: int
 
     class_features: Tensor
     """`classes x features`, unit vectors; zeros for classes that were never seen."""
     seen: Tensor
     """`classes` bool: whether a class has been in a task, so that it has a feature."""
+    strength: Tensor
+    """Scalar: how strongly near classes are preferred now, 0 to `beta`."""
     shuffle_key: Tensor
     """Scalar int64: the key of all passes and pools."""
     tasks_drawn: Tensor
@@ -106,7 +128,8 @@ class NeighborSampler(Sampler):
         n_classes: int,
         n_way: int,
         n_features: int,
-        beta: float = 1.0,
+        beta: float = 2.0,
+        target_accuracy: float | None = 0.7,
         exploration: float = 0.0,
         pool_size: int = 1024,
         neighborhood: int = 5,
@@ -119,6 +142,9 @@ class NeighborSampler(Sampler):
         super().__init__(n_classes=n_classes, n_way=n_way, seed=seed, device=device)
         self.n_features = check_integer("n_features", n_features, low=1)
         self.beta = check_number("beta", beta, low=0, high=100)
+        self.target_accuracy = target_accuracy
+        if target_accuracy is not None:
+            self.target_accuracy = check_number("target_accuracy", target_accuracy, low=0, high=1)
         self.exploration = check_number("exploration", exploration, low=0, high=1)
         self.pool_size = check_integer("pool_size", pool_size, low=self.n_way)
         self.neighborhood = check_integer("neighborhood", neighborhood, low=2)
@@ -136,6 +162,8 @@ class NeighborSampler(Sampler):
         features = torch.zeros(self.n_classes, self.n_features, device=device)
         self.register_buffer("class_features", features)
         self.register_buffer("seen", torch.zeros(self.n_classes, dtype=torch.bool, device=device))
+        first_strength = self.beta if target_accuracy is None else 0.0
+        self.register_buffer("strength", torch.tensor(first_strength, device=device))
         for name in ("shuffle_key", "tasks_drawn"):
             self.register_buffer(name, torch.zeros((), dtype=torch.int64, device=device))
         self._draw_key()
@@ -177,12 +205,11 @@ class NeighborSampler(Sampler):
                 noise,
                 self.shuffle_key,
                 self.tasks_drawn,
-                beta=self.beta,
+                self.strength,
                 least_coin=self._least_coin,
                 n_neighborhoods=self.n_neighborhoods,
                 duplicate_cosine=self.duplicate_cosine,
             )
-            self.tasks_drawn += n_tasks
             return class_ids
         chunk = max(1, _CHUNK_ELEMENTS // (pool_size * self.n_features))
         sizes = [min(chunk, n_tasks - done) for done in range(0, n_tasks, chunk)]
@@ -212,16 +239,16 @@ class NeighborSampler(Sampler):
             pool, at = xp.concatenate((first[:, None], others), 1), xp.zeros_like(first)
             features, seen = features[pool], seen[pool]
             variants = None if variants is None else variants[pool]
-        beta: Any = self.beta
+        strength = view(self.strength)
         if self.exploration > 0:
             follows = coins >= self._least_coin
-            beta = beta * xp.asarray(follows, dtype=features.dtype)[:, None]
+            strength = strength * xp.asarray(follows, dtype=features.dtype)[:, None]
         chosen = fill_neighborhoods(
             features,
             seen,
             at,
             noise,
-            beta=beta,
+            strength=strength,
             n_neighborhoods=self.n_neighborhoods,
             variants=variants,
             duplicate_cosine=self.duplicate_cosine,
@@ -251,8 +278,13 @@ class NeighborSampler(Sampler):
         return first, pool_keys, coins
 
     def learn(self, feedback: Feedback) -> None:
-        """Move the features of the classes that were in a task towards what was given."""
+        """Move the features of the classes that were in a task towards what was given.
+
+        The strength moves by the accuracy of the tasks.
+        """
         xp = namespace(self.class_features)
+        if self.target_accuracy is not None:
+            self._follow(feedback.accuracy, feedback.accepted, xp)
         features, seen = view(self.class_features), view(self.seen)
         ids, given = feedback.class_ids.reshape(-1), feedback.class_features
         assert given is not None  # `update` has checked it
@@ -270,6 +302,19 @@ class NeighborSampler(Sampler):
         features[ids] = xp.where(known[:, None], new, old)
         seen[ids] = was_seen | known
 
+    def _follow(self, accuracy: Array, accepted: Array | None, xp: Any) -> None:
+        """Move the strength by the mean accuracy of the tasks that were accepted, if any."""
+        # Sums of float32 are exact in float64: the order of tasks does not matter.
+        accuracy = xp.asarray(accuracy, dtype=xp.float64)
+        if accepted is None:
+            excess = accuracy.mean() - self.target_accuracy
+        else:
+            n_accepted = accepted.sum()
+            excess = (accuracy * accepted).sum() / n_accepted.clip(1) - self.target_accuracy
+            excess = excess * (n_accepted > 0)
+        strength = view(self.strength)
+        strength[...] = (strength + RATE * excess).clip(0, self.beta)
+
     def _learn_by_kernels(
         self,
         kernels: Any,
@@ -285,19 +330,23 @@ class NeighborSampler(Sampler):
         kernels.learn(
             self.class_features,
             self.seen,
+            self.strength,
             self._refusals,
             class_ids,
             probabilities,
             labels,
             class_features,
             momentum=self.momentum,
+            beta=self.beta,
+            target_accuracy=self.target_accuracy,
+            rate=RATE,
             tolerance=tolerance,
         )
         return True
 
     @of_category_sets
     def log_prob(self, class_ids: Tensor) -> Tensor:
-        """Return the log-probability of each category set, `tasks` float64.
+        """Return the log-probability of each category set now, `tasks` float64.
 
         It is computed if all classes are in the pool and a task is one neighborhood of at most 12
         classes.
@@ -321,11 +370,11 @@ class NeighborSampler(Sampler):
         if self.duplicate_cosine is not None:
             alike = cosines > self.duplicate_cosine
             conflicts = alike if conflicts is None else conflicts | alike
-        shares = ((self.beta, 1 - self.exploration), (0.0, self.exploration))
+        shares = ((self.strength.double(), 1 - self.exploration), (0.0, self.exploration))
         parts = [
             math.log(share)
-            + theory.neighbor_log_prob(beta * scores, class_ids, conflicts=conflicts)
-            for beta, share in shares
+            + theory.neighbor_log_prob(strength * scores, class_ids, conflicts=conflicts)
+            for strength, share in shares
             if share > 0
         ]
         return torch.stack(parts).logsumexp(0)
@@ -343,10 +392,21 @@ class NeighborSampler(Sampler):
             )
         if buffers["tasks_drawn"] < 0:
             raise StateError("tasks_drawn of the state must be at least 0; the state is damaged.")
+        fixed, strength = self.target_accuracy is None, float(buffers["strength"])
+        tolerance = 1e-6 * self.beta  # of float32
+        if not self.beta * fixed - tolerance <= strength <= self.beta + tolerance:
+            raise StateError(
+                f"strength of the state must be {'' if fixed else 'between 0 and '}{self.beta:g}, "
+                f"by beta and target_accuracy of this sampler; got {strength:g}. Build the sampler "
+                "with the options of the one that was saved, or load another state."
+            )
 
     def extra_repr(self) -> str:
         """Show the settings in `print(sampler)`."""
-        settings = f"beta={self.beta:g}, exploration={self.exploration:g}"
+        settings = (
+            f"beta={self.beta:g}, target_accuracy={self.target_accuracy}, "
+            f"exploration={self.exploration:g}"
+        )
         return f"{super().extra_repr()}, n_features={self.n_features}, {settings}"
 
 
@@ -356,7 +416,7 @@ def fill_neighborhoods(
     at: Array,
     noise: Array,
     *,
-    beta: Array | float,
+    strength: Array,
     n_neighborhoods: int,
     variants: Array | None,
     duplicate_cosine: float | None,
@@ -371,7 +431,7 @@ def fill_neighborhoods(
         at: Position of each task's first class in its pool, `tasks` int64.
         noise: Gumbel draws, `(way - 1) x tasks x pool`: the largest of log-weight plus noise is a
             draw in proportion to the weights.
-        beta: Strength, one number or `tasks x 1`.
+        strength: One number or `tasks x 1`.
         n_neighborhoods: Number of neighborhoods of a task.
         variants: Numbers that are equal for classes which do not meet, `tasks x pool` or `pool`.
         duplicate_cosine: Classes with a larger cosine do not meet.
@@ -401,7 +461,7 @@ def fill_neighborhoods(
             is_allowed = _both(is_allowed, variants != of_chosen[:, None])
         z = 0.0 if begins else standardized(cosines, counted, n_counted, tasks, at, xp)
         score = z if begins else score + z
-        log_weights = beta * score + step_noise + closed
+        log_weights = strength * score + step_noise + closed
         if is_allowed is not None:
             is_open = is_allowed & (closed == 0)
             is_open |= ~is_open.any(-1)[:, None]

@@ -1,9 +1,9 @@
 """Drawing and learning of `neighbor` as Triton kernels: one launch each, besides noise and checks.
 
-They compute the same as `NeighborSampler` does in plain torch. A draw has one program per task,
-which reads the features of its pool anew for every class that it chooses: they are too many to be
-held by one program, and are in the cache of the device. An update has one program per class of a
-task.
+They compute the same as `NeighborSampler` does in plain torch. A draw has one program per task. It
+holds the features of its pool if they are few, and reads them anew for every class that it chooses
+otherwise: they are in the cache of the device. An update has one program per class of a
+task, and one for the strength.
 """
 
 from __future__ import annotations
@@ -81,13 +81,13 @@ def _draw(
     drawn: tensor,
     shuffle_key: tensor,
     tasks_drawn: tensor,
+    strength: tensor,
     n_tasks: tensor,
     n_classes: tensor,
     n_features: tensor,
     n_way: tensor,
     n_neighborhoods: tensor,
     pool_size: tensor,
-    beta: tensor,
     least_coin: tensor,
     duplicate_cosine: tensor,
     pass_columns: constexpr,
@@ -101,6 +101,8 @@ def _draw(
     is_whole: constexpr,
     has_variants: constexpr,
     has_duplicates: constexpr,
+    is_held: constexpr,
+    is_only: constexpr,
     width: constexpr,
     depth: constexpr,
 ) -> None:
@@ -112,7 +114,7 @@ def _draw(
     place = number % n_classes
     first = _shuffled(place, pass_key, pass_columns, pass_rows, pass_rest, pass_rounds)
     coin = _derived_key(key, number, 3).to(tl.int64)
-    strength = tl.where(coin >= least_coin, beta, 0.0)
+    factor = tl.where(coin >= least_coin, tl.load(strength), 0.0)
     at = tl.arange(0, width)
     inside = at < pool_size
     if is_whole:
@@ -134,6 +136,11 @@ def _draw(
     score = tl.zeros((width,), dtype=tl.float32)
     if has_variants:
         kinds = tl.load(variants + pool, mask=inside, other=0)
+    entry = tl.arange(0, depth)
+    if is_held:
+        is_entry = entry < n_features
+        cells = features + pool[:, None] * n_features + entry[None, :]
+        held = tl.load(cells, mask=inside[:, None] & is_entry[None, :], other=0.0)
     for k in range(1, n_way):
         exponential = tl.load(
             noise + ((k - 1) * n_tasks + task) * pool_size + at, mask=inside, other=1.0
@@ -142,13 +149,17 @@ def _draw(
         own = at == chosen_at
         cosines = tl.zeros((width,), dtype=tl.float32)
         if has_duplicates | (begins == 0):
-            for start in range(0, n_features, depth):
-                entry = start + tl.arange(0, depth)
-                is_entry = entry < n_features
-                vector = tl.load(features + chosen * n_features + entry, mask=is_entry, other=0.0)
-                cells = features + pool[:, None] * n_features + entry[None, :]
-                tile = tl.load(cells, mask=inside[:, None] & is_entry[None, :], other=0.0)
-                cosines += tl.sum(tile * vector[None, :], 1)
+            vectors = features + chosen * n_features
+            if is_held:
+                vector = tl.load(vectors + entry, mask=entry < n_features, other=0.0)
+                cosines += tl.sum(held * vector[None, :], 1)
+            else:
+                for start in range(0, n_features, depth):
+                    is_entry = start + entry < n_features
+                    vector = tl.load(vectors + start + entry, mask=is_entry, other=0.0)
+                    cells = features + pool[:, None] * n_features + start + entry[None, :]
+                    tile = tl.load(cells, mask=inside[:, None] & is_entry[None, :], other=0.0)
+                    cosines += tl.sum(tile * vector[None, :], 1)
         if has_duplicates:
             allowed = allowed & (cosines <= duplicate_cosine).to(tl.int32)
         if has_variants:
@@ -159,7 +170,7 @@ def _draw(
         variance = tl.sum(centered * centered, 0) / n_others
         score = tl.where(begins, 0.0, score + centered / tl.sqrt(variance + 1e-10))
         closed = tl.where(own, -float("inf"), closed)
-        log_weights = strength * score - tl.log(exponential) + closed
+        log_weights = factor * score - tl.log(exponential) + closed
         if has_duplicates | has_variants:
             is_open = (allowed > 0) & (closed == 0.0)
             is_any = tl.sum(is_open.to(tl.int32), 0) > 0
@@ -167,6 +178,9 @@ def _draw(
         chosen_at = tl.argmax(log_weights, 0).to(tl.int64)
         chosen = chosen_at if is_whole else tl.sum(tl.where(at == chosen_at, pool, 0), 0)
         tl.store(drawn + task * n_way + k, chosen)
+    if is_only:
+        tl.debug_barrier()  # all threads have read the number
+        tl.store(tasks_drawn, number + 1)
 
 
 def draw(
@@ -176,8 +190,8 @@ def draw(
     noise: Tensor,
     shuffle_key: Tensor,
     tasks_drawn: Tensor,
+    strength: Tensor,
     *,
-    beta: float,
     least_coin: int,
     n_neighborhoods: int,
     duplicate_cosine: float | None,
@@ -190,8 +204,8 @@ def draw(
         variants: `classes` int64, or None.
         noise: `(way - 1) x tasks x pool`, independent Exp(1) draws.
         shuffle_key: Scalar int64.
-        tasks_drawn: Scalar int64, the number of the first task; left as it is.
-        beta: Strength.
+        tasks_drawn: Scalar int64, the number of the first task; raised by the number of tasks.
+        strength: Scalar float32.
         least_coin: Tasks whose coin is below it are drawn with strength 0.
         n_neighborhoods: Number of neighborhoods of a task.
         duplicate_cosine: Classes with a larger cosine do not meet.
@@ -208,13 +222,13 @@ def draw(
         drawn,
         shuffle_key,
         tasks_drawn,
+        strength,
         n_tasks,
         n_classes,
         n_features,
         n_way,
         n_neighborhoods,
         pool_size,
-        beta,
         least_coin,
         2.0 if duplicate_cosine is None else duplicate_cosine,
         *table_of(n_classes),
@@ -224,10 +238,14 @@ def draw(
         is_whole=pool_size == n_classes,
         has_variants=variants is not None,
         has_duplicates=duplicate_cosine is not None,
+        is_held=depth >= n_features,
+        is_only=n_tasks == 1,
         width=width,
         depth=depth,
         num_warps=n_warps(width * depth // 4),
     )
+    if n_tasks > 1:  # programs of several tasks cannot know when all have read it
+        tasks_drawn += n_tasks
     return drawn
 
 
@@ -242,22 +260,47 @@ def _unit(vector: tensor) -> tuple[tensor, tensor]:
 
 
 @jit
-def _are_finite(
-    given: tensor, task: tensor, n_way: tensor, n_features: tensor, width: constexpr
-) -> tensor:
-    """Return whether all features of a task are finite."""
-    at = tl.arange(0, width)
-    n_bad = tl.zeros((), dtype=tl.int32)
-    for k in range(n_way):
-        cells = given + (task * n_way + k) * n_features + at
-        vector = tl.load(cells, mask=at < n_features, other=0.0).to(tl.float32)
+def _are_finite(given: tensor, task: tensor, n_numbers: tensor, block: constexpr) -> tensor:
+    """Return whether all features of a task, so many numbers, are finite."""
+    bad = tl.zeros((block,), dtype=tl.int32)
+    for start in range(0, n_numbers, block):
+        at = start + tl.arange(0, block)
+        cells = given + task * n_numbers + at
+        numbers = tl.load(cells, mask=at < n_numbers, other=0.0).to(tl.float32)
         # A comparison of what fits: NaN fails it.
-        n_bad += tl.sum(1 - (tl.abs(vector) < float("inf")).to(tl.int32), 0)
-    return n_bad == 0
+        bad += 1 - (tl.abs(numbers) < float("inf")).to(tl.int32)
+    return tl.sum(bad, 0) == 0
 
 
 @jit
-def _learn(
+def _follow(
+    strength: tensor,
+    given: tensor,
+    accepted: tensor,
+    right: tensor,
+    n_tasks: tensor,
+    n_queries: tensor,
+    n_numbers: tensor,
+    beta: tensor,
+    target: tensor,
+    rate: tensor,
+    block: constexpr,
+) -> None:
+    """Move the strength by the mean accuracy of the tasks that are fine, if any."""
+    n_right, n_fine = tl.zeros((), dtype=tl.int64), tl.zeros((), dtype=tl.int64)
+    for t in range(n_tasks):
+        is_fine = (tl.load(accepted + t) > 0) & _are_finite(given, t, n_numbers, block)
+        n_right += tl.where(is_fine, tl.load(right + t), 0)
+        n_fine += is_fine.to(tl.int64)
+    n_asked = tl.maximum(n_fine, 1) * n_queries
+    excess = (n_right.to(tl.float64) / n_asked.to(tl.float64)).to(tl.float32) - target
+    moved = tl.load(strength) + tl.where(n_fine > 0, rate * excess, 0.0)
+    tl.store(strength, tl.minimum(tl.maximum(moved, 0.0), beta))
+
+
+@jit
+def _move(
+    entry: tensor,
     features: tensor,
     seen: tensor,
     refusals: tensor,
@@ -270,11 +313,11 @@ def _learn(
     momentum: tensor,
     ways: constexpr,
     width: constexpr,
+    block: constexpr,
 ) -> None:
     """Move the feature of a class by the mean over its tasks; the first that has it does it."""
-    entry = tl.program_id(0)
     task = entry // n_way
-    is_finite = _are_finite(given, task, n_way, n_features, width)
+    is_finite = _are_finite(given, task, n_way * n_features, block)
     is_fine = tl.load(accepted + task) > 0
     counts = (entry % n_way == 0) & (is_finite == 0)
     tl.atomic_add(refusals, 1, mask=counts & is_fine, sem="relaxed")
@@ -291,7 +334,7 @@ def _learn(
             match = (ids == own) & is_way
             if tl.sum(match.to(tl.int32), 0) * tl.load(accepted + t) > 0:  # noqa: SIM102
                 # A condition with `and` would look at the features of every task.
-                if _are_finite(given, t, n_way, n_features, width):
+                if _are_finite(given, t, n_way * n_features, block):
                     n_earlier += (task > t).to(tl.int32)
                     position = tl.sum(tl.where(match, way, 0), 0)
                     cells = given + (t * n_way + position) * n_features + at
@@ -308,9 +351,67 @@ def _learn(
             tl.store(seen + own, 1)
 
 
+@jit
+def _learn(
+    features: tensor,
+    seen: tensor,
+    strength: tensor,
+    refusals: tensor,
+    class_ids: tensor,
+    given: tensor,
+    accepted: tensor,
+    right: tensor,
+    n_tasks: tensor,
+    n_way: tensor,
+    n_queries: tensor,
+    n_features: tensor,
+    momentum: tensor,
+    beta: tensor,
+    target: tensor,
+    rate: tensor,
+    ways: constexpr,
+    width: constexpr,
+    block: constexpr,
+) -> None:
+    """Update the feature of one class, or, in the last program, the strength."""
+    entry = tl.program_id(0)
+    if entry < n_tasks * n_way:
+        _move(
+            entry,
+            features,
+            seen,
+            refusals,
+            class_ids,
+            given,
+            accepted,
+            n_tasks,
+            n_way,
+            n_features,
+            momentum,
+            ways,
+            width,
+            block,
+        )
+    else:
+        _follow(
+            strength,
+            given,
+            accepted,
+            right,
+            n_tasks,
+            n_queries,
+            n_way * n_features,
+            beta,
+            target,
+            rate,
+            block,
+        )
+
+
 def learn(
     features: Tensor,
     seen: Tensor,
+    strength: Tensor,
     refusals: Tensor,
     class_ids: Tensor,
     probabilities: Tensor,
@@ -318,6 +419,9 @@ def learn(
     class_features: Tensor,
     *,
     momentum: float,
+    beta: float,
+    target_accuracy: float | None,
+    rate: float,
     tolerance: float,
 ) -> None:
     """Update the features of all classes that were in a task which is fine; count the others.
@@ -325,33 +429,48 @@ def learn(
     Args:
         features: `classes x features` float32; changed in place.
         seen: `classes` bool; changed in place.
+        strength: Scalar float32; changed in place.
         refusals: `6` int64: tasks that were refused, and how often by each check; added to.
         class_ids: `tasks x way` int64.
         probabilities: `tasks x queries x way`.
         labels: `tasks x queries`, or `queries` if all tasks share them.
         class_features: `tasks x way x features`.
         momentum: How much of an old feature is kept.
+        beta: Largest strength.
+        target_accuracy: Above it the strength rises, below it falls; None: it stays.
+        rate: How far it moves per unit of accuracy.
         tolerance: By how much a row of probabilities may miss one.
     """
     (n_tasks, n_way), (n_classes, n_features) = class_ids.shape, features.shape
     ids = class_ids.contiguous()
     checks = {"share": 1.0, "tolerance": tolerance}
-    _, accepted = condense(refusals, ids, probabilities, labels, n_classes=n_classes, **checks)
+    _, accepted, right = condense(
+        refusals, ids, probabilities, labels, n_classes=n_classes, **checks
+    )
     width = triton.next_power_of_2(n_features)
-    _learn[(n_tasks * n_way,)](
+    block = min(triton.next_power_of_2(n_way * n_features), _LARGEST_FEATURE)
+    follows = target_accuracy is not None
+    _learn[(n_tasks * n_way + follows,)](
         features,
         seen.view(torch.uint8),
+        strength,
         refusals,
         ids,
         class_features.detach().contiguous(),
         accepted,
+        right,
         n_tasks,
         n_way,
+        probabilities.shape[1],
         n_features,
         momentum,
+        beta,
+        target_accuracy or 0.0,
+        rate,
         ways=triton.next_power_of_2(n_way),
         width=width,
-        num_warps=n_warps(width),
+        block=block,
+        num_warps=n_warps(max(width, block // 4)),
     )
 
 

@@ -121,8 +121,8 @@ def _checked_pairs(
     share: tensor,
     ways: constexpr,
     queries: constexpr,
-) -> tuple[tensor, tensor]:
-    """Check a task, count what is wrong; return p of Eq. 6 and whether it is fine."""
+) -> tuple[tensor, tensor, tensor]:
+    """Check a task, count what is wrong; return p of Eq. 6, right answers, and if it is fine."""
     task = tl.program_id(0)
     way, query = tl.arange(0, ways), tl.arange(0, queries)
     is_way, is_query = way < n_way, query < n_queries
@@ -160,7 +160,10 @@ def _checked_pairs(
     tl.atomic_add(refusals + 3, 1, mask=all_asked == 0, sem="relaxed")
     tl.atomic_add(refusals + 4, 1, mask=probabilities_fit == 0, sem="relaxed")
     mean = confusion / tl.maximum(counts, 1.0)[:, None]
-    return (mean + tl.trans(mean)) * share, is_fine
+    own = tl.sum(tl.where(answers[:, None] == way[None, :], every, 0.0), 1)
+    n_as_high = tl.sum(((every >= own[:, None]) & cells).to(tl.int32), 1)
+    n_right = tl.sum(((n_as_high == 1) & is_query).to(tl.int32), 0)
+    return (mean + tl.trans(mean)) * share, n_right, is_fine
 
 
 @jit
@@ -214,7 +217,7 @@ def _learn_one(
     width: constexpr,
 ) -> None:
     """Do everything for the only task."""
-    pairs, is_fine = _checked_pairs(
+    pairs, _, is_fine = _checked_pairs(
         class_ids,
         probabilities,
         labels,
@@ -252,6 +255,7 @@ def _condense(
     label_stride: tensor,
     pair_confusion: tensor,
     accepted: tensor,
+    right: tensor,
     refusals: tensor,
     n_queries: tensor,
     n_way: tensor,
@@ -262,7 +266,7 @@ def _condense(
     queries: constexpr,
 ) -> None:
     """Check a task and condense what its queries got to one number per pair, Eq. 6."""
-    pairs, is_fine = _checked_pairs(
+    pairs, n_right, is_fine = _checked_pairs(
         class_ids,
         probabilities,
         labels,
@@ -279,6 +283,7 @@ def _condense(
     task, way = tl.program_id(0), tl.arange(0, ways)
     is_way = way < n_way
     tl.store(accepted + task, is_fine.to(tl.int32))
+    tl.store(right + task, n_right)
     at = pair_confusion + (task * n_way + way[:, None]) * n_way + way[None, :]
     tl.store(at, pairs, mask=is_way[:, None] & is_way[None, :])
 
@@ -350,7 +355,7 @@ def condense(
     n_classes: int,
     share: float,
     tolerance: float,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """Check feedback, count what is not fine, and condense it to one number per pair.
 
     Args:
@@ -364,11 +369,12 @@ def condense(
         tolerance: By how much a row of probabilities may miss one.
 
     Returns:
-        p of Eq. 6, `tasks x way x way` float32, and which tasks are fine, `tasks` int32.
+        p of Eq. 6, `tasks x way x way` float32; which tasks are fine, `tasks` int32; and the
+        number of queries whose own class has strictly the highest probability, `tasks` int32.
     """
     (n_tasks, n_way), n_queries = class_ids.shape, probabilities.shape[1]
     confusion = class_ids.new_empty((n_tasks, n_way, n_way), dtype=torch.float32)
-    accepted = class_ids.new_empty(n_tasks, dtype=torch.int32)
+    accepted, right = class_ids.new_empty((2, n_tasks), dtype=torch.int32)
     ways, queries = triton.next_power_of_2(n_way), triton.next_power_of_2(n_queries)
     _condense[(n_tasks,)](
         class_ids.contiguous(),
@@ -377,6 +383,7 @@ def condense(
         n_queries if labels.ndim == 2 else 0,
         confusion,
         accepted,
+        right,
         refusals,
         n_queries,
         n_way,
@@ -387,7 +394,7 @@ def condense(
         queries=queries,
         num_warps=n_warps(ways * queries),
     )
-    return confusion, accepted
+    return confusion, accepted, right
 
 
 def learn(
@@ -432,7 +439,7 @@ def learn(
         _learn_one[(1,)](log_potentials, log_row_weights, refusals, *feedback, *numbers, **blocks)
         return
     checks = {"share": share, "tolerance": tolerance}
-    p, accepted = condense(refusals, ids, probabilities, labels, n_classes=n_classes, **checks)
+    p, accepted, _ = condense(refusals, ids, probabilities, labels, n_classes=n_classes, **checks)
     sizes, warps = (n_tasks, n_way, n_classes), n_warps(ways * ways)
     _learn[(n_tasks,)](log_potentials, ids, p, accepted, *sizes, *rule, ways=ways, num_warps=warps)
     rows = (log_potentials, log_row_weights)

@@ -169,8 +169,8 @@ class ProcessGroup:
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Return the outcome of the tasks of all processes, in the order in which they were drawn.
 
-        A `Sampler` needs K x K numbers per task. Other samplers, which may use every query, get
-        all probabilities and labels.
+        A `Sampler` needs K x K numbers per task, unless it `uses_accuracy`. Others, which may use
+        every query, get all probabilities and labels.
 
         Args:
             sampler: The sampler that gets the feedback.
@@ -184,7 +184,7 @@ class ProcessGroup:
             Probabilities, labels and, if given, class features of all tasks; and the extra
             tensors, each `processes x` its shape.
         """
-        is_condensed = isinstance(sampler, Sampler)
+        is_condensed = isinstance(sampler, Sampler) and not sampler.uses_accuracy
         if is_condensed:
             probabilities, labels = mean_queries(probabilities, labels)
         own = [] if is_condensed else [labels]  # those of mean queries are known
