@@ -470,7 +470,7 @@ class EpisodeSource:
                 self._set_generators(state_dict)
             else:
                 self._follow(state_dict)
-        except (AttributeError, KeyError, RuntimeError, TypeError) as error:
+        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             self._set_generators(here)
             raise StateError(f"the episode source's state is damaged: {error!r}.") from error
 

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from adaptask.backbones import build_backbone
 from adaptask.data import open_episodes
 from adaptask.errors import AdaptaskError, StateError
-from adaptask.integrations.torch import EpisodeBatchSampler
 from adaptask.learners import build_learner
 from adaptask.samplers import SAMPLERS, build_sampler
 from adaptask.training import Trainer
@@ -95,18 +94,9 @@ def trainer(source):
     return made
 
 
-def tasks(source):
-    labels = list(range(source.n_classes)) * 2
-    made = EpisodeBatchSampler(labels, sampler_of(source), n_shot=1, n_query=1, n_tasks=2)
-    made.feedback(made.draw().task_ids, torch.zeros(1, 3, 3))
-    return made
-
-
 @pytest.mark.filterwarnings("ignore:The episodes were drawn on")  # says a state of elsewhere
 @pytest.mark.filterwarnings("ignore:The state was saved on")
-@pytest.mark.parametrize(
-    "build", [lambda source: source, trainer, tasks], ids=["source", "trainer", "tasks"]
-)
+@pytest.mark.parametrize("build", [lambda source: source, trainer], ids=["source", "trainer"])
 @often
 @given(data=st.data())
 def test_what_holds_a_sampler_is_as_it_was_too(build, data, odd, tiny):
