@@ -120,26 +120,21 @@ def find_features(
         classes = reader.classes(units)
         places = [split_lists] if split_lists else [source, source / "splits"]
         lists = next((place for place in places if has_lists(place)), None)
-        if lists is not None:
+        if lists is None and split_lists is not None:
+            raise DataError(
+                f"{split_lists} has no train.txt; expected train.txt, val.txt, test.txt."
+            )
+        if lists is None:
+            parts = _split_at_random(source, classes, fractions, seed)
+            shares = ", ".join(f"{fraction:g}" for fraction in fractions)
+            how = f"split by class at random ({shares}), seed {seed}"
+        else:
             if is_random:
                 raise not_random(f"the lists in {lists}")
             parts = split_by_lists(lists, classes)
             listed = {name for part in parts.values() for name in part}
             left_out += [f"{name} (in no list)" for name in classes if name not in listed]
             how = f"split by the lists in {lists}"
-        elif split_lists is not None:
-            raise DataError(
-                f"{split_lists} has no train.txt; expected train.txt, val.txt, test.txt."
-            )
-        else:
-            if len(classes) == 1:
-                raise DataError(
-                    f"{source} has features of one class, {next(iter(classes))!r}; a task needs at "
-                    "least 2. Give labels that tell classes apart, or one array per class."
-                )
-            parts = split_at_random(fractions, seed, classes, lambda: _found(classes))
-            shares = ", ".join(f"{fraction:g}" for fraction in fractions)
-            how = f"split by class at random ({shares}), seed {seed}"
     for split, found in parts.items():
         fewest = 2 if split == "train" else 1
         if len(found) < fewest:
@@ -150,8 +145,20 @@ def find_features(
     return FoundFeatures(parts, how, [*left_out, *reader.left_out], size, dtype)
 
 
-def _found(classes: Mapping[str, Vectors]) -> str:
-    return f"Found {', '.join(f'{name} ({len(v):,} vectors)' for name, v in classes.items())}."
+def _split_at_random(
+    source: Path, classes: Mapping[str, Vectors], fractions: Sequence[float], seed: int
+) -> dict[str, dict[str, Vectors]]:
+    if len(classes) == 1:
+        raise DataError(
+            f"{source} has features of one class, {next(iter(classes))!r}; a task needs at least "
+            "2. Give labels that tell classes apart, or one array per class."
+        )
+
+    def explain() -> str:
+        found = [f"{name} ({len(vectors):,} vectors)" for name, vectors in classes.items()]
+        return f"Found {', '.join(found)}."
+
+    return split_at_random(fractions, seed, classes, explain)
 
 
 # --- files ----------------------------------------------------------------------------------------
