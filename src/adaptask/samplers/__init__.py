@@ -29,6 +29,7 @@ from adaptask.samplers.instance import InstanceSampler
 from adaptask.samplers.learnable import LearnableSampler
 from adaptask.samplers.neighbor import NeighborSampler
 from adaptask.samplers.ohtm import OHTMSampler
+from adaptask.samplers.predictive import PredictiveSampler
 from adaptask.samplers.repeat import RepeatSampler
 from adaptask.samplers.uniform import UniformSampler
 from adaptask.samplers.update_rule import STRATEGIES
@@ -56,6 +57,8 @@ def build_sampler(name: Literal["dpp"], **settings: Any) -> DPPSampler: ...
 def build_sampler(name: Literal["hierarchy"], **settings: Any) -> HierarchySampler: ...
 @overload
 def build_sampler(name: Literal["learnable"], **settings: Any) -> LearnableSampler: ...
+@overload
+def build_sampler(name: Literal["predictive"], **settings: Any) -> PredictiveSampler: ...
 @overload
 def build_sampler(name: Literal["instance"], **settings: Any) -> InstanceSampler: ...
 @overload
@@ -89,6 +92,7 @@ __all__ = [
     "NeighborSampler",
     "OHTMSampler",
     "PairPotentialSampler",
+    "PredictiveSampler",
     "RepeatSampler",
     "Sampler",
     "UniformSampler",
