@@ -238,6 +238,7 @@ SAMPLERS = Registry(
         "dpp": "adaptask.samplers.dpp:DPPSampler",
         "hierarchy": "adaptask.samplers.hierarchy:HierarchySampler",
         "learnable": "adaptask.samplers.learnable:LearnableSampler",
+        "predictive": "adaptask.samplers.predictive:PredictiveSampler",
         "instance": "adaptask.samplers.instance:InstanceSampler",
     },
     needs=("sample", "update"),

@@ -31,6 +31,7 @@ from adaptask.samplers.instance import InstanceSampler
 from adaptask.samplers.learnable import LearnableSampler
 from adaptask.samplers.neighbor import NeighborSampler
 from adaptask.samplers.ohtm import OHTMSampler
+from adaptask.samplers.predictive import PredictiveSampler
 from adaptask.samplers.repeat import RepeatSampler
 from adaptask.samplers.uniform import UniformSampler
 from adaptask.samplers.update_rule import STRATEGIES
@@ -62,6 +63,8 @@ def build_sampler(name: Literal["dpp"], **settings: Any) -> DPPSampler: ...
 def build_sampler(name: Literal["hierarchy"], **settings: Any) -> HierarchySampler: ...
 @overload
 def build_sampler(name: Literal["learnable"], **settings: Any) -> LearnableSampler: ...
+@overload
+def build_sampler(name: Literal["predictive"], **settings: Any) -> PredictiveSampler: ...
 @overload
 def build_sampler(name: Literal["instance"], **settings: Any) -> InstanceSampler: ...
 @overload
@@ -97,6 +100,7 @@ __all__ = [
     "NeighborSampler",
     "OHTMSampler",
     "PairPotentialSampler",
+    "PredictiveSampler",
     "RepeatSampler",
     "Sampler",
     "UniformSampler",

@@ -252,8 +252,8 @@ def draw_from_projections(basis: Tensor, noise: Tensor) -> Tensor:
         shared = (basis @ basis[tasks, item, :, None])[..., 0]
         shared -= (parts * parts[:, tasks, item, None]).sum(0)
         parts[k] = shared / left[tasks, item, None].clamp_min(least).sqrt()
-        left = left - parts[k].square()
-        left[tasks[:, None], torch.stack(drawn, -1)] = 0  # exactly, so that none comes twice
+        # Exactly 0 for those drawn, so that none comes twice.
+        left = (left - parts[k].square()).scatter(1, torch.stack(drawn, -1), 0)
     return torch.stack(drawn, -1)
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from adaptask import theory
 from adaptask.arguments import check_flag, check_integer, check_number
 from adaptask.errors import StateError
+from adaptask.samplers.averages import move_average
 from adaptask.samplers.base import Feedback, Sampler, of_category_sets
 from adaptask.samplers.update_rule import mean_by_key
 
@@ -19,8 +20,6 @@ _LEAST_MEAN = 0.1
 """Below this the learner has not learned anything yet, so nothing is known."""
 _MARGIN = 3.0
 """How many standard errors a score must be below the limit."""
-_UNIT = 2**24
-"""Scores are added up as integers, in units of 1 / _UNIT."""
 _LEAST_WEIGHT = 1e-6
 """Of a class that is never drawn while there are others."""
 
@@ -217,8 +216,8 @@ class _Scores(nn.Module):
         old_scores, old_visits, old_hopeless = scores[keys], visits[keys], hopeless[keys]
         change = (values - old_scores).where(seen, 0)
         counted = seen if accepted is None else seen & accepted[:, None]
-        _move(self.mean, values, counted, 0.002)
-        _move(self.variance, change.square(), counted & (old_visits > 0), 0.01)
+        move_average(self.mean, values, counted, 0.002)
+        move_average(self.variance, change.square(), counted & (old_visits > 0), 0.01)
         new_visits = old_visits + seen
         n_averaged = new_visits.clamp(1, _WINDOW)
         new_scores = old_scores + change / n_averaged
@@ -227,12 +226,3 @@ class _Scores(nn.Module):
         scores[keys] = new_scores
         visits[keys] = new_visits
         hopeless[keys] = (low & (new_visits >= min_visits)).where(seen, old_hopeless)
-
-
-def _move(average: Tensor, values: Tensor, counted: Tensor, rate: float) -> None:
-    """Move an average, in place, towards the mean of those values that count, if any do."""
-    # A sum of integers, to the last bit the same whatever else is left out.
-    total = (values * _UNIT).round().long().where(counted, 0).sum()
-    n_counted = counted.sum()
-    mean = total.to(average.dtype) / (n_counted.clamp_min(1) * _UNIT)
-    average += rate * (mean - average) * (n_counted > 0)

@@ -109,7 +109,7 @@ class OHTMSampler(MixedSampler):
             new_scores = new_scores.where(counts, 0)
         # A set that comes more than once: the mean at its first place, nothing at the others.
         same = (new_tasks[:, None] == new_tasks).all(-1) & counts
-        new_scores = (same.to(self.dtype) @ new_scores) / same.sum(-1)
+        new_scores = (same * new_scores).sum(-1) / same.sum(-1)
         is_first = ~same.tril(-1).any(-1) & counts
         returned = ((self.hardest_tasks[:, None] == new_tasks).all(-1) & counts).any(-1)
         tasks = torch.cat((self.hardest_tasks, new_tasks))
