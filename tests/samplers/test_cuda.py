@@ -21,6 +21,8 @@ CASES = [
     ("neighbor", {"exploration": 0.3, "duplicate_cosine": 0.9, "momentum": 0.0}),
     ("neighbor", {"pool_size": 6, "neighborhood": 2}),
     ("neighbor", {"dtype": torch.float64}),
+    ("ohtm", {"warmup": 0}),
+    *(("repeat", {"repeats": repeats}) for repeats in ("task", "batches")),
 ]
 
 
