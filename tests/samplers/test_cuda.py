@@ -22,6 +22,8 @@ CASES = [
     ("neighbor", {"pool_size": 6, "neighborhood": 2}),
     ("neighbor", {"target_accuracy": None}),
     ("neighbor", {"dtype": torch.float64}),
+    ("ohtm", {"warmup": 0}),
+    *(("repeat", {"repeats": repeats}) for repeats in ("task", "batches")),
 ]
 
 
