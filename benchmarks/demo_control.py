@@ -14,6 +14,7 @@ Six seeds on two CPU cores, accuracy in percent and paired difference with its 9
 
     the demo    uniform 69.43    gcp 69.63, +0.20 [-0.20, +0.60]
                                  neighbor 70.76, +1.33 [+0.96, +1.69]
+    permuted    uniform 69.43    permuted 69.07, -0.36 [-0.67, -0.06]
 
 The same with a fixed strength (`beta` 1, `target_accuracy` None), which was the default before:
 
