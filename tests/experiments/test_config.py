@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 import pytest
 
 from adaptask.errors import ArgumentError
-from adaptask.experiments.config import OptimizerConfig, RunConfig, check_config
+from adaptask.experiments.config import DataConfig, OptimizerConfig, RunConfig, check_config
 from adaptask.experiments.list_command import list_parts
 from adaptask.experiments.options import (
     REGISTRIES,
@@ -25,6 +25,7 @@ NO_OPTIONS = {"image_shape", "backbone", "n_way", "n_classes", "seed", "device",
     "n_features",
     "variant_of",
     "groups",
+    "distances",
 }
 NAMES = [
     (kind, name) for kind, registry in REGISTRIES.items() for name in registry if name != "instance"
@@ -171,3 +172,10 @@ def test_a_class_that_cannot_be_built_is_refused(plugins, name, message):
 
 def test_a_class_that_derives_from_nothing_has_options_too(plugins):
     assert options_of(configure("sampler", f"{plugins}:Plain")) == {}
+
+
+def test_noise_without_its_augmentation_is_refused():
+    config = RunConfig(data=DataConfig(noise=0.5))
+    with pytest.raises(ArgumentError, match="has no effect without the augmentation noise"):
+        check_config(config)
+    check_config(replace(config, data=DataConfig(noise=0.5, augmentation="noise")))

@@ -102,6 +102,17 @@ def test_a_sampler_that_does_not_learn_is_the_baseline_whatever_its_name(tmp_pat
     assert (fixed.baseline, mine.baseline) == (None, fixed.name)
 
 
+def test_uniform_is_the_baseline_of_others_that_do_not_learn(tmp_path, write_run):
+    for name in ("gcp", "hierarchy", "repeat", "uniform"):
+        write_run(tmp_path / name, sampler=name)
+        sampler = {"name": name, "description": "draws.", "learns": name == "gcp"}
+        (tmp_path / name / "algorithms.json").write_text(json.dumps({"sampler": sampler}))
+    uniform, *others = find_study(tmp_path).arms
+    assert uniform.labels["sampler"] == "uniform"
+    assert uniform.baseline is None
+    assert {arm.baseline for arm in others} == {uniform.name}
+
+
 def test_runs_made_in_python_are_grouped_by_what_they_know(tmp_path):
     for i, sampler in enumerate(["GCPSampler", "UniformSampler", "GCPSampler"]):
         (tmp_path / str(i)).mkdir()

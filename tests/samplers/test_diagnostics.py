@@ -154,3 +154,19 @@ def test_what_is_no_task_or_no_task_sampler_is_refused(tools):
             function(instances)
     with pytest.raises(ArgumentError, match="n_draws"):
         taught(tools, "cp", 8, 3).estimate_log_partition(n_draws=1)
+
+
+def test_kl_of_a_sampler_that_changes_when_it_draws_is_that_of_what_is_drawn():
+    """The kernel of `dpp` is made again when it draws: copy and original then differ."""
+    sampler = build_sampler("dpp", n_classes=26, n_way=5, n_features=4, refresh=2, seed=0)
+    for _ in range(4):
+        ids = sampler.sample(8)
+        labels = torch.arange(5)
+        features = torch.randn(26, 4, generator=torch.Generator().manual_seed(1))[ids]
+        sampler.update(ids, torch.full((8, 5, 5), 0.2), labels, class_features=features)
+    before = kl_from_uniform(sampler, n_draws=2000)
+    twin = sampler.fork(0)
+    twin.sample(1)  # the next kernel, without disturbing the sampler
+    after = kl_from_uniform(twin, n_draws=2000)
+    error = math.hypot(float(before.standard_error), float(after.standard_error))
+    assert float(before.value) == pytest.approx(float(after.value), abs=6 * error)

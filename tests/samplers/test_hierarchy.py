@@ -91,3 +91,13 @@ def test_what_does_not_fit_is_refused():
         HierarchySampler(**sizes, distances=distances[1:])
     with pytest.raises(ArgumentError, match="variant_of"):
         HierarchySampler(**sizes, variant_of=torch.zeros(7))
+
+
+def test_distances_of_any_size_give_complete_tasks():
+    never = torch.finfo(torch.float32).max
+    distances = torch.full((6, 6), never)
+    for i in range(0, 6, 2):
+        distances[i : i + 2, i : i + 2] = 0
+    for given in (distances, torch.where(distances > 0, 20000.0, 0.0).half()):
+        sampler = HierarchySampler(n_classes=6, n_way=4, distances=given)
+        assert all(len(set(row)) == 4 for row in sampler.sample(50).tolist())

@@ -27,7 +27,14 @@ def feedback_on_a_device(n_tasks, n_way=4, n_classes=12, n_features=6):
     confusion = torch.rand(n_tasks, n_way, n_way).softmax(-1)
     accepted = torch.ones(n_tasks, dtype=torch.bool)
     features = torch.rand(n_tasks, n_way, n_features)
-    return Feedback(class_ids, confusion, torch.full((n_way,), 3.0), accepted, features)
+    return Feedback(
+        class_ids=class_ids,
+        confusion=confusion,
+        query_counts=torch.full((n_way,), 3.0),
+        accuracy=torch.rand(n_tasks),
+        accepted=accepted,
+        class_features=features,
+    )
 
 
 def test_fake_tensors_would_tell():

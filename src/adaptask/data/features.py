@@ -277,6 +277,11 @@ class _Reader:
                     f"{path} has features without labels; expected an array 'labels' beside "
                     "'features', the file labels.npy beside features.npy, or one array per class."
                 )
+        if len(arrays) > 1 and any(array.ndim != 2 for array in arrays.values()):
+            raise DataError(
+                f"{path} has the arrays {', '.join(arrays)}; expected 'features', vectors x size, "
+                "and 'labels', one per vector, or one array of vectors per class."
+            )
         return {
             name: [(self._check(features, f"{path}, {name!r}"), np.arange(len(features)))]
             for name, features in arrays.items()
@@ -310,6 +315,11 @@ class _Reader:
             *(ValueError, TypeError, KeyError, EOFError, AttributeError, MemoryError),
             *(zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError),
         ) as error:
+            if "Python objects" in str(error):
+                raise DataError(
+                    f"{path} has an array of Python objects, which are never read. Save names as "
+                    "labels.astype(str)."
+                ) from error
             raise DataError(
                 f"{path} cannot be read: it is cut short, damaged, or not what its name says "
                 f"({error}). Nothing was changed; save it again."

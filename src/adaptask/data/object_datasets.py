@@ -6,6 +6,7 @@ Neither library is imported: what counts is `len(dataset)` and `dataset[i]`.
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -56,8 +57,8 @@ def split_classes(whole: ImageSet, class_splits: ClassSplits | None) -> dict[str
             f"class_splits must have the classes of 'train', and may have those of 'val' and "
             f"'test'; got {list(parts)}."
         )
-    found = [name for part in parts.values() for name in part]
-    if shared := sorted({name for name in found if found.count(name) > 1}):
+    found = Counter(name for part in parts.values() for name in part)
+    if shared := sorted(name for name, n in found.items() if n > 1):
         raise ArgumentError(f"class_splits must name a class once; twice: {shared[:5]}.")
     return {s: take_classes(whole, parts[s], s) for s in SPLITS if s in parts}
 
@@ -174,6 +175,11 @@ def _bytes_of(image: Any) -> np.ndarray[Any, Any]:
         return array
     if array.ndim != 3:
         raise ValueError(f"an image is channels x height x width, got shape {array.shape}")
+    if array.shape[0] not in (1, 3, 4) and array.shape[2] in (1, 3, 4):
+        raise ValueError(
+            f"an image is channels x height x width; the shape {array.shape} looks like height x "
+            "width x channels: transpose it with .transpose(2, 0, 1), or give PIL images"
+        )
     if array.dtype == np.uint8:
         return array
     if array.dtype.kind != "f" or not (array.min() >= 0 and array.max() <= 1):

@@ -201,6 +201,11 @@ def check_config(config: RunConfig) -> None:
             "evaluation.tasks must be uniform, within-group, or both; "
             f"got {' '.join(tasks) or 'none'}."
         )
+    if config.data.noise != DataConfig.noise and config.data.augmentation != "noise":
+        raise ArgumentError(
+            "data.noise was set, but has no effect without the augmentation noise. Add "
+            "--data.augmentation noise."
+        )
     optimizer = config.optimizer
     changed = {f.name for f in fields(optimizer) if getattr(optimizer, f.name) != f.default}
     for option, is_used, needed in (

@@ -167,6 +167,11 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
         self._index = index_labels(labels)
         members = ("n_classes", "n_way", "sample", "update", "state_dict", "load_state_dict")
         check_members("sampler", sampler, *members)
+        if hasattr(sampler, "choose"):
+            raise ArgumentError(
+                f"{type(sampler).__name__} chooses tasks by the losses of candidates, which a "
+                "DataLoader cannot score. Train with adaptask.Trainer, or call choose() yourself."
+            )
         self._pending = PendingTasks(
             sampler,
             tasks_per_batch=self.tasks_per_batch,

@@ -83,19 +83,21 @@ def _subfolders(folder: Path) -> list[Path]:
 def _study_of_runs(folder: Path, paths: Sequence[Path], *, check_related: bool = True) -> Study:
     """Group runs that differ only by their seed, and name the groups by what else differs.
 
-    Arms whose sampler does not learn are the baselines of those that differ from them only by the
-    sampler, and come first. Of runs with the same settings and seed the first counts. Runs that
-    cannot be read are left out. Notes say so.
+    Arms with the sampler `uniform`, or else with one that does not learn, are the baselines of
+    those that differ from them only by the sampler, and come first. Of runs with the same settings
+    and seed the first counts. Runs that cannot be read are left out. Notes say so.
     """
     groups, notes = _group(folder, paths)
     if check_related:
         _check_related(folder, groups)
     labels = _labels_of(groups)
     names = _names_of(labels)
-    fixed = [not _learns(members) for members in groups.values()]
     baselines: dict[_Settings, str] = {}
-    for settings, name, is_fixed in zip(groups, names, fixed, strict=True):
-        if is_fixed:
+    for settings, name in zip(groups, names, strict=True):
+        if dict(settings).get("sampler.name") == "uniform":
+            baselines.setdefault(_without_sampler(settings), name)
+    for settings, name in zip(groups, names, strict=True):
+        if not _learns(groups[settings]):
             baselines.setdefault(_without_sampler(settings), name)
     arms = {}
     for settings, name, label in zip(groups, names, labels, strict=True):

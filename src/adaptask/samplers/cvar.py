@@ -23,6 +23,9 @@ class CVaRSampler(UniformSampler):
     which is estimated from a pool: of M = ceil(n_tasks / (1 - alpha)) candidates the `n_tasks` with
     the largest losses are trained on. With `alpha` 0 it is uniform sampling.
 
+    The losses that candidates are ranked by are the cross-entropy of their queries, also if the
+    learner minimizes something else, such as the squared error of RelationNet.
+
     Deviations: the original computes the losses of all M tasks with their gradients, and keeps the
     gradients of the worst. Here the pool is scored without gradient in training mode, and the worst
     go through the learner again, with the same images. Where normalization shares statistics among

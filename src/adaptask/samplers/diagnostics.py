@@ -94,7 +94,9 @@ def kl_from_uniform(sampler: Sampler, *, n_draws: int = 20_000, seed: int = 0) -
         exact = theory.kl_from_uniform(_chunked_log_prob(sampler, sets))
         return _weighted_mean(torch.tensor(exact, dtype=torch.float64), n_draws, exact=True)
     n_draws = check_integer("n_draws", n_draws, low=2)
-    log_probs, common_error = sampler._estimate_log_prob(sampler.fork(seed).sample(n_draws))
+    # Drawing may change what is drawn from, such as the kernel of `dpp`: the copy is asked as well.
+    twin = sampler.fork(seed)
+    log_probs, common_error = twin._estimate_log_prob(twin.sample(n_draws))
     log_sets = math.log(math.comb(sampler.n_classes, sampler.n_way))
     own_error = float(log_probs.std()) / math.sqrt(n_draws)
     return Estimate(

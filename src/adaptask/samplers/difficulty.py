@@ -37,7 +37,7 @@ class DifficultySampler(UniformSampler):
                      from -2.58 to 2.58 over `curriculum_steps` steps.
 
     The loss of a step is the sum of w l over its tasks, divided by their effective number
-    (sum of w)^2 / sum of w^2, so that with equal weights it is the mean. Weights are 1 in the first
+    (sum of w)^2 / sum of w^2, so that with weights of 1 it is the mean. They are 1 in the first
     `warmup` steps.
 
     For every loss, mean and variance are updated as
@@ -55,7 +55,8 @@ class DifficultySampler(UniformSampler):
     depend on the order of the tasks. Here all tasks of a step are weighed by those before the step,
     which are then updated once, by the means over the tasks with momentum^tasks. With one task per
     step both are the same. With one task per step the effective number is always 1: weights then
-    scale the gradient, up to 13-fold.
+    scale the gradient, up to 13-fold for `uniform`, 27-fold for `easy` and `hard`, and 55-fold for
+    `curriculum`.
 
     Args:
         n_classes: Number of training classes, n.

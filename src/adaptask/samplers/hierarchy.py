@@ -80,7 +80,9 @@ class HierarchySampler(Sampler):
             check_tensor("distances", distances, "floating-point", where, shape)
             if not (distances.isfinite() & (distances >= 0)).all():
                 raise ArgumentError("distances must be finite and not negative.")
-        log_weights = (-self.alpha * distances).to(self.device, torch.float32)
+        # No product may overflow: a class with a weight of 0 could be chosen twice.
+        log_weights = (-self.alpha * distances.double()).clamp_min(-1e30)
+        log_weights = log_weights.to(self.device, torch.float32)
         self.register_buffer("_log_weights", log_weights, persistent=False)
         conflicts = None
         if variant_of is not None:

@@ -61,7 +61,8 @@ class LearnableSampler(Sampler):
     Args:
         n_classes: Number of training classes, n.
         n_way: Number of classes per task, K.
-        threshold: Below which share of the mean score something is hopeless, 0 (never) to 1.
+        threshold: Below which share of the mean score something is hopeless, 0 (only
+            what is below chance) to 1.
         min_visits: Number of visits before a class or a pair can be hopeless.
         floor: Weight of what is hopeless, 0 to 1 (as all others).
         watch_pairs: Whether pairs of classes are kept apart that cannot be told apart.

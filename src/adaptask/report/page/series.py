@@ -260,7 +260,7 @@ def _read_series(arm: Arm, keys: Iterable[str], baselines: set[str | None]) -> S
         arm=arm,
         records=begun,
         sampler=sampler,
-        is_baseline=arm.name in baselines or not sampler.learns,
+        is_baseline=arm.name in baselines or (baselines == {None} and not sampler.learns),
     )
 
 
