@@ -257,15 +257,25 @@ def test_half_precision_is_taken(build):
     assert episodes.report.n_applied == 1
 
 
-@pytest.mark.parametrize(
-    "name",  # test_class_features.py has those that use features
-    [n for n in SAMPLERS if SAMPLERS[n].draws == "tasks" and not SAMPLERS[n].uses_class_features],
-)
+# test_class_features.py has those that use features.
+TASK_SAMPLERS = [
+    name
+    for name, kind in SAMPLERS.items()
+    if kind.draws == "tasks" and not kind.uses_class_features
+]
+
+
+@pytest.mark.parametrize("name", [n for n in TASK_SAMPLERS if not hasattr(SAMPLERS[n], "choose")])
 def test_every_sampler_fits(build, run, name):
     episodes = build(name)
     run(episodes)
     episodes.flush()
     assert episodes.report.n_applied == 12
+
+
+def test_a_sampler_that_chooses_among_candidates_is_refused(build):
+    with pytest.raises(ArgumentError, match="a DataLoader cannot score"):
+        build("cvar")
 
 
 @pytest.mark.parametrize(
