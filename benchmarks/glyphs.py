@@ -3,7 +3,7 @@
 Run: python benchmarks/glyphs.py --minutes 5
 
 Trains from scratch (Adam, 1e-3, two 5-way 1-shot tasks per step, 10 queries per class, no
-augmentation), then tests on 1,000 episodes with 15 queries a class of the 60 test classes, beside
+augmentation), then tests on 1,000 episodes with 15 queries per class of the 60 test classes, beside
 the nearest neighbor on raw pixels and the same network untrained. The weights tested are the
 last ones: nothing is chosen. Accuracy in percent, with the 95 % interval over episodes. Then the
 pairs of training classes that the trained network confuses most.

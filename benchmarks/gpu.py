@@ -38,8 +38,26 @@ compared takes turns, and the median of the blocks counts. On one H200, torch 2.
       n =  10000      31.5      41.5         23.5      11.5
       exponent of the draw from 351 to 10,000 classes: 0.37
       exponent of the update from 351 to 10,000 classes: 0.03
+    neighbor against uniform, one task per step (bar 1.03: missed)
+       5-way  1-shot conv4       0.431 ms   0.456 ms  1.059
+       5-way  1-shot resnet12    1.882 ms   1.953 ms  1.038
+       5-way  5-shot conv4       0.462 ms   0.490 ms  1.061
+    neighbor alone, microseconds within a graph: noise and draw, update
+      n =      64, d =   64, K =  5,  1 tasks      10.3       9.3
+      n =      64, d =  256, K =  5,  1 tasks      16.2      11.3
+      n =      64, d =  256, K = 20,  1 tasks      51.7      71.1
+      n =      64, d = 2560, K =  5,  1 tasks      53.6      16.7
+      n =     351, d = 1600, K =  5,  1 tasks     189.7      14.8
+      n =    4112, d =   64, K =  5,  1 tasks      28.3       9.4
+      n =    4112, d =   64, K = 20,  1 tasks      91.9      64.8
+      n =    4112, d =  256, K =  5,  1 tasks      60.9      11.3
+      n = 1000000, d =   64, K =  5,  1 tasks      29.2       9.3
+      n = 1000000, d =   64, K =  5,  8 tasks      30.0      11.5
+      n = 1000000, d =   64, K =  5, 64 tasks      37.0      27.0
 
-All with --seconds 0.8: the factors of gcp are of the present version (except that ReLU and
+The figures of neighbor are with --seconds 0.3 and 0.4, of a version before its kernels held small
+pools, read features by blocks and saved a launch; time ran out before the other five settings. All
+others with --seconds 0.8: the factors of gcp are of the present version (except that ReLU and
 max-pooling of Conv-4 have changed places since). The others are of the one
 before, whose steps had 15 kernels more: the larger settings and the sampler in one process, the
 engines in another. Compiling takes 30 s the first time, 12 s for another shape; a second run of the

@@ -3,7 +3,7 @@
 Run: python benchmarks/heads.py                 (one CPU core, a minute)
      python benchmarks/heads.py --device cuda
 
-8 tasks of 5 ways at once, 6 queries a class, 512 features; from features to logits and back to
+8 tasks of 5 ways at once, 6 queries per class, 512 features; from features to logits and back to
 the gradients of the features. Milliseconds of processor time of one thread, the least of several
 rounds, all in alternation in one run. `svm` is MetaOptNet-SVM as it comes: on the CPU by active
 sets. `ip` is the same by the interior-point method alone, `ip, 20` with all its steps, as on a

@@ -3,7 +3,7 @@
 Run: python benchmarks/maml.py                    (two CPU cores, about two minutes)
      python benchmarks/maml.py --n-tasks 8 --filters 64 --device cuda --graph
 
-4 tasks, 5 inner steps, 5-way 1-shot, 15 queries a class, Conv-4 with 32 filters on 32 x 32 x 3,
+4 tasks, 5 inner steps, 5-way 1-shot, 15 queries per class, Conv-4 with 32 filters on 32 x 32 x 3,
 second order, float32. All have the same weights and images, and their gradients are compared
 first. `higher` and `torchopt` take part when they are installed; both, and the plain loop of
 `torch.autograd.grad`, treat one task after the other. Contestants take turns; the ratio is the

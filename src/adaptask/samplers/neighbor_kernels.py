@@ -1,7 +1,7 @@
 """Drawing and learning of `neighbor` as Triton kernels: one launch each, besides noise and checks.
 
 They compute the same as `NeighborSampler` does in plain torch. A draw has one program per task. It
-holds the features of its pool if they are few, and reads them anew for every class that it chooses
+holds the features of its pool if they are few, and reads them again for every class that it chooses
 otherwise: they are in the cache of the device. An update has one program per class of a
 task, and one for the strength.
 """
