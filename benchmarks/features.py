@@ -7,10 +7,9 @@ it, and counts the steps per second of ProtoNet, 5-way 1-shot with 15 queries, o
 on a small `mlp`, 768-64-64, on one core. The bars: opened in less than a second;
 500 steps per second on a CPU core, 3,000 on an H200.
 
-A million vectors, on two cores shared with other work (load 6), torch 2.13, --steps 1500: opened in
-0.037 s; 213, 369 and 622 steps per second in three turns, 430, 547 and 646 per second of processor
-time. In the first turn the file is read from disk. Of 200,000 vectors 579 to 669 per second of
-processor time. Not yet measured on a GPU.
+A million vectors, one core of a CPU with nothing else running on it, torch 2.13: opened in 0.020 s;
+436, 580 and 600 steps per second in three turns. In the first turn the file is read from disk. Not
+yet measured on a GPU.
 """
 
 from __future__ import annotations
