@@ -32,6 +32,9 @@ with other work, 5-way 1-shot conv4, processor time of one thread: gcp / uniform
 processes each: 110.8 ms (before: 112.8 ms; single processes 103 to 137 ms). Whole steps, new
 against old, in two pairs of processes: 0.88 and 1.17, which is what other work on the machine does.
 
+`--sampler neighbor` instead of gcp, --seconds 9 on two idle cores, torch 2.13: 1.039, 0.955 (7
+turns), 1.004, 1.005, 0.993, 1.011, 0.996 and 0.987 in the settings above, geometric mean 0.999.
+
 `--memory` instead makes 5,000 steps with every part of the run at work (records, validation,
 checkpoints, snapshots), and prints the process's memory on the way: 767.0 MB after 100 steps,
 767.1 MB after 5,000, and nothing else in between.
