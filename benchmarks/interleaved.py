@@ -9,15 +9,14 @@ steps until the first is done. `cores` is the time of the process over the time 
 H200, torch 2.11, CIFAR-FS:
 
     runs   steps/s together   ms per step and run   cores
-      12           3989                 0.251         0.82
+      12           4312                 0.232         0.81
 
-Two measurements, 3981 and 3997, with 5,000 steps; in turns with them the version before made 3711,
-3771 and 3823 (3819 to 4051 in five measurements of another day, when 1, 8 and 16 runs made 1745,
-3900 and 3818). Two things were changed: a step has 113 kernels instead of 128 (that alone: 3926 and
-4008), and runs do not begin together (that alone: 3955). Since then ReLU and max-pooling of Conv-4
-have changed places, which is not measured yet.
+Earlier versions, with 5,000 steps: 3981 and 3997 before ReLU and max-pooling of Conv-4 changed
+places; in turns with them 3711, 3771 and 3823 of the version before, whose steps had 128 kernels
+instead of 113 and whose runs began together (3819 to 4051 in five measurements of another day, when
+1, 8 and 16 runs made 1745, 3900 and 3818).
 
-Where the time goes: the steps alone, without records, validation and checkpoints, make 2,270 steps
+Where the time went in those: the steps alone, without records, validation and checkpoints, make 2,270 steps
 per second on one stream, 5,030 on eight and 5,330 on twelve, 0.19 ms each. A validation keeps the
 device busy for 13 ms, a third of that in max-pooling and a quarter in batch normalization, which is
 0.026 ms per step. The rest is 0.035 ms per step. In a round with a thread that sampled the streams,

@@ -57,8 +57,6 @@ LABELS = {
     "6": "ProtoNet, 5-way, default options",
     "7": "ProtoNet on CIFAR-FS, default options",
 }
-# Comparisons whose uniform runs are those of another one.
-BASELINES = {"5a": "1", "5b": "1", "6": "1", "7": "4"}
 
 
 class PermutedNeighbor(NeighborSampler):
@@ -139,8 +137,8 @@ def arms() -> dict[str, list[tuple[Arm, range]]]:
             ]
             for name, (label, kind) in controls.items()
         },
-        "6": [(arm("6-neighbor", "neighbor", 5, 5, {}), range(10))],
-        "7": [(arm("7-neighbor", "neighbor", 5, 15, {}, dataset="cifar-fs", tested=5), range(10))],
+        "6": pair("6", 5, 5, {}),
+        "7": pair("7", 5, 15, {}, dataset="cifar-fs", tested=5),
     }
 
 
@@ -226,7 +224,7 @@ def paired_differences(field: str) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {}
     for (comparison, sampler, seed), accuracy in value.items():
         if sampler != "uniform":
-            baseline = BASELINES.get(comparison, comparison)
+            baseline = "1" if comparison.startswith("5") else comparison
             difference = accuracy - value[baseline, "uniform", seed]
             found.setdefault(comparison, []).append(difference)
     return found

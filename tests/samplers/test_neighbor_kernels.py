@@ -66,11 +66,13 @@ def draw_by_kernels(sampler, noise):
     ],
     ids=str,
 )
-@pytest.mark.parametrize("tile", [1 << 14, 16], ids=["held", "read anew"])
+@pytest.mark.parametrize("tile", [1 << 14, 16], ids=["one tile", "several"])
+@pytest.mark.parametrize("largest_table", [512, 0], ids=["table", "no table"])
 def test_a_draw_chooses_what_the_plain_version_chooses(
-    n_classes, n_way, n_tasks, options, tile, monkeypatch
+    n_classes, n_way, n_tasks, options, tile, largest_table, monkeypatch
 ):
     monkeypatch.setattr(neighbor_kernels, "_TILE", tile)
+    monkeypatch.setattr(neighbor_kernels, "_LARGEST_TABLE", largest_table)
     sampler = build(n_classes, n_way, **options)
     sampler.tasks_drawn.fill_(n_classes - 2)  # the tasks straddle two passes
     pool_size = min(n_classes, sampler.pool_size)

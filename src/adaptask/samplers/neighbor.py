@@ -447,7 +447,7 @@ def fill_neighborhoods(
     closed = xp.zeros_like(noise[0])
     is_allowed, score, chosen = None, 0.0, [at]
     for k, step_noise in enumerate(noise, 1):
-        closed[tasks, at] = -xp.inf
+        _set(closed, tasks, at, -xp.inf)
         begins = k * n_neighborhoods // n_way > (k - 1) * n_neighborhoods // n_way
         if not begins or duplicate_cosine is not None:
             if features.ndim == 2:
@@ -471,6 +471,14 @@ def fill_neighborhoods(
     return xp.stack(chosen, -1)
 
 
+def _set(array: Array, tasks: Array, at: Array, value: float) -> None:
+    """Set one place of each task; an indexed assignment of a number would wait for a GPU."""
+    if isinstance(array, Tensor):
+        array.scatter_(1, at[:, None], value)
+    else:
+        array[tasks, at] = value
+
+
 def standardized(
     cosines: Array, counted: Array, n_counted: Array, tasks: Array, at: Array, xp: Any
 ) -> Array:
@@ -484,11 +492,11 @@ def standardized(
         at: Position of the class that the cosines are to, `tasks`; it does not count, and gets 0.
         xp: `numpy` or `torch`.
     """
-    cosines[tasks, at] = 0.0
+    _set(cosines, tasks, at, 0.0)
     n_others = n_counted - counted[tasks, at] + 1e-9  # none: 0 / 1e-9 is 0
     cosines -= (_dot(cosines, counted) / n_others)[:, None]
     cosines *= counted
-    cosines[tasks, at] = 0.0
+    _set(cosines, tasks, at, 0.0)
     cosines /= xp.sqrt(_dot(cosines, cosines) / n_others + _LEAST_VARIANCE)[:, None]
     return cosines
 

@@ -1,9 +1,9 @@
 """Drawing and learning of `neighbor` as Triton kernels: one launch each, besides noise and checks.
 
-They compute the same as `NeighborSampler` does in plain torch. A draw has one program per task. It
-holds the features of its pool if they are few, and reads them again for every class that it chooses
-otherwise: they are in the cache of the device. An update has one program per class of a
-task, and one for the strength.
+They compute the same as `NeighborSampler` does in plain torch. A draw has one program per task,
+which goes through the features of its pool for every class that it chooses. Where all tasks share
+one small pool, another launch has made a table of all similarities before, with one program per
+class. An update has one program per class of a task, and one for the strength.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ _GOLDEN = tl.constexpr(GOLDEN)
 # Of the pool, and of a feature, that one program holds.
 _LARGEST_POOL, _LARGEST_FEATURE = 4096, 8192
 _TILE = 1 << 14
+# Classes of a table: with more, its programs have more to do than those of the tasks.
+_LARGEST_TABLE = 512
 
 
 @jit
@@ -73,9 +75,60 @@ def _shuffled(
 
 
 @jit
+def _similarities(
+    features: tensor,
+    seen: tensor,
+    chosen: tensor,
+    own: tensor,
+    pool: tensor,
+    inside: tensor,
+    n_features: tensor,
+    width: constexpr,
+    depth: constexpr,
+) -> tuple[tensor, tensor]:
+    """Return the cosines of a class to its pool, and the same standardized; see `standardized`."""
+    entry = tl.arange(0, depth)
+    cosines = tl.zeros((width,), dtype=tl.float32)
+    for start in range(0, n_features, depth):
+        is_entry = start + entry < n_features
+        vector = tl.load(features + chosen * n_features + start + entry, mask=is_entry, other=0.0)
+        cells = features + pool[:, None] * n_features + start + entry[None, :]
+        tile = tl.load(cells, mask=inside[:, None] & is_entry[None, :], other=0.0)
+        cosines += tl.sum(tile * vector[None, :], 1)
+    has_feature = tl.load(seen + pool, mask=inside, other=0) != 0
+    counted = (has_feature & (own == 0)).to(tl.float32)
+    n_counted = tl.sum(counted, 0) + 1e-9
+    centered = (cosines - tl.sum(cosines * counted, 0) / n_counted) * counted
+    variance = tl.sum(centered * centered, 0) / n_counted
+    return cosines, centered / tl.sqrt(variance + 1e-10)
+
+
+@jit
+def _tabulate(
+    features: tensor,
+    seen: tensor,
+    table: tensor,
+    n_classes: tensor,
+    n_features: tensor,
+    width: constexpr,
+    depth: constexpr,
+) -> None:
+    """Write a row of the table: the standardized similarities of one class to all."""
+    own = tl.program_id(0)
+    at = tl.arange(0, width)
+    inside = at < n_classes
+    pool = tl.where(inside, at, 0).to(tl.int64)
+    _, similarities = _similarities(
+        features, seen, own.to(tl.int64), at == own, pool, inside, n_features, width, depth
+    )
+    tl.store(table + own * n_classes + at, similarities, mask=inside)
+
+
+@jit
 def _draw(
     features: tensor,
     seen: tensor,
+    table: tensor,
     variants: tensor,
     noise: tensor,
     drawn: tensor,
@@ -101,7 +154,7 @@ def _draw(
     is_whole: constexpr,
     has_variants: constexpr,
     has_duplicates: constexpr,
-    is_held: constexpr,
+    has_table: constexpr,
     is_only: constexpr,
     width: constexpr,
     depth: constexpr,
@@ -129,46 +182,31 @@ def _draw(
         chosen_at = first * 0
     chosen = first
     tl.store(drawn + task * n_way, chosen)
-    counted = (tl.load(seen + pool, mask=inside, other=0) != 0).to(tl.float32)
-    n_counted = tl.sum(counted, 0)
     closed = tl.where(inside, 0.0, -float("inf"))
     allowed = tl.full((width,), 1, dtype=tl.int32)
     score = tl.zeros((width,), dtype=tl.float32)
     if has_variants:
         kinds = tl.load(variants + pool, mask=inside, other=0)
-    entry = tl.arange(0, depth)
-    if is_held:
-        is_entry = entry < n_features
-        cells = features + pool[:, None] * n_features + entry[None, :]
-        held = tl.load(cells, mask=inside[:, None] & is_entry[None, :], other=0.0)
     for k in range(1, n_way):
         exponential = tl.load(
             noise + ((k - 1) * n_tasks + task) * pool_size + at, mask=inside, other=1.0
         )
         begins = (k * n_neighborhoods) // n_way > ((k - 1) * n_neighborhoods) // n_way
         own = at == chosen_at
-        cosines = tl.zeros((width,), dtype=tl.float32)
-        if has_duplicates | (begins == 0):
-            vectors = features + chosen * n_features
-            if is_held:
-                vector = tl.load(vectors + entry, mask=entry < n_features, other=0.0)
-                cosines += tl.sum(held * vector[None, :], 1)
-            else:
-                for start in range(0, n_features, depth):
-                    is_entry = start + entry < n_features
-                    vector = tl.load(vectors + start + entry, mask=is_entry, other=0.0)
-                    cells = features + pool[:, None] * n_features + start + entry[None, :]
-                    tile = tl.load(cells, mask=inside[:, None] & is_entry[None, :], other=0.0)
-                    cosines += tl.sum(tile * vector[None, :], 1)
-        if has_duplicates:
-            allowed = allowed & (cosines <= duplicate_cosine).to(tl.int32)
+        if has_table:
+            similarities = tl.load(table + chosen * pool_size + at, mask=inside, other=0.0)
+            score = tl.where(begins, 0.0, score + similarities)
+        elif has_duplicates | (begins == 0):
+            cosines, similarities = _similarities(
+                features, seen, chosen, own, pool, inside, n_features, width, depth
+            )
+            score = tl.where(begins, 0.0, score + similarities)
+            if has_duplicates:
+                allowed = allowed & (cosines <= duplicate_cosine).to(tl.int32)
+        else:
+            score = tl.zeros((width,), dtype=tl.float32)
         if has_variants:
             allowed = allowed & (kinds != tl.load(variants + chosen)).to(tl.int32)
-        others_count = tl.where(own, 0.0, counted)
-        n_others = n_counted - (tl.load(seen + chosen) != 0).to(tl.float32) + 1e-9
-        centered = (cosines - tl.sum(cosines * others_count, 0) / n_others) * others_count
-        variance = tl.sum(centered * centered, 0) / n_others
-        score = tl.where(begins, 0.0, score + centered / tl.sqrt(variance + 1e-10))
         closed = tl.where(own, -float("inf"), closed)
         log_weights = factor * score - tl.log(exponential) + closed
         if has_duplicates | has_variants:
@@ -212,11 +250,28 @@ def draw(
     """
     (n_steps, n_tasks, pool_size), (n_classes, n_features) = noise.shape, features.shape
     n_way, width = n_steps + 1, triton.next_power_of_2(pool_size)
+    is_whole, has_duplicates = pool_size == n_classes, duplicate_cosine is not None
     depth = max(4, min(triton.next_power_of_2(n_features), _TILE // width))
+    given = seen.view(torch.uint8)
     drawn = torch.empty(n_tasks, n_way, dtype=torch.int64, device=noise.device)
+    has_table = is_whole and n_classes <= _LARGEST_TABLE and not has_duplicates
+    table = noise
+    if has_table:
+        table = noise.new_empty(n_classes, n_classes)
+        _tabulate[(n_classes,)](
+            features,
+            given,
+            table,
+            n_classes,
+            n_features,
+            width=width,
+            depth=depth,
+            num_warps=n_warps(width * depth // 4),
+        )
     _draw[(n_tasks,)](
         features,
-        seen.view(torch.uint8),
+        given,
+        table,
         drawn if variants is None else variants,
         noise,
         drawn,
@@ -235,14 +290,14 @@ def draw(
         *table_of(n_classes - 1),
         pass_rounds=n_rounds_of(n_classes),
         pool_rounds=n_rounds_of(n_classes - 1),
-        is_whole=pool_size == n_classes,
+        is_whole=is_whole,
         has_variants=variants is not None,
-        has_duplicates=duplicate_cosine is not None,
-        is_held=depth >= n_features,
+        has_duplicates=has_duplicates,
+        has_table=has_table,
         is_only=n_tasks == 1,
         width=width,
         depth=depth,
-        num_warps=n_warps(width * depth // 4),
+        num_warps=n_warps(width if has_table else width * depth // 4),
     )
     if n_tasks > 1:  # programs of several tasks cannot know when all have read it
         tasks_drawn += n_tasks

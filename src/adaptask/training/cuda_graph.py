@@ -150,7 +150,7 @@ class GraphEngine:
         try:
             # Other threads, such as those of nccl, may do what is not allowed in a capture.
             with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
-                self.step.run()
+                self.step.run(beside=_capture_stream(self._stream))
         except Exception as error:  # whatever a learner or a sampler does that cannot be captured
             # They still believe that they are in a graph, and would refuse to draw.
             for generator, state in zip(generators, before, strict=True):
@@ -185,7 +185,8 @@ def _capture_stream(current: Any) -> Any:
     Torch hands out the same 32 streams again and again. Streams of this priority are used for
     captures only, one at a time, so that nothing that others launch can get into a graph. Graphs
     that were captured on one stream share the workspace of cuBLAS and must not run at the same
-    time. They do not, since all of them are replayed on one stream.
+    time. They do not, since all of them are replayed on one stream. For the same reason the stream
+    for what runs beside a captured one in its graph is its own: what this returns for it.
     """
     if current not in _CAPTURE_STREAMS:
         stream = torch.cuda.Stream(current.device, priority=-1)  # type: ignore[no-untyped-call]

@@ -130,8 +130,13 @@ class TrainingStep:
             self._step_number.fill_(step)
         self._next_step = step + 1
 
-    def run(self) -> None:
-        """Train on new tasks; the same operations each time, so that a graph can hold them."""
+    def run(self, beside: Any = None) -> None:
+        """Train on new tasks; the same operations each time, so that a graph can hold them.
+
+        With `beside`, a CUDA stream, the sampler learns on it while the gradient is computed.
+        """
+        if self.accumulate > 1 or self.group.is_connected:  # the feedback is not known before
+            beside = None
         chosen: Episodes | None = None
         if self._n_candidates is None:
             class_ids = self.sampler.sample(self.n_tasks)
@@ -142,7 +147,7 @@ class TrainingStep:
                 parameter.grad = None
         feedback: Sequence[Tensor]
         if self.accumulate == 1:  # a step of a small network on a CPU is not much more than this
-            feedback = self._learn(chosen or self._draw(class_ids))
+            feedback = self._learn(chosen or self._draw(class_ids), beside)
         else:
             parts = [self._learn(self._draw(ids)) for ids in class_ids.chunk(self.accumulate)]
             feedback = [torch.cat(part) for part in zip(*parts, strict=True)]
@@ -152,13 +157,22 @@ class TrainingStep:
         if self.clip_norm is not None:
             nn.utils.clip_grad_norm_(self.learner.parameters(), self.clip_norm)
         self.optimizer.step()
+        if beside is None:
+            self._inform_sampler(class_ids, feedback)
+        else:
+            with torch.cuda.stream(beside):
+                self._inform_sampler(class_ids, feedback)
+            torch.cuda.current_stream().wait_stream(beside)
+        self._step_number += 1
+
+    def _inform_sampler(self, class_ids: Tensor, feedback: Sequence[Tensor]) -> None:
+        """Let the sampler learn, and count the classes."""
         probabilities, labels, *features = feedback
         given = {"class_features": features[0]} if features else {}
         self.sampler.update(class_ids, probabilities, labels, **given)
         if self.class_counts is not None:
             drawn = class_ids.flatten()
             self.class_counts.index_add_(0, drawn, self._one.expand_as(drawn))
-        self._step_number += 1
 
     def _draw(self, class_ids: Tensor) -> Episodes:
         """Return this process's share of new episodes."""
@@ -187,10 +201,11 @@ class TrainingStep:
         chosen = select_tasks(episodes, positions)
         return chosen.class_ids, self.group.share(chosen)
 
-    def _learn(self, episodes: Episodes) -> tuple[Tensor, ...]:
+    def _learn(self, episodes: Episodes, beside: Any = None) -> tuple[Tensor, ...]:
         """Add the gradient of some tasks; return what the sampler learns from.
 
-        Query probabilities and labels, and class features if the sampler uses them.
+        Query probabilities and labels, and class features if the sampler uses them. The stream
+        `beside` may use them before there is a gradient.
         """
         with autocast(self.source.device, self.precision):
             outcome: Outcome = self._outcome(self.learner, episodes)
@@ -200,8 +215,11 @@ class TrainingStep:
         if self._weighs:
             assert outcome.losses is not None  # `per_task_outcome` has checked it
             loss = (self._weights(outcome.losses) * outcome.losses).mean()
+        probabilities = outcome.query_logits.float().softmax(-1)
+        if beside is not None:
+            beside.wait_stream(torch.cuda.current_stream())
         loss.backward()  # type: ignore[no-untyped-call]
-        return outcome.query_logits.float().softmax(-1), episodes.query_labels, *features
+        return probabilities, episodes.query_labels, *features
 
     @torch.no_grad()
     def _weights(self, own_losses: Tensor) -> Tensor:
