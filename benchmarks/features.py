@@ -9,7 +9,7 @@ on a small `mlp`, 768-64-64, on one core. The bars: opened in less than a second
 
 A million vectors, one core of a CPU with nothing else running on it, torch 2.13: opened in 0.020 s;
 436, 580 and 600 steps per second in three turns. In the first turn the file is read from disk.
-An H200, torch 2.11: opened in 0.563 s, most of it the copy to the device; 5,263, 5,216 and 5,220
+An H200, torch 2.11: opened in 0.563 s, with the copy to the device; 5,263, 5,216 and 5,220
 steps per second.
 """
 
