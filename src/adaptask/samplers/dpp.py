@@ -43,11 +43,12 @@ class DPPSampler(Sampler):
     O(n K^2) per task. On a GPU a draw waits for nothing, also within a CUDA graph. Making a kernel
     waits for the device once; it is done outside of the graph, by `prepare`.
 
-    Deviations: the original embeds all training images for each kernel; moving averages are free
-    but older. Its features are not of unit length, so that classes with long features are drawn
-    more often, which is not diversity. Its static kernel comes from a learner that was trained
-    before; here it comes from the first `refresh` draws of the run itself. Its kernel has no
-    ridge: with fewer features than ways every determinant is 0. The released code does not run.
+    Deviations: the original embeds one support set of every class for each kernel; moving averages
+    are free but older. Its features are not of unit length, so that classes with long features are
+    drawn more often, which is not diversity. Its static kernel comes from a learner that was
+    trained before; here it comes from the first `refresh` draws of the run itself. Its kernel has
+    no ridge: where the rank is below the way, it composes a task from draws of five classes, which
+    may overlap. The released code does not run.
 
     Args:
         n_classes: Number of training classes, n.
