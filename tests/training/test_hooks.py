@@ -233,9 +233,14 @@ def test_only_learners_with_a_loss_per_task_are_weighed(tiny):
     assert [name for name in LEARNERS if not gives_task_losses(LEARNERS[name])] == ["reptile"]
     others = StepsOtherwise(backbone=build("protonet").backbone)
     source = open_episodes(tiny, "train", seed=1)
-    for learner in (build("reptile"), others):
+    reptile = build("reptile")
+    for learner, name in (
+        (reptile, "Reptile"),
+        (torch.compile(reptile, backend="eager"), "Reptile"),  # a module around it
+        (others, "StepsOtherwise"),
+    ):
         sampler = Weighs(n_classes=12, n_way=N_WAY)
-        message = f"Weighs weighs the losses of tasks.*the learner {type(learner).__name__} does"
+        message = f"Weighs weighs the losses of tasks.*the learner {name} does"
         with pytest.raises(ArgumentError, match=message):
             Trainer(learner, sampler, source, n_tasks=4)
 

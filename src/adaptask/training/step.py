@@ -344,8 +344,9 @@ def check_hooks(
     if "weigh" in hooks and not gives_task_losses(learner):
         raise ArgumentError(
             f"the sampler {name} weighs the losses of tasks, which the learner "
-            f"{type(learner).__name__} does not have: it has no training_step_per_task that fits "
-            "its training_step. Use another learner or another sampler."
+            f"{type(getattr(learner, '_orig_mod', learner)).__name__} does not have: it has no "
+            "training_step_per_task that fits its training_step. Use another learner or another "
+            "sampler."
         )
     if "choose" not in hooks:
         return None
