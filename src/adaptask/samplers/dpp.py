@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -126,8 +128,9 @@ class DPPSampler(Sampler):
         due = rest == 0 and (n_kernels == 1 or (n_kernels > 1 and self.kind == "dynamic"))
         self._n_draws += 1
         if due:
-            self.kernel_features.copy_(self.class_features)
-            self._decompose()
+            with _waits_are_known(self.device):
+                self.kernel_features.copy_(self.class_features)
+                self._decompose()
 
     def _decompose(self) -> None:
         """Compute what draws need to know about the kernel, in place, as graphs need it."""
@@ -256,6 +259,24 @@ def draw_from_projections(basis: Tensor, noise: Tensor) -> Tensor:
         # Exactly 0 for those drawn, so that none comes twice.
         left = (left - parts[k].square()).scatter(1, torch.stack(drawn, -1), 0)
     return torch.stack(drawn, -1)
+
+
+@contextmanager
+def _waits_are_known(device: torch.device) -> Iterator[None]:
+    """Wait for a device unnoticed by torch's sync debug mode.
+
+    A trainer looks with it for waits in a step, which a graph cannot hold. Those of `prepare` are
+    outside of the graph, but within a step that is still run eagerly.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    mode = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("default")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(mode)
 
 
 def _unit(vectors: Tensor) -> tuple[Tensor, Tensor]:
