@@ -181,6 +181,16 @@ def test_folders_called_train_and_test_are_splits_too(tmp_path, cache_home):
     assert load("features", "test").class_names[0] == "class-08"
 
 
+def test_classes_of_several_files_are_put_together_and_it_is_said(tmp_path, cache_home):
+    features, labels = features_and_labels()
+    (tmp_path / "source").mkdir()
+    np.savez(tmp_path / "source/a.npz", features=features[:100], labels=labels[:100])
+    np.savez(tmp_path / "source/b.npz", features=features[100:], labels=labels[100:])
+    done = prepare_features(tmp_path / "source", name="mine")
+    assert sum(done.n_classes.values()) == N_CLASSES
+    assert done.source.endswith("; 12 classes were put together from several files by their labels")
+
+
 def test_lists_decide_the_splits(tmp_path, cache_home):
     source = tmp_path / "source"
     source.mkdir()
@@ -204,7 +214,8 @@ def test_an_archive_of_files_is_a_source(tmp_path, cache_home):
 def test_groups_of_classes_are_not_divided(tmp_path, cache_home):
     features, labels = features_and_labels()
     names = np.array([f"group-{label % 4}/class-{label}" for label in labels])
-    prepare_features(write_npz(tmp_path, features, names), name="mine")
+    done = prepare_features(write_npz(tmp_path, features, names), name="mine")
+    assert "split by group at random" in done.source
     groups = [set(load("mine", split).groups) for split in ("train", "val", "test")]
     assert sum(map(len, groups)) == len(set.union(*groups)) == 4
 
@@ -362,6 +373,27 @@ def shared_classes(folder, features, labels):
     return folder
 
 
+def labels_that_restart(folder, features, labels):
+    for name, first, end in (("train", 0, 8), ("test", 8, 12)):
+        rows = (labels >= first) & (labels < end)
+        np.savez(folder / f"{name}.npz", features=features[rows], labels=labels[rows] - first)
+    return folder
+
+
+def two_groups(folder, features, labels):
+    names = np.array([f"{'ab'[label % 2]}/{label}" for label in labels])
+    return write_npz(folder, features, names)
+
+
+def of_torch(folder, features, labels):
+    torch.save({"features": torch.tensor(features), "labels": labels}, folder / "x.pt")
+    return folder / "x.pt"
+
+
+def a_folder_of_torch(folder, features, labels):
+    return of_torch(folder, features, labels).parent
+
+
 def nothing(folder, features, labels):
     return folder / "not-there.npz"
 
@@ -406,8 +438,12 @@ BAD = {
     bfloat16: "BF16; save it as float16 or float32",
     offsets_beyond_the_end: "'a' is not all there",
     a_list_as_header: "cut short, damaged, or not what its name says",
-    shared_classes: "share 12 classes",
+    shared_classes: "train.npz and test.npz in .* have 12 labels in common: 0, 1, 10, 11, 2 and 7",
+    labels_that_restart: "have 4 labels in common: 0, 1, 2, 3.*from 0, save labels that differ",
+    two_groups: "2 groups cannot be split into 3 parts.*or files train, val and test",
     one_training_class: "'train' must have 2 classes or more; got .'0'.",
+    of_torch: r"x.pt is a pickle.*torch.load\('x.pt', .*np.savez\('features.npz'",
+    a_folder_of_torch: "no features that are read. x.pt is a pickle",
     nothing: "does not exist. Give a file that ends with .npy, .npz, .safetensors",
     other_files: "has no features; expected files that end with .npy.*found x.csv",
     damaged_npy: "cut short, damaged, or not what its name says",
