@@ -19,7 +19,7 @@ from adaptask.data.contact_sheet import contact_sheet
 from adaptask.data.images import resize_images
 from adaptask.data.prepare import prepare_features
 from adaptask.errors import AdaptaskError, ArgumentError, DataError
-from adaptask.experiments.data_commands import prepare_dataset
+from adaptask.experiments.data_commands import check_dataset, prepare_dataset
 from adaptask.learners import build_learner
 from adaptask.samplers import build_sampler
 from adaptask.training import Evaluator, Trainer
@@ -481,22 +481,53 @@ def test_a_changed_byte_in_a_header_is_survived(start, tmp_path, cache_home):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda f, y: (f.astype(np.float64), y), "float16 or float32.*got torch.float64"),
-        (lambda f, y: (f.astype(np.int8), y), "float16 or float32.*got torch.int8"),
-        (lambda f, y: (f.astype(np.uint8), y), "float16 or float32.*got torch.uint8"),
-        (lambda f, y: (torch.tensor(f).bfloat16(), y), "float16 or float32.*got torch.bfloat16"),
-        (lambda f, y: (f.astype(object), y), "must be a tensor or an array"),
-        (lambda f, y: (f[:, 0], y), "got torch.float32 of shape"),
-        (lambda f, y: (f[:, :0], y), "got torch.float32 of shape"),
+        (lambda f, y: (f.astype(np.float64), y), "float16 or float32; what was given is float64"),
+        (lambda f, y: (f.astype(np.int8), y), "float16 or float32; what was given is int8"),
+        (lambda f, y: (f.astype(np.uint8), y), "float16 or float32; what was given is uint8"),
+        (lambda f, y: (torch.tensor(f).bfloat16(), y), "float32; what was given is bfloat16"),
+        (lambda f, y: (f.astype(object), y), "float16 or float32; what was given is object"),
+        (lambda f, y: ("x.npz", y), "must be a tensor or an array"),
+        (lambda f, y: (f[:, 0], y), r"`vectors x size`.*what was given has shape \(240,\)"),
+        (lambda f, y: (f[:, :0], y), r"`vectors x size`.*what was given has shape \(240, 0\)"),
         (lambda f, y: (f * np.nan, y), "must be finite"),
-        (lambda f, y: (f, y[1:]), "one label per image"),
-        (lambda f, y: (f, y.astype(float)), "one label per image"),
+        (lambda f, y: (f, y[1:]), "one label per vector.*got 240 vectors"),
+        (lambda f, y: (f, y.astype(float)), "one label per vector"),
+        (lambda f, y: (f, [None, *y[1:]]), "one label per vector.*of type object"),
+        (lambda f, y: (f, np.array([np.nan, *map(str, y[1:])], object)), "of type object"),
         (lambda f, y: (f, y * 0), "one class, '0'; a task needs at least 2"),
     ],
 )
 def test_bad_arrays_are_refused(change, message):
     with pytest.raises(DataError, match=message):
         EpisodeSource.from_features(*change(*features_and_labels()))
+
+
+@pytest.mark.parametrize("kind", [int, np.int32, str, np.str_])
+def test_labels_may_be_held_as_objects(kind):
+    """As a column of a data frame holds them."""
+    features, labels = features_and_labels()
+    held = np.array([kind(label) for label in labels] + [None], object)[:-1]
+    found = EpisodeSource.from_features(features, held).image_set
+    expected = EpisodeSource.from_features(features, [kind(label) for label in labels]).image_set
+    assert found.class_names == expected.class_names
+    assert torch.equal(found.images, expected.images)
+
+
+def test_of_vectors_of_another_type_the_shape_is_that_given():
+    features, labels = features_and_labels()
+    with pytest.raises(DataError, match=r"got torch.float64 of shape \(240, 7\)"):
+        ImageSet.from_labels(features.astype(float), labels, dataset="mine", split="train")
+
+
+def test_the_commands_speak_of_vectors(tmp_path, cache_home, capsys):
+    source = write_npz(tmp_path, *features_and_labels())
+    prepare_dataset(dataset="features", source=source, name="mine")
+    check_dataset(name="mine")
+    said = capsys.readouterr().out
+    assert "8 classes, 160 vectors" in said
+    assert "all 240 vectors match their checksums" in said
+    assert "No vector is in more than one split" in said
+    assert "image" not in said
 
 
 # --- episodes, augmentation and learning ----------------------------------------------------------

@@ -327,7 +327,7 @@ class _Reader:
 
     def _check(self, features: Array, where: str) -> Array:
         """Return features after checking their shape and type."""
-        _check_form(features.shape, str(features.dtype), where)
+        check_form(features.shape, str(features.dtype), where)
         form = (features.shape[1], str(features.dtype))
         if self._form is None:
             self._form, self._form_of = form, where
@@ -411,7 +411,7 @@ def _read_safetensors(path: Path) -> dict[str, Array]:
 # --- what features and labels must be -------------------------------------------------------------
 
 
-def _check_form(shape: Sequence[int], dtype: str, where: str) -> None:
+def check_form(shape: Sequence[int], dtype: str, where: str) -> None:
     """Check that features are vectors of float16 or float32.
 
     Raises:
@@ -426,7 +426,7 @@ def _check_form(shape: Sequence[int], dtype: str, where: str) -> None:
     if dtype not in ("float16", "float32"):
         raise DataError(
             f"features must be float16 or float32; {where} is {dtype}. Convert it yourself, so "
-            "that you decide what is lost: features.astype('float32')."
+            "that you decide what is lost: features.astype('float32'), of a tensor .float()."
         )
 
 
