@@ -549,6 +549,18 @@ def test_from_features_normalizes_with_the_training_classes():
     assert (torch.tensor(features) == episodes.support_images[0, 0].flatten()).all(1).any()
 
 
+@pytest.mark.parametrize("form", [torch.tensor, np.array, list, set])
+def test_classes_and_fractions_of_splits_may_be_tensors_and_arrays(form):
+    features, labels = features_and_labels()
+    named = {"train": form([0, 1, 2]), "test": form([3, 4])}
+    sources = EpisodeSource.from_features(features, labels, class_splits=named)
+    assert sources["test"].image_set.class_names == ("3", "4")
+    if form is not set:
+        fractions = form([0.5, 0.25, 0.25])
+        sources = EpisodeSource.from_features(features, labels, class_splits=fractions)
+        assert {split: s.n_classes for split, s in sources.items()}["val"] == 3
+
+
 def test_fractions_split_the_classes():
     sources = EpisodeSource.from_features(*features_and_labels(), class_splits=(0.5, 0.25, 0.25))
     assert {split: s.n_classes for split, s in sources.items()} == {"train": 6, "val": 3, "test": 3}
@@ -562,6 +574,13 @@ def test_fractions_split_the_classes():
         ({"train": [1, 2], "test": [2]}, "name a class once; twice: .'2'"),
         ({"train": [1, 99]}, "'99'. are not there"),
         ({"train": []}, "one or more different classes"),
+        ({"train": 8, "test": 4}, "a list of classes for 'train'; got 8"),
+        ({"train": 0.6, "test": 0.4}, "a list of classes for 'train'; got 0.6.*three numbers"),
+        ({"train": "01"}, "a list of classes for 'train'; got '01'"),
+        (0.8, "three fractions for train, val and test.*got 0.8"),
+        (torch.tensor(0.8), "three fractions for train, val and test.*got 0.8"),
+        ("train", "three fractions.*got 'train'"),
+        (True, "three fractions.*got True"),
         ((0.5, 0.5), "three numbers"),
         ((0.5, 0.5, 0.5), "that sum to 1"),
     ],
