@@ -519,6 +519,14 @@ def test_of_vectors_of_another_type_the_shape_is_that_given():
         ImageSet.from_labels(features.astype(float), labels, dataset="mine", split="train")
 
 
+def test_what_a_task_asks_for_is_refused_in_terms_of_vectors():
+    source = EpisodeSource.from_features(*features_and_labels())
+    with pytest.raises(DataError, match="class '0' of features .train. has 20 vectors, but n_shot"):
+        source.check_counts(10, 11)
+    with pytest.raises(ArgumentError, match="shrink is for images, and features has features"):
+        EpisodeSource.from_features(*features_and_labels(), shrink=2)
+
+
 def test_the_commands_speak_of_vectors(tmp_path, cache_home, capsys):
     source = write_npz(tmp_path, *features_and_labels())
     prepare_dataset(dataset="features", source=source, name="mine")

@@ -620,9 +620,10 @@ class EpisodeSource:
         n_shot = check_integer("n_shot", n_shot, low=1)
         n_query = check_integer("n_query", n_query, low=1)
         if n_shot + n_query > self._smallest:
+            noun = "vectors" if self.image_set.holds_features else "images"
             raise DataError(
                 f"class {self._smallest_name!r} of {self.image_set.dataset} "
-                f"({self.image_set.split}) has {self._smallest} images, but n_shot {n_shot} + "
+                f"({self.image_set.split}) has {self._smallest} {noun}, but n_shot {n_shot} + "
                 f"n_query {n_query} = {n_shot + n_query} are drawn without replacement. Ask for "
                 f"at most {self._smallest} in all, or leave out the class."
             )

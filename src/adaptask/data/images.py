@@ -324,9 +324,15 @@ def shrunk_shape(image_set: ImageSet, factor: int) -> tuple[int, int, int]:
     """Return channels, height and width of the images that `shrink_images` returns.
 
     Raises:
-        ArgumentError: If the factor is no positive integer, or does not divide height and width.
+        ArgumentError: If the factor is no positive integer, does not divide height and width, or
+            there are features instead of images.
     """
     check_integer("shrink", factor, low=1)
+    if image_set.holds_features and factor > 1:
+        raise ArgumentError(
+            f"shrink is for images, and {image_set.dataset} has features; leave it out, got "
+            f"{factor}."
+        )
     channels, height, width = image_set.image_shape
     if height % factor or width % factor:
         raise ArgumentError(
