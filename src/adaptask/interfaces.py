@@ -127,8 +127,9 @@ def gives_task_losses(learner: type | object) -> bool:
 
     It does if it has no `training_step`, since its loss is then the cross-entropy, or if its
     `training_step_per_task` belongs to its `training_step`: a subclass that overrides only the
-    latter trains in another way.
+    latter trains in another way. A learner that went through `torch.compile` is what it was before.
     """
+    learner = getattr(learner, "_orig_mod", learner)
     bases = (learner if isinstance(learner, type) else type(learner)).__mro__
     owners = {
         name: next((base for base in bases if name in vars(base)), None)

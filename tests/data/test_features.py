@@ -19,7 +19,7 @@ from adaptask.data.contact_sheet import contact_sheet
 from adaptask.data.images import resize_images
 from adaptask.data.prepare import prepare_features
 from adaptask.errors import AdaptaskError, ArgumentError, DataError
-from adaptask.experiments.data_commands import prepare_dataset
+from adaptask.experiments.data_commands import check_dataset, prepare_dataset
 from adaptask.learners import build_learner
 from adaptask.samplers import build_sampler
 from adaptask.training import Evaluator, Trainer
@@ -181,6 +181,16 @@ def test_folders_called_train_and_test_are_splits_too(tmp_path, cache_home):
     assert load("features", "test").class_names[0] == "class-08"
 
 
+def test_classes_of_several_files_are_put_together_and_it_is_said(tmp_path, cache_home):
+    features, labels = features_and_labels()
+    (tmp_path / "source").mkdir()
+    np.savez(tmp_path / "source/a.npz", features=features[:100], labels=labels[:100])
+    np.savez(tmp_path / "source/b.npz", features=features[100:], labels=labels[100:])
+    done = prepare_features(tmp_path / "source", name="mine")
+    assert sum(done.n_classes.values()) == N_CLASSES
+    assert done.source.endswith("; 12 classes were put together from several files by their labels")
+
+
 def test_lists_decide_the_splits(tmp_path, cache_home):
     source = tmp_path / "source"
     source.mkdir()
@@ -204,7 +214,8 @@ def test_an_archive_of_files_is_a_source(tmp_path, cache_home):
 def test_groups_of_classes_are_not_divided(tmp_path, cache_home):
     features, labels = features_and_labels()
     names = np.array([f"group-{label % 4}/class-{label}" for label in labels])
-    prepare_features(write_npz(tmp_path, features, names), name="mine")
+    done = prepare_features(write_npz(tmp_path, features, names), name="mine")
+    assert "split by group at random" in done.source
     groups = [set(load("mine", split).groups) for split in ("train", "val", "test")]
     assert sum(map(len, groups)) == len(set.union(*groups)) == 4
 
@@ -362,6 +373,27 @@ def shared_classes(folder, features, labels):
     return folder
 
 
+def labels_that_restart(folder, features, labels):
+    for name, first, end in (("train", 0, 8), ("test", 8, 12)):
+        rows = (labels >= first) & (labels < end)
+        np.savez(folder / f"{name}.npz", features=features[rows], labels=labels[rows] - first)
+    return folder
+
+
+def two_groups(folder, features, labels):
+    names = np.array([f"{'ab'[label % 2]}/{label}" for label in labels])
+    return write_npz(folder, features, names)
+
+
+def of_torch(folder, features, labels):
+    torch.save({"features": torch.tensor(features), "labels": labels}, folder / "x.pt")
+    return folder / "x.pt"
+
+
+def a_folder_of_torch(folder, features, labels):
+    return of_torch(folder, features, labels).parent
+
+
 def nothing(folder, features, labels):
     return folder / "not-there.npz"
 
@@ -406,8 +438,12 @@ BAD = {
     bfloat16: "BF16; save it as float16 or float32",
     offsets_beyond_the_end: "'a' is not all there",
     a_list_as_header: "cut short, damaged, or not what its name says",
-    shared_classes: "share 12 classes",
+    shared_classes: "train.npz and test.npz in .* have 12 labels in common: 0, 1, 10, 11, 2 and 7",
+    labels_that_restart: "have 4 labels in common: 0, 1, 2, 3.*from 0, save labels that differ",
+    two_groups: "2 groups cannot be split into 3 parts.*or files train, val and test",
     one_training_class: "'train' must have 2 classes or more; got .'0'.",
+    of_torch: r"x.pt is a pickle.*torch.load\('x.pt', .*np.savez\('features.npz'",
+    a_folder_of_torch: "no features that are read. x.pt is a pickle",
     nothing: "does not exist. Give a file that ends with .npy, .npz, .safetensors",
     other_files: "has no features; expected files that end with .npy.*found x.csv",
     damaged_npy: "cut short, damaged, or not what its name says",
@@ -445,22 +481,61 @@ def test_a_changed_byte_in_a_header_is_survived(start, tmp_path, cache_home):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda f, y: (f.astype(np.float64), y), "float16 or float32.*got torch.float64"),
-        (lambda f, y: (f.astype(np.int8), y), "float16 or float32.*got torch.int8"),
-        (lambda f, y: (f.astype(np.uint8), y), "float16 or float32.*got torch.uint8"),
-        (lambda f, y: (torch.tensor(f).bfloat16(), y), "float16 or float32.*got torch.bfloat16"),
-        (lambda f, y: (f.astype(object), y), "must be a tensor or an array"),
-        (lambda f, y: (f[:, 0], y), "got torch.float32 of shape"),
-        (lambda f, y: (f[:, :0], y), "got torch.float32 of shape"),
+        (lambda f, y: (f.astype(np.float64), y), "float16 or float32; what was given is float64"),
+        (lambda f, y: (f.astype(np.int8), y), "float16 or float32; what was given is int8"),
+        (lambda f, y: (f.astype(np.uint8), y), "float16 or float32; what was given is uint8"),
+        (lambda f, y: (torch.tensor(f).bfloat16(), y), "float32; what was given is bfloat16"),
+        (lambda f, y: (f.astype(object), y), "float16 or float32; what was given is object"),
+        (lambda f, y: ("x.npz", y), "must be a tensor or an array"),
+        (lambda f, y: (f[:, 0], y), r"`vectors x size`.*what was given has shape \(240,\)"),
+        (lambda f, y: (f[:, :0], y), r"`vectors x size`.*what was given has shape \(240, 0\)"),
         (lambda f, y: (f * np.nan, y), "must be finite"),
-        (lambda f, y: (f, y[1:]), "one label per image"),
-        (lambda f, y: (f, y.astype(float)), "one label per image"),
+        (lambda f, y: (f, y[1:]), "one label per vector.*got 240 vectors"),
+        (lambda f, y: (f, y.astype(float)), "one label per vector"),
+        (lambda f, y: (f, [None, *y[1:]]), "one label per vector.*of type object"),
+        (lambda f, y: (f, np.array([np.nan, *map(str, y[1:])], object)), "of type object"),
         (lambda f, y: (f, y * 0), "one class, '0'; a task needs at least 2"),
     ],
 )
 def test_bad_arrays_are_refused(change, message):
     with pytest.raises(DataError, match=message):
         EpisodeSource.from_features(*change(*features_and_labels()))
+
+
+@pytest.mark.parametrize("kind", [int, np.int32, str, np.str_])
+def test_labels_may_be_held_as_objects(kind):
+    """As a column of a data frame holds them."""
+    features, labels = features_and_labels()
+    held = np.array([kind(label) for label in labels] + [None], object)[:-1]
+    found = EpisodeSource.from_features(features, held).image_set
+    expected = EpisodeSource.from_features(features, [kind(label) for label in labels]).image_set
+    assert found.class_names == expected.class_names
+    assert torch.equal(found.images, expected.images)
+
+
+def test_of_vectors_of_another_type_the_shape_is_that_given():
+    features, labels = features_and_labels()
+    with pytest.raises(DataError, match=r"got torch.float64 of shape \(240, 7\)"):
+        ImageSet.from_labels(features.astype(float), labels, dataset="mine", split="train")
+
+
+def test_what_a_task_asks_for_is_refused_in_terms_of_vectors():
+    source = EpisodeSource.from_features(*features_and_labels())
+    with pytest.raises(DataError, match="class '0' of features .train. has 20 vectors, but n_shot"):
+        source.check_counts(10, 11)
+    with pytest.raises(ArgumentError, match="shrink is for images, and features has features"):
+        EpisodeSource.from_features(*features_and_labels(), shrink=2)
+
+
+def test_the_commands_speak_of_vectors(tmp_path, cache_home, capsys):
+    source = write_npz(tmp_path, *features_and_labels())
+    prepare_dataset(dataset="features", source=source, name="mine")
+    check_dataset(name="mine")
+    said = capsys.readouterr().out
+    assert "8 classes, 160 vectors" in said
+    assert "all 240 vectors match their checksums" in said
+    assert "No vector is in more than one split" in said
+    assert "image" not in said
 
 
 # --- episodes, augmentation and learning ----------------------------------------------------------
@@ -482,6 +557,18 @@ def test_from_features_normalizes_with_the_training_classes():
     assert (torch.tensor(features) == episodes.support_images[0, 0].flatten()).all(1).any()
 
 
+@pytest.mark.parametrize("form", [torch.tensor, np.array, list, set])
+def test_classes_and_fractions_of_splits_may_be_tensors_and_arrays(form):
+    features, labels = features_and_labels()
+    named = {"train": form([0, 1, 2]), "test": form([3, 4])}
+    sources = EpisodeSource.from_features(features, labels, class_splits=named)
+    assert sources["test"].image_set.class_names == ("3", "4")
+    if form is not set:
+        fractions = form([0.5, 0.25, 0.25])
+        sources = EpisodeSource.from_features(features, labels, class_splits=fractions)
+        assert {split: s.n_classes for split, s in sources.items()}["val"] == 3
+
+
 def test_fractions_split_the_classes():
     sources = EpisodeSource.from_features(*features_and_labels(), class_splits=(0.5, 0.25, 0.25))
     assert {split: s.n_classes for split, s in sources.items()} == {"train": 6, "val": 3, "test": 3}
@@ -495,6 +582,13 @@ def test_fractions_split_the_classes():
         ({"train": [1, 2], "test": [2]}, "name a class once; twice: .'2'"),
         ({"train": [1, 99]}, "'99'. are not there"),
         ({"train": []}, "one or more different classes"),
+        ({"train": 8, "test": 4}, "a list of classes for 'train'; got 8"),
+        ({"train": 0.6, "test": 0.4}, "a list of classes for 'train'; got 0.6.*three numbers"),
+        ({"train": "01"}, "a list of classes for 'train'; got '01'"),
+        (0.8, "three fractions for train, val and test.*got 0.8"),
+        (torch.tensor(0.8), "three fractions for train, val and test.*got 0.8"),
+        ("train", "three fractions.*got 'train'"),
+        (True, "three fractions.*got True"),
         ((0.5, 0.5), "three numbers"),
         ((0.5, 0.5, 0.5), "that sum to 1"),
     ],

@@ -272,7 +272,7 @@ def test_every_split_asked_for_gets_a_class(tmp_path, cache_home):
 @pytest.mark.parametrize(
     ("train", "val", "message"),
     [
-        ("a\nx\n", "b\n", "name a class without images: 'x'"),
+        ("a\nx\n", "b\n", "name a class without content: 'x'"),
         ("a\nb\n", "b\n", "'b', which is in 'train'"),
     ],
 )

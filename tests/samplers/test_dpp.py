@@ -179,3 +179,17 @@ def test_a_damaged_state_is_refused():
     extra = {**state["_extra_state"], "n_draws": -1}
     with pytest.raises(StateError, match="n_draws"):
         sampler.load_state_dict({**state, "_extra_state": extra})
+
+
+@pytest.mark.parametrize("refresh", [1, 2])
+def test_who_looks_for_waits_on_a_device_does_not_see_those_of_a_new_kernel(monkeypatch, refresh):
+    modes, seen = ["warn"], []
+    sampler = DPPSampler(n_classes=12, n_way=3, n_features=4, refresh=refresh)
+    sampler.sample(1), sampler.sample(1)
+    monkeypatch.setattr(DPPSampler, "device", torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: modes[-1])
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
+    monkeypatch.setattr(sampler, "_decompose", lambda: seen.append(modes[-1]))
+    sampler.prepare()  # of the third step, which a trainer watches before it captures a graph
+    assert (seen, modes[-1]) == (["default"], "warn")

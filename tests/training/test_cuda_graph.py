@@ -288,6 +288,17 @@ def test_what_cannot_be_captured_is_run_eagerly_and_says_so(tiny):
 
 
 @cuda
+@pytest.mark.parametrize("refresh", [1, 2])
+def test_a_kernel_that_is_made_while_waits_are_looked_for_does_not_cost_the_graph(tiny, refresh):
+    def sampler(**settings):
+        return build_sampler("dpp", refresh=refresh, **settings)
+
+    trainer = build(tiny, sampler=sampler, engine="graph")
+    trainer.fit(8)
+    assert trainer._engine.is_replaying
+
+
+@cuda
 def test_a_loss_that_is_no_number_is_found_with_its_step(tiny):
     every = Intervals(log=4, validate=0, checkpoint=0, snapshot=0)
     trainer = build(tiny, learner=Untold(nan_at=10), sampler="uniform", every=every, engine="graph")

@@ -11,12 +11,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from adaptask.backbones import build_backbone
 from adaptask.data import open_episodes
-from adaptask.errors import ArgumentError
+from adaptask.errors import ArgumentError, TrainingError
 from adaptask.interfaces import Outcome, gives_task_losses
 from adaptask.learners import LEARNERS, build_learner
 from adaptask.samplers import UniformSampler, build_sampler
 from adaptask.training import Trainer
 from adaptask.training import step as step_module
+from adaptask.training.distributed import ProcessGroup
 from adaptask.training.step import TrainingStep
 
 N_WAY, N_SHOT, N_QUERY, N_TASKS = 3, 2, 3, 4
@@ -232,9 +233,14 @@ def test_only_learners_with_a_loss_per_task_are_weighed(tiny):
     assert [name for name in LEARNERS if not gives_task_losses(LEARNERS[name])] == ["reptile"]
     others = StepsOtherwise(backbone=build("protonet").backbone)
     source = open_episodes(tiny, "train", seed=1)
-    for learner in (build("reptile"), others):
+    reptile = build("reptile")
+    for learner, name in (
+        (reptile, "Reptile"),
+        (torch.compile(reptile, backend="eager"), "Reptile"),  # a module around it
+        (others, "StepsOtherwise"),
+    ):
         sampler = Weighs(n_classes=12, n_way=N_WAY)
-        message = f"Weighs weighs the losses of tasks.*the learner {type(learner).__name__} does"
+        message = f"Weighs weighs the losses of tasks.*the learner {name} does"
         with pytest.raises(ArgumentError, match=message):
             Trainer(learner, sampler, source, n_tasks=4)
 
@@ -250,6 +256,29 @@ def test_losses_and_weights_of_another_form_are_refused(tiny):
         train(learner, tiny, Weighs)
     with pytest.raises(ArgumentError, match=r"what weigh\(\) returns must have the shape 2"):
         train(build("protonet"), tiny, Weighs, n_tasks=2)
+
+
+class WithOneThatFails(ProcessGroup):
+    """The first of two processes; the losses of the other one are not finite."""
+
+    def __init__(self):
+        super().__init__(0, 2, is_connected=True)
+
+    def gather_tasks(self, values):
+        return torch.cat((values.float(), torch.full_like(values, torch.nan).float()))
+
+    def gather_feedback(self, sampler, *feedback, extra, n_parts):
+        step, class_ids = extra
+        steps, ids = torch.stack((step, torch.zeros(()).long())), torch.stack(2 * [class_ids])
+        return [torch.cat((part, part)) for part in feedback], [steps, ids]
+
+
+def test_a_step_that_fails_in_another_process_leaves_no_trace_in_a_sampler_that_weighs(tiny, same):
+    sampler = build_sampler("difficulty", n_classes=12, n_way=N_WAY, seed=2)
+    before = copy.deepcopy(dict(sampler.named_buffers()))
+    with pytest.raises(TrainingError, match="step 1 is not finite"):
+        train(build("protonet"), tiny, lambda **_: sampler, group=WithOneThatFails())
+    assert same(dict(sampler.named_buffers()), before)
 
 
 @pytest.mark.parametrize("sampler", [Weighs, Chooses])

@@ -33,6 +33,7 @@ from adaptask.data.episode_plan import (
     plan_episodes,
     take_episodes,
 )
+from adaptask.data.features import check_form
 from adaptask.data.image_folder import check_dataset_name
 from adaptask.data.images import EvaluationTasks, ImageSet, shrink_images
 from adaptask.data.normalization import channel_statistics, scale_and_shift
@@ -199,6 +200,9 @@ class EpisodeSource:
             DataError: If features or labels have another form, features are not finite, or there
                 is one class only.
         """
+        if isinstance(features, Tensor | np.ndarray):
+            dtype = str(features.dtype).removeprefix("torch.")
+            check_form(features.shape, dtype, "what was given")
         try:
             whole = ImageSet.from_labels(features, labels, dataset="features", split="train")
         except (TypeError, ValueError) as error:  # how torch and NumPy refuse what is no array
@@ -206,11 +210,6 @@ class EpisodeSource:
                 "features must be a tensor or an array, `vectors x size`, with one label per "
                 f"vector; got {format_value(features)} ({error})."
             ) from error
-        if not whole.holds_features:
-            raise DataError(
-                f"features must be float16 or float32, `vectors x size`; got {whole.images.dtype}. "
-                "Images are for ImageSet.from_labels."
-            )
         sets = split_classes(whole, class_splits)
         found = cls._of_splits(sets, options)
         return found["train"] if class_splits is None else found
@@ -621,9 +620,10 @@ class EpisodeSource:
         n_shot = check_integer("n_shot", n_shot, low=1)
         n_query = check_integer("n_query", n_query, low=1)
         if n_shot + n_query > self._smallest:
+            noun = "vectors" if self.image_set.holds_features else "images"
             raise DataError(
                 f"class {self._smallest_name!r} of {self.image_set.dataset} "
-                f"({self.image_set.split}) has {self._smallest} images, but n_shot {n_shot} + "
+                f"({self.image_set.split}) has {self._smallest} {noun}, but n_shot {n_shot} + "
                 f"n_query {n_query} = {n_shot + n_query} are drawn without replacement. Ask for "
                 f"at most {self._smallest} in all, or leave out the class."
             )

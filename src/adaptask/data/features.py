@@ -11,7 +11,7 @@ import math
 import shutil
 import zipfile
 import zlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,12 +23,13 @@ from numpy.lib.format import open_memmap
 from adaptask.arguments import check_seed
 from adaptask.data.image_folder import (
     FRACTIONS,
-    check_disjoint,
     check_fractions,
     has_lists,
+    name_some,
     not_random,
     split_at_random,
     split_by_lists,
+    split_unit,
 )
 from adaptask.data.images import SPLITS
 from adaptask.data.layouts import SPLIT_OF, entries
@@ -36,6 +37,7 @@ from adaptask.errors import DataError
 from adaptask.parsing import parse_json
 
 SUFFIXES = (".npy", ".npz", ".safetensors")
+PICKLES = (".pt", ".pth", ".pkl", ".pickle")
 
 Array = np.ndarray[Any, Any]
 
@@ -112,8 +114,8 @@ def find_features(
         if is_random:
             raise not_random("the files train, val and test")
         parts = {split: reader.classes(files) for split, files in by_split.items()}
-        check_disjoint(source, parts)
         used = [name for files in by_split.values() for name in files]
+        _check_disjoint(source, used, parts)
         left_out += [f"{name} (beside train)" for name in units if name not in used]
         how = f"split by its files {', '.join(used)}"
     else:
@@ -127,7 +129,7 @@ def find_features(
         if lists is None:
             parts = _split_at_random(source, classes, fractions, seed)
             shares = ", ".join(f"{fraction:g}" for fraction in fractions)
-            how = f"split by class at random ({shares}), seed {seed}"
+            how = f"split by {split_unit(classes)} at random ({shares}), seed {seed}"
         else:
             if is_random:
                 raise not_random(f"the lists in {lists}")
@@ -141,8 +143,26 @@ def find_features(
             raise DataError(
                 f"the split '{split}' must have {fewest} classes or more; got {list(found)}."
             )
+    if n_joined := len(reader.joined):
+        noun = "class was" if n_joined == 1 else "classes were"
+        how += f"; {n_joined} {noun} put together from several files by their labels"
     size, dtype = reader.form()
     return FoundFeatures(parts, how, [*left_out, *reader.left_out], size, dtype)
+
+
+def _check_disjoint(
+    source: Path, files: Sequence[str], parts: Mapping[str, Mapping[str, Vectors]]
+) -> None:
+    """Refuse files of splits that have labels in common."""
+    counts = Counter(name for part in parts.values() for name in part)
+    if shared := sorted(name for name, count in counts.items() if count > 1):
+        raise DataError(
+            f"{' and '.join(files)} in {source} have {len(shared)} "
+            f"label{'s' if len(shared) > 1 else ''} in common: {name_some(shared)}. Few-shot "
+            "splits are by class. If every file numbers classes of its own from 0, save labels "
+            "that differ, such as labels + 1000, or names. If they are the same classes, put all "
+            "vectors into one file, and let --fractions or lists decide which classes train."
+        )
 
 
 def _split_at_random(
@@ -175,6 +195,8 @@ def _units(source: Path) -> tuple[_Files, list[str]]:
             "or a folder of such files."
         )
     is_folder = source.is_dir()
+    if not is_folder and source.suffix.lower() in PICKLES:
+        raise DataError(_convert(source.name))
     found = [source / e.name for e in entries(source)] if is_folder else [source]
     units: _Files = {}
     left_out = []
@@ -191,12 +213,25 @@ def _units(source: Path) -> tuple[_Files, list[str]]:
             units[path.name] = [path, partner]
         else:
             units[path.name] = [path]
+    pickles = [path.name for path in found if path.suffix.lower() in PICKLES]
+    if not units and pickles:
+        raise DataError(f"{source} has no features that are read. {_convert(pickles[0])}")
     if not units:
         raise DataError(
             f"{source} has no features; expected files that end with {', '.join(SUFFIXES)}, found "
             f"{', '.join(left_out[:5]) or 'none'}."
         )
     return units, left_out
+
+
+def _convert(name: str) -> str:
+    """Say why a pickle is not read, and what to do."""
+    return (
+        f"{name} is a pickle, which can execute anything and is not read. If you trust it, convert "
+        f"it: x = torch.load({name!r}, map_location='cpu'), then np.savez('features.npz', "
+        "features=x['features'].float().numpy(), labels=x['labels'].numpy()), with the names "
+        "that it has for them."
+    )
 
 
 def _labels_beside(path: Path) -> Path | None:
@@ -234,6 +269,8 @@ class _Reader:
         self._form: tuple[int, str] | None = None
         self._form_of = ""
         self.left_out: list[str] = []
+        self.joined: set[str] = set()
+        """The classes of which several files have vectors."""
 
     def form(self) -> tuple[int, str]:
         """Return the size and type of all vectors."""
@@ -251,6 +288,7 @@ class _Reader:
                 found = {name: [*v.parts] for name, v in self.classes(inside).items()}
             else:
                 found = self._classes_of(files)
+            self.joined |= parts.keys() & found.keys()
             for name, of_class in found.items():
                 parts[name] += of_class
         return {name: Vectors(tuple(of_class)) for name, of_class in parts.items()}
@@ -289,7 +327,7 @@ class _Reader:
 
     def _check(self, features: Array, where: str) -> Array:
         """Return features after checking their shape and type."""
-        _check_form(features.shape, str(features.dtype), where)
+        check_form(features.shape, str(features.dtype), where)
         form = (features.shape[1], str(features.dtype))
         if self._form is None:
             self._form, self._form_of = form, where
@@ -373,7 +411,7 @@ def _read_safetensors(path: Path) -> dict[str, Array]:
 # --- what features and labels must be -------------------------------------------------------------
 
 
-def _check_form(shape: Sequence[int], dtype: str, where: str) -> None:
+def check_form(shape: Sequence[int], dtype: str, where: str) -> None:
     """Check that features are vectors of float16 or float32.
 
     Raises:
@@ -388,7 +426,7 @@ def _check_form(shape: Sequence[int], dtype: str, where: str) -> None:
     if dtype not in ("float16", "float32"):
         raise DataError(
             f"features must be float16 or float32; {where} is {dtype}. Convert it yourself, so "
-            "that you decide what is lost: features.astype('float32')."
+            "that you decide what is lost: features.astype('float32'), of a tensor .float()."
         )
 
 

@@ -77,8 +77,8 @@ def find_classes(
         raise DataError(f"{split_lists} has no train.txt; expected train.txt, val.txt, test.txt.")
     parts = split_at_random(fractions, seed, folders, lambda: _classes_found(folders))
     how = ", ".join(f"{fraction:g}" for fraction in fractions)
-    unit = "group" if _has_groups(folders) else "class"
-    return Found(_images(parts), f"split by {unit} at random ({how}), seed {seed}", left_out)
+    how = f"split by {split_unit(folders)} at random ({how}), seed {seed}"
+    return Found(_images(parts), how, left_out)
 
 
 def _classes_found(folders: Mapping[str, Path]) -> str:
@@ -99,8 +99,9 @@ def _class_folders(place: Path) -> dict[str, Path]:
     }
 
 
-def _has_groups(names: Iterable[str]) -> bool:
-    return any("/" in name for name in names)
+def split_unit(names: Iterable[str]) -> str:
+    """Return what a random split does not divide: a "group", or a "class" if there are none."""
+    return "group" if any("/" in name for name in names) else "class"
 
 
 def check_dataset_name(name: str, taken: Sequence[str]) -> None:
@@ -169,7 +170,7 @@ def _without_images(folder: Path, within: str = "", but: Sequence[Path] = ()) ->
             why = "its images must be directly in it, not in folders"
         elif files:
             kinds = sorted({Path(name).suffix.lower() or name for name in files})
-            why = f"no images that can be read, only {_some(kinds)}"
+            why = f"no images that can be read, only {name_some(kinds)}"
         else:
             why = "empty"
         left_out.append(f"{within}{child.name}/ ({why})")
@@ -179,7 +180,7 @@ def _without_images(folder: Path, within: str = "", but: Sequence[Path] = ()) ->
 def _no_classes(source: Path, left_out: Sequence[str]) -> DataError:
     return DataError(
         f"{source} has no folders with images in them; expected one folder per class, found "
-        f"{_some(left_out) or 'no folders'}."
+        f"{name_some(left_out) or 'no folders'}."
     )
 
 
@@ -226,13 +227,14 @@ def check_disjoint(source: Path, parts: Mapping[str, Mapping[str, object]]) -> N
     if shared:
         raise DataError(
             f"{' and '.join(f'{split}/' for split in parts)} in {source} share "
-            f"{len(shared)} class{'es' if len(shared) > 1 else ''}: {_some(shared)}. Few-shot "
+            f"{len(shared)} class{'es' if len(shared) > 1 else ''}: {name_some(shared)}. Few-shot "
             "splits are by class: put each class, with all its images, into one folder beside the "
             "others, and let --fractions or lists decide which classes train."
         )
 
 
-def _some(names: Sequence[str], most: int = 5) -> str:
+def name_some(names: Sequence[str], most: int = 5) -> str:
+    """Return the first of some names, and how many more there are."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
@@ -260,7 +262,7 @@ def split_by_lists(lists: Path, folders: Mapping[str, _Class]) -> dict[str, dict
         parts[split] = {name: folders[name] for name in wanted if name in folders}
     if missing:
         noun = "a class" if len(missing) == 1 else f"{len(missing)} classes"
-        raise DataError(f"the lists in {lists} name {noun} without images: {', '.join(missing)}.")
+        raise DataError(f"the lists in {lists} name {noun} without content: {', '.join(missing)}.")
     return parts
 
 
@@ -325,11 +327,12 @@ def _shares(
     """Return how many classes, or groups, each split gets: as the fractions say, at least one."""
     n_parts = sum(fraction > 0 for fraction in fractions)
     if n_units < n_parts:
-        if _has_groups(folders):
+        if split_unit(folders) == "group":
             raise DataError(
                 f"{n_units} groups cannot be split into {n_parts} parts, since a group is not "
-                "divided. Put the folders of classes into train/, val/ and test/, or list the "
-                "classes, as group/class, in train.txt, val.txt and test.txt."
+                "divided. Say which classes go where: by folders or files train, val and test, by "
+                "lists of classes, as group/class, in train.txt, val.txt and test.txt, or in "
+                "Python by class_splits."
             )
         raise DataError(f"{len(folders)} classes cannot be split into {n_parts} parts. {explain()}")
     edges = np.rint(np.cumsum(fractions) * n_units).astype(int)

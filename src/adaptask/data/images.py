@@ -98,13 +98,15 @@ class ImageSet:
         with warnings.catch_warnings():
             # Of an array that is mapped for reading only; nobody writes into images.
             warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-            pixels, flat = torch.as_tensor(images), np.asarray(labels)
-        if pixels.ndim == 2:
+            pixels, flat = torch.as_tensor(images), _label_array(labels)
+        noun = "vector" if pixels.ndim == 2 else "image"
+        if pixels.ndim == 2 and pixels.dtype in (torch.float16, torch.float32):
             pixels = pixels[:, :, None, None]
-        if flat.shape != (len(pixels),) or flat.dtype.kind not in "iuU" or not len(flat):
+        if flat.shape != pixels.shape[:1] or flat.dtype.kind not in "iuU" or not len(flat):
             raise DataError(
-                f"{dataset} ({split}) must have one label per image, integers or names of classes; "
-                f"got {len(pixels)} images and labels of type {flat.dtype} and shape {flat.shape}."
+                f"{dataset} ({split}) must have one label per {noun}, integers or names of "
+                f"classes; got {pixels.shape[0] if pixels.ndim else 'no'} {noun}s and labels of "
+                f"type {flat.dtype} and shape {flat.shape}."
             )
         names, counts = np.unique(flat, return_counts=True)
         in_order = bool((flat[:-1] <= flat[1:]).all())  # then they need not be copied
@@ -183,6 +185,20 @@ class ImageSet:
                 f"classes; got {variants.dtype} of shape {tuple(variants.shape)}."
             )
         return counts
+
+
+def _label_array(labels: Any) -> Any:
+    """Return labels as an array: of integers or names if it can be, though held as objects."""
+    import numpy as np
+
+    flat = np.asarray(labels)
+    if flat.dtype == object:  # as a column of a data frame is
+        kinds = {type(label) for label in flat.flat}
+        if kinds <= {str, np.str_}:
+            return flat.astype(str)
+        if kinds <= {int} or all(issubclass(kind, np.integer) for kind in kinds):
+            return flat.astype(np.int64)
+    return flat
 
 
 def take_classes(image_set: ImageSet, class_names: Sequence[str], split: str) -> ImageSet:
@@ -308,9 +324,15 @@ def shrunk_shape(image_set: ImageSet, factor: int) -> tuple[int, int, int]:
     """Return channels, height and width of the images that `shrink_images` returns.
 
     Raises:
-        ArgumentError: If the factor is no positive integer, or does not divide height and width.
+        ArgumentError: If the factor is no positive integer, does not divide height and width, or
+            there are features instead of images.
     """
     check_integer("shrink", factor, low=1)
+    if image_set.holds_features and factor > 1:
+        raise ArgumentError(
+            f"shrink is for images, and {image_set.dataset} has features; leave it out, got "
+            f"{factor}."
+        )
     channels, height, width = image_set.image_shape
     if height % factor or width % factor:
         raise ArgumentError(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,8 +46,22 @@ def split_classes(whole: ImageSet, class_splits: ClassSplits | None) -> dict[str
         )
     if class_splits is None:
         return {"train": whole}
+    class_splits = _plain(class_splits)
     if isinstance(class_splits, Mapping):
-        parts = {split: [str(name) for name in part] for split, part in class_splits.items()}
+        given = {split: _plain(part) for split, part in class_splits.items()}
+        for split, part in given.items():
+            if isinstance(part, str | bytes) or not isinstance(part, Iterable):
+                raise ArgumentError(
+                    f"class_splits must have a list of classes for '{split}'; got "
+                    f"{format_value(part)}. Fractions are three numbers: (0.64, 0.16, 0.2)."
+                )
+        parts = {split: [str(name) for name in part] for split, part in given.items()}
+    elif isinstance(class_splits, str) or not isinstance(class_splits, Sequence):
+        raise ArgumentError(
+            "class_splits must be the classes of each split, such as {'train': [...], 'test': "
+            "[...]}, or three fractions for train, val and test, such as (0.64, 0.16, 0.2); got "
+            f"{format_value(class_splits)}."
+        )
     else:
         fractions = check_fractions(class_splits)
         drawn = split_at_random(fractions, 0, names, lambda: f"Found {', '.join(names)}.")
@@ -61,6 +75,11 @@ def split_classes(whole: ImageSet, class_splits: ClassSplits | None) -> dict[str
     if shared := sorted(name for name, n in found.items() if n > 1):
         raise ArgumentError(f"class_splits must name a class once; twice: {shared[:5]}.")
     return {s: take_classes(whole, parts[s], s) for s in SPLITS if s in parts}
+
+
+def _plain(value: Any) -> Any:
+    """Return the content of a tensor or an array, and anything else as it is."""
+    return value.tolist() if isinstance(value, Tensor | np.ndarray | np.generic) else value
 
 
 def read_dataset(

@@ -15,7 +15,7 @@ from adaptask.data.benchmarks import Benchmark
 from adaptask.data.cache import cache_root, open_cache_writer
 from adaptask.data.convert import Converter, ImageFormat, Progress, problems_found, worker_pool
 from adaptask.data.datasets import DATASETS, FEATURES, Generated, OwnImages, is_plugin
-from adaptask.data.features import SUFFIXES, Array, Vectors, find_features
+from adaptask.data.features import PICKLES, SUFFIXES, Array, Vectors, find_features
 from adaptask.data.image_folder import check_dataset_name, find_classes
 from adaptask.data.images import SPLITS
 from adaptask.data.layouts import Found, Layout, candidate_folders
@@ -166,7 +166,8 @@ def prepare_features(
     start = time.perf_counter()
     check_dataset_name(name, [known for known in DATASETS if known != FEATURES.name])
     root = cache_root()
-    is_plain = not source.exists() or source.suffix.lower() in SUFFIXES
+    # A file of torch is a zip archive too, and is refused for what it is.
+    is_plain = not source.exists() or source.suffix.lower() in (*SUFFIXES, *PICKLES)
     with (
         nullcontext(source) if is_plain else open_source(source, scratch=root) as opened,
         scratch_folder(root / "unpacked") as scratch,

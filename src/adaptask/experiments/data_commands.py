@@ -110,7 +110,7 @@ def prepare_dataset(
             done = prepare_features(source, progress=progress, **options)  # type: ignore[arg-type]
         else:
             done = prepare(dataset, source, workers=workers, progress=progress)
-    _print_prepared(done)
+    _print_prepared(done, "vector" if dataset == "features" else "image")
 
 
 def download_dataset(*, name: str, folder: Path | None = None, workers: int | None = None) -> None:
@@ -158,12 +158,13 @@ def check_dataset(*, name: str) -> None:
         else:
             report = check_cache(dataset_folder(name))
             found = "match their checksums"
-    console.print(f"{name}: all {report.n_images:,} images {found}.", markup=False)
+    noun = "vector" if load(name, "train").holds_features else "image"
+    console.print(f"{name}: all {report.n_images:,} {noun}s {found}.", markup=False)
     if not report.duplicates:
-        console.print("No image is in more than one split.")
+        console.print(f"No {noun} is in more than one split.")
         return
     n_pairs = report.duplicates.total()
-    console.print(f"{_count(n_pairs, 'pair')} of equal images in different splits:")
+    console.print(f"{_count(n_pairs, 'pair')} of equal {noun}s in different splits:")
     for (first, second), n in report.duplicates.most_common():
         line = f"  {n:4}  {first[1]} ({first[0]}) = {second[1]} ({second[0]})"
         console.print(_printable(line), markup=False)
@@ -210,12 +211,12 @@ def _progress_bar(title: str, *, is_bytes: bool = False) -> Iterator[Progress]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def _print_prepared(done: Prepared) -> None:
+def _print_prepared(done: Prepared, noun: str) -> None:
     console = _console()
     line = f"{done.dataset} prepared in {done.seconds:.1f} s from: {done.source}"
     console.print(_printable(line), markup=False)
     for split, n_classes in done.n_classes.items():
-        classes, images = _count(n_classes, "class"), _count(done.n_images[split], "image")
+        classes, images = _count(n_classes, "class"), _count(done.n_images[split], noun)
         console.print(f"  {split:5}  {classes}, {images}")
     for what in done.left_out[:_MOST_LEFT_OUT]:
         console.print(_printable(f"  left out: {what}"), markup=False)

@@ -31,8 +31,9 @@ class CVaRSampler(UniformSampler):
     go through the learner again, with the same images. Where normalization shares statistics among
     tasks, as the batch normalization of ProtoNet does, these are those of the pool for the scores
     and those of the worst tasks for the gradient. `n_tasks` is the number of tasks that are trained
-    on; in the paper it is M. Its quantile is that of a batch, which is biased towards the mean for
-    small pools: so is this one.
+    on; in the paper it is M. (The rule is also a baseline in the code of MPTS, "drm": the 16 worst
+    of 32 tasks, which is `alpha` 0.5.) Its quantile is that of a batch, which is biased towards the
+    mean for small pools: so is this one.
 
     Candidates with equal losses are chosen in the order in which they were drawn. `update` learns
     nothing: all that is used is in the losses.

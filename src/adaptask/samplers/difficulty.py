@@ -48,8 +48,8 @@ class DifficultySampler(UniformSampler):
     Where the original is ambiguous or odd: the paper says little about the numbers, so 2.58, the
     momentum, the warm-up and the weight 1 beyond 2.58 are those of the published code. That last
     weight lets the very hardest tasks into `easy`, and the very easiest into `hard`. Its online
-    version has the uniform target only; the other targets take their mean and variance from a
-    learner that was trained before. Here all are online.
+    version has the uniform target only. For the other targets losses, mean and variance are those
+    of a learner that was trained before, in evaluation mode. Here all are online.
 
     Deviations: the published code updates mean and variance after each task of a step, so that they
     depend on the order of the tasks. Here all tasks of a step are weighed by those before the step,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -43,11 +45,12 @@ class DPPSampler(Sampler):
     O(n K^2) per task. On a GPU a draw waits for nothing, also within a CUDA graph. Making a kernel
     waits for the device once; it is done outside of the graph, by `prepare`.
 
-    Deviations: the original embeds all training images for each kernel; moving averages are free
-    but older. Its features are not of unit length, so that classes with long features are drawn
-    more often, which is not diversity. Its static kernel comes from a learner that was trained
-    before; here it comes from the first `refresh` draws of the run itself. Its kernel has no
-    ridge: with fewer features than ways every determinant is 0. The released code does not run.
+    Deviations: the original embeds one support set of every class for each kernel; moving averages
+    are free but older. Its features are not of unit length, so that classes with long features are
+    drawn more often, which is not diversity. Its static kernel comes from a learner that was
+    trained before; here it comes from the first `refresh` draws of the run itself. Its kernel has
+    no ridge: where the rank is below the way, it composes a task from draws of five classes, which
+    may overlap. The released code does not run.
 
     Args:
         n_classes: Number of training classes, n.
@@ -125,8 +128,9 @@ class DPPSampler(Sampler):
         due = rest == 0 and (n_kernels == 1 or (n_kernels > 1 and self.kind == "dynamic"))
         self._n_draws += 1
         if due:
-            self.kernel_features.copy_(self.class_features)
-            self._decompose()
+            with _waits_are_known(self.device):
+                self.kernel_features.copy_(self.class_features)
+                self._decompose()
 
     def _decompose(self) -> None:
         """Compute what draws need to know about the kernel, in place, as graphs need it."""
@@ -255,6 +259,24 @@ def draw_from_projections(basis: Tensor, noise: Tensor) -> Tensor:
         # Exactly 0 for those drawn, so that none comes twice.
         left = (left - parts[k].square()).scatter(1, torch.stack(drawn, -1), 0)
     return torch.stack(drawn, -1)
+
+
+@contextmanager
+def _waits_are_known(device: torch.device) -> Iterator[None]:
+    """Wait for a device unnoticed by torch's sync debug mode.
+
+    A trainer looks with it for waits in a step, which a graph cannot hold. Those of `prepare` are
+    outside of the graph, but within a step that is still run eagerly.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    mode = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("default")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(mode)
 
 
 def _unit(vectors: Tensor) -> tuple[Tensor, Tensor]:

@@ -21,13 +21,14 @@ class HardClassSampler(MixedSampler):
     has K classes of F, every subset with the same probability, or all of F and random other
     classes if F has fewer than K.
 
-    Decisions, since the paper leaves them open and the sampler was never released:
+    The authors' repository has no code for it; they refer to the journal version of the paper for
+    the settings. `share` and `memory` are ours and not taken from there. Deviations and decisions:
 
     - The paper composes hard tasks from the failed classes of a meta-batch and then forgets those.
-      How many tasks, and what if there are fewer failed classes than ways, is not said. A sliding
-      window of tasks works for any batch, also of one task.
-    - The failed class is there the one of the lowest accuracy. Few queries often leave several;
-      the mean probability of the right answer tells which.
+      The released training script has meta-batches of 2 tasks, so at most 2 failed classes, fewer
+      than the ways of a task. A sliding window of tasks works for any batch, also of one task.
+    - The paper ranks the classes of a task by accuracy and takes the lowest. Few queries often
+      leave several; the mean probability of the right answer tells which.
     - All tasks of one update are equally old, so that their order does not matter: if it has more
       than `memory`, all of them count.
 
@@ -40,7 +41,7 @@ class HardClassSampler(MixedSampler):
         device: Where the sampler works.
 
     Reference: Sun, Liu, Chua and Schiele, Meta-Transfer Learning for Few-Shot Learning, CVPR 2019,
-    the hard-task meta-batch.
+    the hard-task meta-batch; Sun et al., Meta-Transfer Learning through Hard Tasks, 2019.
     """
 
     description = "composes half of the tasks from classes that failed most in recent tasks"

@@ -29,8 +29,9 @@ class HierarchySampler(Sampler):
     The table of distances takes n^2 numbers for n classes.
 
     Deviations: Meta-Dataset draws all classes of a task from one subtree of WordNet; with groups
-    and a large `alpha` this sampler does the same for a tree of two levels. The curricula of
-    `alpha` in the code of Bennequin et al. are left out.
+    and a large `alpha` this sampler does the same for a tree of two levels. The rule is that of the
+    training sampler in the history of the code of Bennequin et al., without its curricula of
+    `alpha`. Their test tasks also prefer classes that were drawn rarely; training here does not.
 
     Args:
         n_classes: Number of training classes, n.

@@ -28,8 +28,8 @@ class OHTMSampler(MixedSampler):
 
     - There half of a batch is always the same: the batch/2 hardest of the 50, although 50 are
       kept. A task further down is neither trained on nor scored again, so it keeps an old score.
-      Here all of the buffer comes back in turn. In batches of one task the code would repeat one
-      task; here every second task is from the buffer.
+      Here all of the buffer comes back in turn. In batches of one task the code never mines, since
+      it rounds the half down; here every second task is from the buffer.
     - There the score is the share of right answers, which is the same for many tasks if queries
       are few. The mean probability of the right answer orders those too.
     - There a task is a list of classes; here it is a set, and the order of classes does not

@@ -35,10 +35,11 @@ class PredictiveSampler(Sampler):
 
     Deviations: MPTS and PDTS predict risks with a generative model over the parameters of tasks,
     such as a mass or a frequency. Classes have no such parameters; the risk of a task is taken as
-    the mean over its classes, so which classes meet does not matter. MPTS adds up mean and
-    standard deviation; PDTS draws from the posterior and adds diversity, which is done here.
-    Distances of tasks are those of their sets of classes. The defaults of `pool` and `diversity`
-    are ours. Like every sampler of the hardest, it prefers classes with wrong labels most of all.
+    the mean over its classes, so which classes meet does not matter. The code of MPTS
+    ranks by the mean plus 3 standard deviations and keeps 16 of 32 candidates; PDTS draws from the
+    posterior and adds diversity, which is done here. Distances of tasks are those of their sets of
+    classes. The defaults of `pool` and `diversity` are ours. Like every sampler of the hardest, it
+    prefers classes with wrong labels most of all.
 
     Args:
         n_classes: Number of training classes, n.

@@ -29,8 +29,8 @@ class RepeatSampler(Sampler):
     The classes of a task come in random order, as in the released code.
 
     Left out: SBU, "single batch uniform", is the uniform sampler with one task per batch, so it
-    needs no sampler. Variants that repeat images are not possible for a sampler, which chooses
-    classes alone.
+    needs no sampler; "increased data" has more steps as well. "Fixed pool" of the released code,
+    one task per batch that stays for several batches, is not there.
 
     Args:
         n_classes: Number of training classes, n.

@@ -226,6 +226,9 @@ class TrainingStep:
         """Return the weights of the tasks of this process; the sampler sees those of all."""
         sampler: Any = self.sampler
         losses = self.group.gather_tasks(own_losses.detach())
+        if self.group.is_connected and losses.device.type == "cpu" and not losses.isfinite().all():
+            # All processes stop in `_gather_feedback`; the sampler must not learn from the step.
+            return torch.ones_like(own_losses)
         weights: Tensor = sampler.weigh(losses)
         check_tensor("what weigh() returns", weights, "floating-point", losses.device, losses.shape)
         return weights.view(self.group.size, -1)[self.group.rank].to(own_losses.dtype)
@@ -359,8 +362,9 @@ def check_hooks(
     if "weigh" in hooks and not gives_task_losses(learner):
         raise ArgumentError(
             f"the sampler {name} weighs the losses of tasks, which the learner "
-            f"{type(learner).__name__} does not have: it has no training_step_per_task that fits "
-            "its training_step. Use another learner or another sampler."
+            f"{type(getattr(learner, '_orig_mod', learner)).__name__} does not have: it has no "
+            "training_step_per_task that fits its training_step. Use another learner or another "
+            "sampler."
         )
     if "choose" not in hooks:
         return None
