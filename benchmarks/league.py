@@ -16,7 +16,6 @@ import argparse
 import csv
 import hashlib
 import io
-import re
 import statistics
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -119,8 +118,8 @@ def pool(split: str, *, is_clean: bool) -> ImageSet:
     else:
         mixed = torch.cat([images[c] for c in filled])
         mixed = mixed[torch.randperm(len(mixed), generator=generator)]
-        sizes = [len(images[c]) for c in filled]
-        parts += [(c, "", some) for c, some in zip(filled, mixed.split(sizes), strict=True)]
+        shares = mixed.tensor_split(len(filled))
+        parts += [(c, "", some) for c, some in zip(filled, shares, strict=True)]
         for c in cut:
             shuffled = images[c][torch.randperm(len(images[c]), generator=generator)]
             parts += [(c, f"-{i}", half) for i, half in enumerate(shuffled.tensor_split(2), 1)]
@@ -432,11 +431,9 @@ def facts(league: League) -> str:
     gain, kept = (league.difference("dirty", name) for name in (CLEAN, "learnable"))
     left = league.difference("dirty", "learnable", baseline=CLEAN)
     spoiled, unspoiled = (league.difference(s, "gcp") for s in ("dirty", "cifar-fs"))
-    n_seeds = sorted(
-        {len(league.values(s, n)) for s, some in league.samplers.items() for n in some}
-    )
+    counts = [len(league.values(s, n)) for s, some in league.samplers.items() for n in some]
     lines = [
-        f"- Seeds per arm: {' to '.join(map(str, sorted({n_seeds[0], n_seeds[-1]})))}. Comparisons "
+        f"- Seeds per arm: {' to '.join(map(str, sorted({min(counts), max(counts)})))}. Comparisons "
         f"with uniform: {len(league.p)}; found with p < 0.05 after Holm: "
         f"{sum(p < 0.05 for p in league.p.values())}.",
         f"- What there is to gain in the dirty pool: {described(gain)} points.",
@@ -482,6 +479,7 @@ def draw(league: League) -> Figure:
             axes.plot([found.mean], [y], "o", color=color, ms=5)
         axes.set_title(title, fontsize=10)
         axes.set_xlim(-limit * 1.05, limit * 1.05)
+        axes.set_ylim(-0.9, len(names) - 0.1)
         axes.tick_params(axis="y", length=0)
         for side in ("left", "right", "top"):
             axes.spines[side].set_visible(False)
@@ -504,10 +502,11 @@ def fill_in(page: str, league: League) -> str:
     }
     for name, text in made.items():
         begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
-        page, n_found = re.subn(
-            f"{begin}.*?{end}", lambda _, t=text: f"{begin}\n{t}\n{end}", page, flags=re.DOTALL
-        )
-        assert n_found == 1, begin
+        before, found, rest = page.partition(begin)
+        _, closed, after = rest.partition(end)
+        assert found, begin
+        assert closed, end
+        page = f"{before}{begin}\n{text}\n{end}{after}"
     return page
 
 
