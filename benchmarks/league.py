@@ -433,8 +433,8 @@ def facts(league: League) -> str:
     spoiled, unspoiled = (league.difference(s, "gcp") for s in ("dirty", "cifar-fs"))
     counts = [len(league.values(s, n)) for s, some in league.samplers.items() for n in some]
     lines = [
-        f"- Seeds per arm: {' to '.join(map(str, sorted({min(counts), max(counts)})))}. Comparisons "
-        f"with uniform: {len(league.p)}; found with p < 0.05 after Holm: "
+        f"- Seeds per arm: {' to '.join(map(str, sorted({min(counts), max(counts)})))}. "
+        f"Comparisons with uniform: {len(league.p)}; found with p < 0.05 after Holm: "
         f"{sum(p < 0.05 for p in league.p.values())}.",
         f"- What there is to gain in the dirty pool: {described(gain)} points.",
         f"- What `learnable` gets of it: {described(kept)}; left to the clean classes alone: "
