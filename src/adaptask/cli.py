@@ -178,7 +178,7 @@ def compare(
         run: What all runs share.
         learners: Names of learners; by default that of the preset or file, or protonet.
         samplers: Names of samplers, with options of their own if needed:
-            gcp:strategy=easy,tau=0.7.
+            gcp:strategy=easy,tau=0.7; or all, for every one that fits the learner and the data.
         seeds: Number of seeds for each; they are 0, 1, ... A verdict needs five.
         output: Folder of the runs and the report; by default one under runs/.
         workers: Number of runs at once; by default one per core on a CPU, on a GPU as many as fit.

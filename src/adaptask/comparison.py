@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from adaptask.errors import ArgumentError, TrainingError
 from adaptask.registry import BACKBONES, LEARNERS, SAMPLERS, Registry
@@ -130,7 +130,7 @@ class Comparison:
 
 
 def compare(
-    samplers: Sequence[str | type[Any]] = ("uniform", "gcp"),
+    samplers: Sequence[str | type[Any]] | Literal["all"] = ("uniform", "gcp"),
     learners: Sequence[str | type[Any]] = ("protonet",),
     *,
     dataset: str = "glyphs",
@@ -153,7 +153,8 @@ def compare(
     Args:
         samplers: Names, with options if needed (`"gcp:tau=0.7,strategy=easy"`), or classes. A
             class that is defined in a script or a notebook exists in this process only, so the
-            runs are trained one after the other.
+            runs are trained one after the other. `"all"`: every one that fits the learner and the
+            data, with its variants; the others are left out, and the result says why.
         learners: Names or classes.
         dataset: A dataset of `adaptask data list`.
         seeds: Number of seeds; they are 0, 1, ... Verdicts need five.
@@ -175,6 +176,8 @@ def compare(
     from adaptask.experiments.config_file import apply_settings
     from adaptask.experiments.study import run_study
 
+    if samplers == "all":
+        samplers = ["all"]
     for name, given in (("samplers", samplers), ("learners", learners)):
         if isinstance(given, str):
             raise ArgumentError(f"{name} must be a list, such as [{given!r}]; got {given!r}.")

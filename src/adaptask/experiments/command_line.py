@@ -20,7 +20,7 @@ import docstring_parser
 from adaptask.arguments import check_choice
 from adaptask.data.datasets import check_name
 from adaptask.errors import ArgumentError
-from adaptask.experiments.compare_command import split_sampler
+from adaptask.experiments.compare_command import expand_all, split_sampler
 from adaptask.experiments.config import DEFAULT_NAMES, RunConfig, with_default_optimizer
 from adaptask.experiments.config_file import apply_settings, no_run_in, read_settings
 from adaptask.experiments.options import (
@@ -98,7 +98,7 @@ def read_command_line(command: str, arguments: Sequence[str]) -> CommandLine:
         names["dataset"] = [dataset]
     samplers: tuple[str, ...] = ()
     if command == "compare":
-        samplers = tuple(_values(words, "--samplers")) or _SAMPLERS
+        samplers = tuple(expand_all(_values(words, "--samplers"))[0]) or _SAMPLERS
         names["sampler"] = [split_sampler(text)[0] for text in samplers]
         names |= {"learner": found} if (found := _values(words, "--learners")) else {}
     for kind, registry in REGISTRIES.items():

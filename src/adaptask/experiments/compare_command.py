@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -15,11 +17,13 @@ from adaptask.errors import ArgumentError
 from adaptask.experiments.backends.ray import ClusterOptions
 from adaptask.experiments.config import RunConfig, with_algorithm, with_default_optimizer
 from adaptask.experiments.config_file import with_option, with_value
-from adaptask.experiments.options import check_taken, options_of, short_name
+from adaptask.experiments.options import check_taken, options_of, section_class, short_name
 from adaptask.registry import SAMPLERS, is_address
 from adaptask.report.study import Arm, Study
 
 BASELINE = "uniform"
+ALL = "all"
+"""Stands for every sampler that fits the learner and the data."""
 
 Options = Mapping[str, Mapping[str, Any]]
 """Values of options by `sampler` or `learner` and their name."""
@@ -44,7 +48,7 @@ def compare(
         base: What all runs share, see `comparison`.
         learners: Names of learners.
         samplers: Names of samplers, each with options of its own if needed, such as
-            `gcp:strategy=easy,tau=0.7`.
+            `gcp:strategy=easy,tau=0.7`; or `all`, for all that fit the learner and the data.
         options: Options for all learners or samplers that take them, see `comparison`.
         seeds: Number of seeds; they are 0, 1, ...
         output: The folder of the study; by default one named after it.
@@ -90,9 +94,19 @@ def plan_comparison(
 
     Raises:
         ArgumentError: If a name or an option cannot be used.
+        DataError: If all samplers are asked for, and the dataset has not been prepared.
     """
     check_integer("seeds", seeds, low=1)
-    arms = comparison(base, learners=learners, samplers=samplers, options=options)
+    every, left_out = expand_all(samplers)
+    arms = comparison(base, learners=learners, samplers=every, options=options)
+    if ALL in samplers:
+        asked_for = {label for text, label in _labels(every).items() if text in samplers}
+        unfit = _why_unfit([arm for arm in arms if arm.labels["sampler"] not in asked_for])
+        arms = [arm for arm in arms if arm.name not in unfit]
+        left_out |= unfit
+    left_out_notes = tuple(f"{name} is left out: {why}" for name, why in left_out.items())
+    for note in left_out_notes:
+        sys.stderr.write(f"{note}\n")
     names = list(map(short_name, learners))
     dataset, n_way, n_shot = base.data.dataset, base.task.n_way, base.task.n_shot
     name = f"compare-{short_name(dataset)}-{'-'.join(names)}-{n_way}way-{n_shot}shot"
@@ -103,10 +117,10 @@ def plan_comparison(
         title=f"Task samplers for {', '.join(names)} on {dataset}, {n_way}-way {n_shot}-shot{test}",
         arms=tuple(arm.with_runs(folder, range(seeds)) for arm in arms),
         command=shlex.join(command),
-        notes=_optimizer_notes(base, arms),
+        notes=(*_optimizer_notes(base, arms), *left_out_notes),
     )
 
-    named = {*learners, *(split_sampler(text)[0] for text in samplers)}
+    named = {*learners, *(split_sampler(text)[0] for text in every)}
 
     def config_of(arm: Arm) -> RunConfig | None:
         learner, sampler = arm.labels["learner"], arm.labels["sampler"]
@@ -159,6 +173,50 @@ def comparison(
         check_taken(kind, dict.fromkeys(section.name for section in sections), taken, given)
     _check_distinct(arms)
     return arms
+
+
+def expand_all(samplers: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Return samplers with `all` replaced by every one and its variants, and why some are not.
+
+    >>> expand_all(["gcp", "dpp"])
+    (['gcp', 'dpp'], {})
+    """
+    if ALL not in samplers:
+        return list(samplers), {}
+    every: list[str] = []
+    left_out = {}
+    for name in SAMPLERS:
+        try:
+            section_class("sampler", name)
+        except ArgumentError as error:
+            left_out[name] = str(error)
+            continue
+        variants = getattr(SAMPLERS[name], "variants", ())
+        every += [name, *(f"{name}:{options}" for options in variants)]
+    return list(dict.fromkeys([*every, *(text for text in samplers if text != ALL)])), left_out
+
+
+def _why_unfit(arms: Sequence[Arm]) -> dict[str, str]:
+    """Return why samplers do not fit the learner or the data, by the names of their arms.
+
+    Nothing is said about those whose baseline cannot be built either: it is not the sampler.
+    """
+    import torch
+
+    from adaptask.experiments.factory import build_parts, open_split
+
+    cpu, reasons = torch.device("cpu"), {}
+    for arm in arms:
+        data = replace(arm.config.data, storage="auto")  # belongs to the device that trains
+        config = replace(arm.config, data=data)
+        source = open_split(config, "train", cpu)
+        try:
+            build_parts(config, source, cpu)
+        except ArgumentError as error:
+            reasons[arm.name] = str(error)
+    fits = {arm.name for arm in arms} - reasons.keys()
+    baselines = {arm.name: arm.baseline for arm in arms}
+    return {name: why for name, why in reasons.items() if baselines[name] in fits}
 
 
 def split_sampler(text: str) -> tuple[str, str | None]:

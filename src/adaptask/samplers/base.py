@@ -80,6 +80,9 @@ class FeedbackModule(RandomModule, ABC):
     """Whether feedback changes what it draws."""
     draws: ClassVar[str] = "tasks"
     """What it draws: "tasks", or "examples"."""
+    variants: ClassVar[tuple[str, ...]] = ()
+    """Options that make other algorithms of it, such as "target=easy", which `adaptask compare
+    --samplers all` runs beside the one by default."""
 
     _problems: ClassVar[tuple[str, ...]]
     """What each check of values demands."""

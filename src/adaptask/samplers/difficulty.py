@@ -76,6 +76,7 @@ class DifficultySampler(UniformSampler):
 
     description = "weighs uniform tasks by their difficulty (Arnold et al. 2021)"
     learns = True
+    variants = ("target=easy", "target=hard", "target=curriculum")
 
     mean: Tensor
     """Scalar: the running mean of the losses."""

@@ -67,6 +67,7 @@ class DPPSampler(Sampler):
     """
 
     description = "prefers classes whose features are unlike each other (k-DPP)"
+    variants = ("kind=static",)
     uses_class_features: ClassVar[bool] = True
     n_features: int
 
@@ -227,8 +228,9 @@ def log_symmetric_polynomials(values: Tensor, degree: int) -> Tensor:
     table = values.new_full((degree + 1, len(values) + 1), -torch.inf)
     table[0] = 0
     logs = values.log()
-    for j in range(len(values)):
-        table[1:, j + 1] = torch.logaddexp(table[1:, j], logs[j] + table[:-1, j])
+    for k in range(1, degree + 1):
+        # e_k(1..j) is the sum over i up to j of the terms whose last factor is value i.
+        table[k, 1:] = torch.logcumsumexp(logs + table[k - 1, :-1], 0)
     return table
 
 

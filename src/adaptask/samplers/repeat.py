@@ -45,6 +45,7 @@ class RepeatSampler(Sampler):
 
     description = "repeats one task or a few tasks, a control without diversity"
     learns = False
+    variants = ("repeats=task", "repeats=batches")
 
     fixed_tasks: Tensor
     """`tasks x way` int64: what is repeated; not used with `batches`."""
