@@ -137,7 +137,7 @@ def pool(split: str, *, is_clean: bool) -> ImageSet:
 # Runs ---------------------------------------------------------------------------------------------
 
 
-def base_of(setting: str, *, steps: int, n_test: int, log: int) -> RunConfig:
+def base_of(setting: str, *, steps: int, n_test: int | None, log: int) -> RunConfig:
     """Return what all runs of a setting share."""
     is_omniglot = setting == "omniglot"
     tasks: tuple[EvaluationTasks, ...] = ("uniform",)
@@ -148,13 +148,13 @@ def base_of(setting: str, *, steps: int, n_test: int, log: int) -> RunConfig:
     return RunConfig(
         steps=steps,
         data=DataConfig(dataset=dataset, augmentation=usual),
-        task=TaskConfig(n_way=5, n_shot=1, n_query=5 if is_omniglot else 15),
+        task=TaskConfig(n_way=5, n_shot=1, n_query=5 if is_omniglot else 15, n_tasks=4),
         optimizer=OptimizerConfig(schedule="cosine"),
         evaluation=EvaluationConfig(
             n_way=20 if is_omniglot else 5,
             n_query=5 if is_omniglot else 15,
-            n_episodes=n_test,
-            n_validation=min(100, n_test),
+            n_episodes=n_test or (1000 if is_omniglot else 2000),
+            n_validation=min(100, n_test or 100),
             tasks=tasks,
         ),
         # Validated once, at the end: the last weights are the best ones.
@@ -175,7 +175,21 @@ def arms_of(setting: str, base: RunConfig) -> list[Arm]:
         labels = {**uniform.labels, "sampler": CLEAN}
         config = replace(uniform.config, data=data)
         arms.insert(1, replace(uniform, labels=labels, config=config))
-    return [replace(arm, name=f"{setting} {arm.labels['sampler']}", runs=()) for arm in arms]
+    return [
+        replace(
+            arm,
+            name=f"{setting} {arm.labels['sampler']}",
+            config=replace(arm.config, sampler=whole_course(arm.config.sampler, base.steps)),
+            runs=(),
+        )
+        for arm in arms
+    ]
+
+
+def whole_course(sampler: Any, steps: int) -> Any:
+    """Return the options of a sampler; a curriculum lasts as long as the run."""
+    is_curriculum = getattr(sampler, "target", None) == "curriculum"
+    return replace(sampler, curriculum_steps=steps) if is_curriculum else sampler
 
 
 @dataclass(frozen=True)
@@ -525,8 +539,8 @@ def main() -> None:
     parser.add_argument("--arms", nargs="*", default=[], help="these samplers alone, by label")
     parser.add_argument("--without", nargs="*", default=[], help="all but these")
     parser.add_argument("--part", default="1/1", metavar="K/N", help="which share of the runs")
-    parser.add_argument("--steps", type=int, default=None, help="10000; with --time 2000")
-    parser.add_argument("--test-tasks", type=int, default=2000)
+    parser.add_argument("--steps", type=int, default=None, help="4000; with --time 1000")
+    parser.add_argument("--test-tasks", type=int, help="1000 on Omniglot, 2000 on CIFAR-FS")
     parser.add_argument("--at-once", type=int, default=10, help="runs that share the GPU")
     parser.add_argument("--folder", type=Path, default=Path("runs/league"))
     parser.add_argument("--records", type=Path, default=RECORDS)
@@ -543,7 +557,7 @@ def main() -> None:
         draw(league).savefig(PICTURE, metadata={"Records": digest()})
         return
     arguments.log = 500
-    arguments.steps = arguments.steps or (2000 if arguments.time else 10_000)
+    arguments.steps = arguments.steps or (1000 if arguments.time else 4000)
     if arguments.time:
         arguments.test_tasks, arguments.folder = 2, arguments.folder / "times"
         arguments.log = max(1, arguments.steps // 4)
