@@ -16,15 +16,15 @@ places; in turns with them 3711, 3771 and 3823 of the version before, whose step
 instead of 113 and whose runs began together (3819 to 4051 in five measurements of another day, when
 1, 8 and 16 runs made 1745, 3900 and 3818).
 
-Where the time went in those: the steps alone, without records, validation and checkpoints, make 2,270 steps
-per second on one stream, 5,030 on eight and 5,330 on twelve, 0.19 ms each. A validation keeps the
-device busy for 13 ms, a third of that in max-pooling and a quarter in batch normalization, which is
-0.026 ms per step. The rest is 0.035 ms per step. In a round with a thread that sampled the streams,
-all twelve were idle in 9 % of the samples (12 % before). The host was in calls of 2 ms and more for
-a quarter of the time, up to 50 ms each. By their number and length we take them for checkpoints,
-best weights and batches of validations; that was not traced. A compiled validation
-takes 7 ms of the device instead of 13; with it there were 4046 steps per second, but compiling
-takes 10 s.
+Where the time went in those: the steps alone, without records, validation and checkpoints, make
+2,270 steps per second on one stream, 5,030 on eight and 5,330 on twelve, 0.19 ms each. A validation
+keeps the device busy for 13 ms, a third of that in max-pooling and a quarter in batch
+normalization, which is 0.026 ms per step. The rest is 0.035 ms per step. In a round with a thread
+that sampled the streams, all twelve were idle in 9 % of the samples (12 % before). The host was in
+calls of 2 ms and more for a quarter of the time, up to 50 ms each. By their number and length we
+take them for checkpoints, best weights and batches of validations; that was not traced. A compiled
+validation takes 7 ms of the device instead of 13; with it there were 4046 steps per second, but
+compiling takes 10 s.
 """
 
 from __future__ import annotations
