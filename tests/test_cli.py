@@ -112,7 +112,10 @@ def test_the_help_fits_on_a_screen_and_says_how_to_see_the_rest(command, capsys,
     assert f"adaptask {command} --help-all" in short
     with pytest.raises(SystemExit):
         main([command, "--help-all"])
-    known = set(re.findall(r"--[a-z][\w.-]*\w", capsys.readouterr().out))
+    long = capsys.readouterr().out
+    assert "{None}" not in long
+    assert re.search(r"--every.log INT", long)
+    known = set(re.findall(r"--[a-z][\w.-]*\w", long))
     lists = {"--alpha", "--tau", "--lr", "--learner.inner-lr"}
     assert set(re.findall(r"--[a-z][\w.-]*\w", short)) - lists <= known | {"--help-all"}
 

@@ -16,7 +16,7 @@ from adaptask.data import EpisodeSource, ImageSet, channel_statistics, load, ope
 from adaptask.data.augmentation import GaussianNoise
 from adaptask.data.cache import cache_root, check_cache, write_cache
 from adaptask.data.contact_sheet import contact_sheet
-from adaptask.data.images import resize_images
+from adaptask.data.images import resize_images, shrink_images
 from adaptask.data.prepare import prepare_features
 from adaptask.errors import AdaptaskError, ArgumentError, DataError
 from adaptask.experiments.data_commands import check_dataset, prepare_dataset
@@ -521,10 +521,10 @@ def test_of_vectors_of_another_type_the_shape_is_that_given():
 
 def test_what_a_task_asks_for_is_refused_in_terms_of_vectors():
     source = EpisodeSource.from_features(*features_and_labels())
-    with pytest.raises(DataError, match="class '0' of features .train. has 20 vectors, but n_shot"):
+    with pytest.raises(DataError, match="has 20 vectors, but n_shot 10"):
         source.check_counts(10, 11)
     with pytest.raises(ArgumentError, match="shrink is for images, and features has features"):
-        EpisodeSource.from_features(*features_and_labels(), shrink=2)
+        shrink_images(source.image_set, 2)
 
 
 def test_the_commands_speak_of_vectors(tmp_path, cache_home, capsys):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import TensorDataset
+from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from adaptask.data import EpisodeSource, load, open_episodes
 from adaptask.errors import ArgumentError, DataError
@@ -158,6 +158,32 @@ def test_a_dataset_of_vectors_is_one_of_features():
     assert torch.equal(source.image_set.images[:10].flatten(1), vectors[labels == 0])
 
 
+def test_vectors_of_plain_numbers_are_float32():
+    rows = [{"image": [float(i), 0.5], "label": i % 3} for i in range(12)]  # as Hugging Face has it
+    images = EpisodeSource.from_dataset(rows).image_set.images
+    assert images.dtype == torch.float32
+    assert images[:4, 0, 0, 0].tolist() == [0, 3, 6, 9]
+
+
+def test_integers_that_are_bytes_are_bytes():
+    dataset = Pictures(transform=lambda image: channels_first(image).long())
+    assert torch.equal(pixels(EpisodeSource.from_dataset(dataset)), EXPECTED)
+
+
+class Others(Pictures):
+    classes = ("a", "b", "c", "d", "e", "f")
+
+
+def test_parts_of_a_dataset_have_its_names():
+    def names(dataset):
+        return EpisodeSource.from_dataset(dataset).image_set.class_names
+
+    part = Subset(Pictures(), range(0, 20, 2))
+    assert names(part) == ("ant", "cat", "emu")
+    assert names(ConcatDataset([Pictures(), part])) == Pictures.classes
+    assert names(ConcatDataset([Pictures(), Others()])) == tuple("012345")
+
+
 class Unsized:
     def __getitem__(self, i):
         return None
@@ -177,6 +203,9 @@ def broken(_):
         (Pictures(transform=lambda image: channels_first(image) / 255 - 0.5), "floats from 0 to 1"),
         (Pictures(transform=lambda image: torch.full((3, 8, 9), torch.nan)), "floats from 0 to 1"),
         (Pictures(transform=lambda image: image[:, :, 0]), "channels x height x width"),
+        (Pictures(transform=lambda image: channels_first(image).long() * 2), "from 0 to 255"),
+        (Pictures(transform=lambda image: {"bytes": b"x"}), "of Pillow, or channels .*got {'bytes"),
+        (Pictures(label=lambda i: torch.tensor([0, 1])), "a label is an integer or a name"),
         (Pictures(label=float), "a label is an integer or a name"),
         (Pictures(label=lambda i: i if i else "ant"), "all integers or all names"),
         (Pictures(label=lambda i: 3), "one class, 'dog'; a task needs at least 2"),

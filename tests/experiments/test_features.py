@@ -69,7 +69,7 @@ def test_a_comparison_has_a_report(vectors, tmp_path, capsys):
         ("--backbone resnet12", "Choose the backbone mlp, linear or identity"),
         ("--backbone identity --learner protonet", "nothing to learn"),
         ("--backbone mlp --data.augmentation crop-flip", "features must be none, noise"),
-        ("--backbone mlp --data.shrink 2", "shrink must divide"),
+        ("--backbone mlp --data.shrink 2", "shrink is for images"),
         ("--backbone mlp --data.augmentation noise --data.noise -1", "strength of noise"),
     ],
 )

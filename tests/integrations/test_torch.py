@@ -1,3 +1,4 @@
+import contextlib
 import functools
 import io
 import operator
@@ -411,6 +412,25 @@ def test_feedback_that_was_forgotten_is_asked_for_once(build):
         answered.draw()
         if i == 0:
             answered.feedback(0, torch.zeros(6, N_WAY))
+
+
+@pytest.mark.parametrize("gives_feedback", [False, True])
+def test_a_sampler_that_is_never_asked_to_weigh_losses_says_so_once(build, gives_feedback):
+    def draw(episodes, number):
+        episodes.draw()
+        if gives_feedback:
+            episodes.feedback(number, torch.zeros(6, N_WAY))
+
+    ignored, weighed = build("difficulty", lag=0), build("difficulty", lag=0)
+    for number in range(120):
+        with (
+            pytest.warns(UserWarning, match=r"not asked to weigh the losses of the first 50 tasks")
+            if number == 50
+            else contextlib.nullcontext()  # warnings are errors here
+        ):
+            draw(ignored, number)
+        draw(weighed, number)
+        weighed.sampler.weigh(torch.rand(1))
 
 
 def test_uniform_sampling_needs_no_feedback(build):

@@ -246,8 +246,9 @@ class EpisodeSource:
         Args:
             dataset: A map-style dataset of (image, label), such as torchvision's, or one of rows
                 with an image and a label, such as a Hugging Face `Dataset`. Images are of Pillow,
-                or arrays or tensors, `channels x height x width`, of uint8 or of floats from 0 to
-                1; vectors of floats are features. Its random transforms are applied once.
+                or arrays or tensors, `channels x height x width`, of integers from 0 to 255 or of
+                floats from 0 to 1; vectors of floats are features. Its random transforms are
+                applied once.
             class_splits: As of `from_features`.
             name: Keep the images in the cache as a dataset of that name, replacing one that is
                 there; `open_episodes` and all commands then know it. By default they are held in

@@ -7,8 +7,8 @@ machine.
 
 Which characters are one class is decided by comparing pixels. Two characters that look the same
 in nearly every face (Latin A, Greek Alpha, Cyrillic A) become one class. Classes that look alike
-at the same size (c and C, Cyrillic En and Pe) form a group, and a group is never divided between
-splits.
+at the same size (c and C, Cyrillic En and Pe) form a cluster, and a cluster is never divided
+between splits.
 
 The font files come from matplotlib's data folder, so that no system font is used by accident.
 Pillow draws them, since its FreeType is fixed by its version and works in integers;

@@ -191,27 +191,31 @@ def _bytes_of(image: Any) -> np.ndarray[Any, Any]:
         image.numpy(force=True) if isinstance(image, Tensor) else np.asarray(image)
     )
     if array.ndim == 1 and array.dtype.kind == "f":
-        return array
+        # Numbers of Python have no type of their own; so a row of Hugging Face has its vectors.
+        return array.astype(np.float32) if isinstance(image, list | tuple) else array
     if array.ndim != 3:
-        raise ValueError(f"an image is channels x height x width, got shape {array.shape}")
+        got = format_value(image) if array.dtype == object else f"shape {array.shape}"
+        raise ValueError(f"an image is of Pillow, or channels x height x width; got {got}")
     if array.shape[0] not in (1, 3, 4) and array.shape[2] in (1, 3, 4):
         raise ValueError(
             f"an image is channels x height x width; the shape {array.shape} looks like height x "
             "width x channels: transpose it with .transpose(2, 0, 1), or give PIL images"
         )
-    if array.dtype == np.uint8:
-        return array
+    if array.dtype.kind in "iu" and array.min() >= 0 and array.max() <= 255:
+        return array.astype(np.uint8)
     if array.dtype.kind != "f" or not (array.min() >= 0 and array.max() <= 1):
         raise ValueError(
-            f"pixels must be uint8, or floats from 0 to 1; got {array.dtype} from {array.min()} to "
-            f"{array.max()}. Leave normalization out of the transform: a source normalizes"
+            f"pixels must be integers from 0 to 255, or floats from 0 to 1; got {array.dtype} from "
+            f"{array.min()} to {array.max()}. Leave normalization out of the transform: a source "
+            "normalizes"
         )
     pixels: np.ndarray[Any, Any] = np.rint(array * 255).astype(np.uint8)
     return pixels
 
 
 def _plain_label(label: Any) -> int | str:
-    value = label.item() if isinstance(label, Tensor | np.generic) else label
+    is_number = isinstance(label, np.generic) or (isinstance(label, Tensor) and label.numel() == 1)
+    value = label.item() if is_number else label
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise ValueError(f"a label is an integer or a name, got {format_value(label)}")
     return value
@@ -221,13 +225,24 @@ def _named(labels: list[Any], dataset: Any, column: str) -> list[Any]:
     """Return the names of labels, if the dataset knows them and they differ."""
     features = getattr(dataset, "features", None)
     of_column = features.get(column) if isinstance(features, Mapping) else None
-    names = getattr(of_column, "names", None) or getattr(dataset, "classes", None)
+    names = getattr(of_column, "names", None) or _classes_of(dataset)
     if not isinstance(labels[0], int) or not isinstance(names, Sequence):
         return labels
     is_known = all(isinstance(name, str) for name in names) and len(set(names)) == len(names)
     if not is_known or min(labels) < 0 or max(labels) >= len(names):
         return labels
     return [names[label] for label in labels]
+
+
+def _classes_of(dataset: Any) -> Any:
+    """Return the `classes` of a dataset, also of what Subset and ConcatDataset are made of."""
+    if (names := getattr(dataset, "classes", None)) is not None:
+        return names
+    if (whole := getattr(dataset, "dataset", None)) is not None:
+        return _classes_of(whole)
+    parts = getattr(dataset, "datasets", None)
+    found = [_classes_of(part) for part in parts] if isinstance(parts, list) else []
+    return found[0] if found and all(names == found[0] for names in found) else None
 
 
 def _show_progress(n_done: int, n_items: int) -> None:

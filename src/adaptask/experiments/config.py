@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from tyro.conf import arg
+from tyro.conf import DisallowNone, arg
 
 from adaptask.arguments import check_integer, check_seed
 from adaptask.data.images import EvaluationTasks
@@ -27,6 +27,8 @@ DEFAULT_NAMES = {"sampler": "gcp", "learner": "protonet", "backbone": "conv4"}
 # A flag without the name of its section.
 _SHORT = arg(prefix_name=False)
 _Optional = Annotated[int | None, arg(metavar="INT")]
+# Whoever means None leaves the flag out; the help shows INT instead of {None}|INT.
+_Intervals = DisallowNone[Intervals]
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,7 @@ class RunConfig:
     backbone: AlgorithmConfig = field(default_factory=partial(configure, "backbone", "conv4"))
     optimizer: OptimizerConfig = OptimizerConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
-    every: Intervals = field(default_factory=Intervals)
+    every: _Intervals = field(default_factory=Intervals)
     machine: MachineConfig = MachineConfig()
 
     @property

@@ -225,14 +225,25 @@ class PendingTasks:
             self._batches.popleft()
             self._n_applied += sum(batch.answered)
             self._n_missed += self.tasks_per_batch - sum(batch.answered)
-        if not self._n_applied and self._n_missed >= _MANY and not self._has_warned:
-            self._has_warned = True
-            if getattr(self.sampler, "learns", True):
+        n_done = self._n_applied + self._n_missed
+        if n_done < _MANY or self._has_warned:
+            return
+        self._has_warned = True
+        if hasattr(self.sampler, "steps_weighed"):  # it learns from losses, not from feedback
+            if int(self.sampler.steps_weighed) == 0:
                 warnings.warn(
-                    f"no feedback came on the first {self._n_missed} tasks: the sampler learns "
-                    "nothing. Call feedback(task_ids, logits) after every batch.",
+                    f"{type(self.sampler).__name__} was not asked to weigh the losses of the first "
+                    f"{n_done} tasks: it changes nothing. In every step compute one loss per task, "
+                    "call weigh(losses) of the sampler, and follow the gradient of "
+                    "(weights * losses).mean(). adaptask.Trainer does so by itself.",
                     stacklevel=2,
                 )
+        elif not self._n_applied and getattr(self.sampler, "learns", True):
+            warnings.warn(
+                f"no feedback came on the first {self._n_missed} tasks: the sampler learns "
+                "nothing. Call feedback(task_ids, logits) after every batch.",
+                stacklevel=2,
+            )
 
     def state_dict(self) -> dict[str, Any]:
         """Return the sampler, the tasks that wait and their feedback."""
