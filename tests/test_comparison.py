@@ -211,3 +211,20 @@ def test_what_is_no_list_of_task_samplers_is_refused(tiny, tmp_path, samplers, m
     with pytest.raises(ArgumentError, match=message):
         compare(samplers, **OPTIONS, output=tmp_path / "study")
     assert not (tmp_path / "study").exists()
+
+
+def test_all_is_every_sampler_that_fits(tiny, tmp_path, monkeypatch):
+    planned = []
+
+    def run_nothing(study, folder, **options):
+        planned.append(study)
+        return study, {}
+
+    monkeypatch.setattr("adaptask.experiments.study.run_study", run_nothing)
+    for samplers in ("all", ["all"]):
+        compare(samplers, **OPTIONS, output=tmp_path)
+    assert planned[0] == planned[1]
+    assert {"uniform", "ohtm", "dpp:kind=static"} <= {
+        arm.labels["sampler"] for arm in planned[0].arms
+    }
+    assert any("hierarchy is left out" in note for note in planned[0].notes)

@@ -80,9 +80,9 @@ def plan_only(name, command):
     return stand_in
 
 
-def plan_comparison(*, run, samplers, **_):
+def plan_comparison(*, run, **_):
     base, options = cli._line.split_shared(run)
-    chosen = {"learners": cli._line.learners, "samplers": samplers}
+    chosen = {"learners": cli._line.learners, "samplers": cli._line.samplers}
     for trial in comparison(base, **chosen, options=options):
         check_config(trial.config)
 

@@ -10,11 +10,11 @@ from adaptask.cli import main
 from adaptask.errors import ArgumentError
 from adaptask.experiments import study as study_module
 from adaptask.experiments.command_line import read_command_line
-from adaptask.experiments.compare_command import comparison
+from adaptask.experiments.compare_command import comparison, plan_comparison
 from adaptask.experiments.config import MachineConfig, OptimizerConfig, RunConfig, check_config
 from adaptask.experiments.config_file import load_config
 from adaptask.experiments.options import configure, options_of
-from adaptask.registry import LEARNERS
+from adaptask.registry import LEARNERS, SAMPLERS
 from adaptask.report.study import Study, read_study
 
 
@@ -110,6 +110,70 @@ def test_reptile_gets_its_own_optimizer_unless_one_is_named():
 def test_what_makes_no_sense_is_refused(base, learners, samplers, message):
     with pytest.raises(ArgumentError, match=message):
         comparison(base, learners=learners, samplers=samplers)
+
+
+def planned(config, *samplers, learner="protonet"):
+    """The labels of the samplers, and why others are left out, by their arms."""
+    study, _, _ = plan_comparison(
+        config, learners=(learner,), samplers=samplers, seeds=1, output=None
+    )
+    reasons = dict(note.split(" is left out: ") for note in study.notes if "left out" in note)
+    return [arm.labels["sampler"] for arm in study.arms], reasons
+
+
+def test_all_stands_for_every_sampler_that_fits_and_its_variants(tiny_config, capsys):
+    found, reasons = planned(tiny_config, "all")
+    assert reasons.keys() == {"instance", "protonet hierarchy"}
+    assert "draws examples, not tasks" in reasons["instance"]
+    assert "needs groups of classes, which 'tiny' has not" in reasons["protonet hierarchy"]
+    assert {label.partition(":")[0] for label in found} == SAMPLERS.keys() - {
+        "instance",
+        "hierarchy",
+    }
+    variants = {f"{name}:{options}" for name in SAMPLERS for options in SAMPLERS[name].variants}
+    assert {label for label in found if ":" in label} == variants
+    assert len(set(found)) == len(found)
+    assert [line.split(" is left out: ")[0] for line in capsys.readouterr().err.splitlines()] == [
+        *reasons
+    ]
+
+
+def test_all_leaves_out_what_the_learner_does_not_have(tiny_config):
+    found, reasons = planned(tiny_config, "all", learner="reptile")
+    left_out = {name for name in reasons if "weighs the losses" in reasons[name]}
+    assert left_out == {
+        f"reptile difficulty{variant}"
+        for variant in ("", ":target=easy", ":target=hard", ":target=curriculum")
+    }
+    assert "cvar" in found
+
+
+def test_what_is_named_beside_all_is_not_left_out(tiny_config):
+    found, reasons = planned(tiny_config, "all", "hierarchy", "gcp:alpha=2")
+    assert reasons.keys() == {"instance"}
+    assert {"hierarchy", "gcp", "gcp:alpha=2"} <= set(found)
+    assert found.count("hierarchy") == 1
+
+
+@pytest.mark.usefixtures("no_page")
+def test_the_command_trains_all(tiny_comparison, tmp_path, capsys):
+    output = ["--output", str(tmp_path / "study"), "--seeds", "1", "--steps", "2"]
+    words = ["--samplers", "all", "--sampler.share", "0.25", "--every.log", "1"]
+    assert main([*tiny_comparison, *words, *output]) == 0
+    said = capsys.readouterr()
+    assert "instance is left out: " in said.err
+    assert "instance is left out: " in said.out
+    arms = {arm.labels["sampler"]: arm for arm in read_study(tmp_path / "study").arms}
+    assert all(run.is_finished for arm in arms.values() for run in arm.runs)
+    assert arms["ohtm"].runs[0].settings["sampler"]["share"] == 0.25
+
+
+def test_all_does_not_blame_samplers_for_what_none_can_do(tiny_comparison, tmp_path, capsys):
+    words = ["--samplers", "all", "--n-way", "1000", "--output", str(tmp_path / "study")]
+    assert main([*tiny_comparison, *words]) == 1
+    said = capsys.readouterr().err
+    assert "protonet uniform cannot be trained: n_way must be between" in said
+    assert said.count("left out") == 1  # instance
 
 
 def test_an_option_that_none_takes_is_refused_with_what_they_take():
