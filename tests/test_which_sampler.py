@@ -1,6 +1,7 @@
 """The league of samplers: its dirty pool, its figures, and the page that says what came out."""
 
 import importlib.util
+import re
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -236,3 +237,26 @@ def test_the_page_and_the_picture_say_what_the_records_say(league):
         assert all(found.values(setting, sampler).keys() == seeds for sampler in samplers)
     (steps,) = {row["steps"] for row in found.rows}
     assert f"tasks per step, {int(steps):,} steps" in page
+
+
+def test_the_figures_of_the_text_are_in_the_records(league):
+    page = (ROOT / "docs" / "which-sampler.md").read_text()
+    text = page.partition("## What to take from it")[2].partition("\n## ")[0]
+    found = league.read_league()
+    said = set(re.findall(r"[+-]\d+\.\d\d", text)) - {"-0.13"}  # of another page
+    differences = {
+        f"{difference.mean:+.2f}"
+        for setting, samplers in found.samplers.items()
+        for sampler in samplers
+        if sampler != league.UNIFORM
+        and (difference := found.difference(setting, sampler)) is not None
+    }
+    assert len(said) >= 10
+    assert said <= differences
+    for percent, setting, sampler in (
+        ("98.4", "omniglot", "uniform"),
+        ("87.5", "omniglot", "neighbor"),
+        ("51.2", "cifar-fs", "uniform"),
+    ):
+        assert f"{percent} %" in text
+        assert f"{found.mean(setting, sampler, 'train_accuracy'):.1f}" == percent
