@@ -77,16 +77,18 @@ def _shuffled(
 @jit
 def _similarities(
     features: tensor,
-    seen: tensor,
     chosen: tensor,
-    own: tensor,
+    counted: tensor,
     pool: tensor,
     inside: tensor,
     n_features: tensor,
     width: constexpr,
     depth: constexpr,
 ) -> tuple[tensor, tensor]:
-    """Return the cosines of a class to its pool, and the same standardized; see `standardized`."""
+    """Return the cosines of a class to its pool, and the same standardized; see `standardized`.
+
+    `counted` is 1 for the others that have a feature, and 0 for the class itself.
+    """
     entry = tl.arange(0, depth)
     cosines = tl.zeros((width,), dtype=tl.float32)
     for start in range(0, n_features, depth):
@@ -95,8 +97,6 @@ def _similarities(
         cells = features + pool[:, None] * n_features + start + entry[None, :]
         tile = tl.load(cells, mask=inside[:, None] & is_entry[None, :], other=0.0)
         cosines += tl.sum(tile * vector[None, :], 1)
-    has_feature = tl.load(seen + pool, mask=inside, other=0) != 0
-    counted = (has_feature & (own == 0)).to(tl.float32)
     n_counted = tl.sum(counted, 0) + 1e-9
     centered = (cosines - tl.sum(cosines * counted, 0) / n_counted) * counted
     variance = tl.sum(centered * centered, 0) / n_counted
@@ -118,8 +118,10 @@ def _tabulate(
     at = tl.arange(0, width)
     inside = at < n_classes
     pool = tl.where(inside, at, 0).to(tl.int64)
+    has_feature = tl.load(seen + pool, mask=inside & (at != own), other=0) != 0
+    counted = has_feature.to(tl.float32)
     _, similarities = _similarities(
-        features, seen, own.to(tl.int64), at == own, pool, inside, n_features, width, depth
+        features, own.to(tl.int64), counted, pool, inside, n_features, width, depth
     )
     tl.store(table + own * n_classes + at, similarities, mask=inside)
 
@@ -185,6 +187,8 @@ def _draw(
     closed = tl.where(inside, 0.0, -float("inf"))
     allowed = tl.full((width,), 1, dtype=tl.int32)
     score = tl.zeros((width,), dtype=tl.float32)
+    if has_table == 0:
+        has_feature = (tl.load(seen + pool, mask=inside, other=0) != 0).to(tl.float32)
     if has_variants:
         kinds = tl.load(variants + pool, mask=inside, other=0)
     for k in range(1, n_way):
@@ -197,8 +201,9 @@ def _draw(
             similarities = tl.load(table + chosen * pool_size + at, mask=inside, other=0.0)
             score = tl.where(begins, 0.0, score + similarities)
         elif has_duplicates | (begins == 0):
+            counted = tl.where(own, 0.0, has_feature)
             cosines, similarities = _similarities(
-                features, seen, chosen, own, pool, inside, n_features, width, depth
+                features, chosen, counted, pool, inside, n_features, width, depth
             )
             score = tl.where(begins, 0.0, score + similarities)
             if has_duplicates:
