@@ -260,3 +260,14 @@ def test_the_figures_of_the_text_are_in_the_records(league):
     ):
         assert f"{percent} %" in text
         assert f"{found.mean(setting, sampler, 'train_accuracy'):.1f}" == percent
+
+
+def test_the_readme_says_the_same(league):
+    readme = (ROOT / "README.md").read_text()
+    (line,) = (text for text in readme.splitlines() if "docs/which-sampler.md" in text)
+    found = league.read_league()
+    said = re.findall(r"`([a-z]+)` \(([+-]\d\.\d\d)", line)
+    assert len(said) == 3
+    for sampler, figure in said:
+        assert f"{found.difference('omniglot', sampler).mean:+.2f}" == figure
+    assert f"{len(found.rows)} runs" in line
