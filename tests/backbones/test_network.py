@@ -205,6 +205,12 @@ def test_the_state_of_the_network_itself_can_be_loaded():
         learner.backbone.load_state_dict({"0.weight": plain["0.weight"]})
 
 
+@pytest.mark.parametrize("name", ["maml", "anil", "relationnet"])
+def test_a_learner_that_is_given_a_plain_network_says_what_to_do(name):
+    with pytest.raises(ArgumentError, match=r"Linear has no .*NetworkBackbone"):
+        build_learner(name, backbone=nn.Linear(3, 3), **n_way_of(name))
+
+
 @pytest.mark.parametrize("name", LEARNERS)
 def test_every_learner_obeys_every_law(name):
     def build(seed):

@@ -235,7 +235,7 @@ def test_a_normalization_that_does_more_is_refused_by_its_name():
             return super().forward(maps).relu()
 
     layers = torch.nn.Sequential(torch.nn.Sequential(WithActivation(2)))
-    with pytest.raises(ArgumentError, match="layer '0': WithActivation is .* forward of its own"):
+    with pytest.raises(ArgumentError, match=r"layer '0': WithActivation is .* forward of its own"):
         convert_sync_batchnorm(layers, TwoOfTheSame())
     convert_sync_batchnorm(layers, SINGLE_PROCESS)
 
