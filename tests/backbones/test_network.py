@@ -191,18 +191,24 @@ def test_logits_of_imagenet_are_said_to_be_none():
         NetworkBackbone(network, image_shape=SHAPE)
 
 
-def test_the_state_of_the_network_itself_can_be_loaded():
-    backbone = build_backbone(address(small), image_shape=SHAPE)
-    learner = build_learner("protonet", backbone=build_backbone(address(small), image_shape=SHAPE))
-    plain = backbone.network.state_dict()
-    learner.backbone.load_state_dict(plain)
-    for name, value in learner.backbone.network.state_dict().items():
+def test_the_state_is_that_of_the_network_itself():
+    learner, other = (
+        build_learner("protonet", backbone=build_backbone(address(small), image_shape=SHAPE))
+        for _ in range(2)
+    )
+    plain = learner.backbone.network.state_dict()
+    assert learner.backbone.state_dict().keys() == plain.keys()
+    assert {f"backbone.{name}" for name in plain} < learner.state_dict().keys()
+    other.backbone.load_state_dict(plain)
+    for name, value in other.backbone.network.state_dict().items():
         assert torch.equal(value, plain[name])
-    state = learner.state_dict()
-    learner.load_state_dict({name.replace(".network.", "."): v for name, v in state.items()})
-    learner.load_state_dict(state)
+    nn.init.zeros_(other.backbone.network[0].weight)
+    other.load_state_dict(learner.state_dict())
+    assert torch.equal(other.backbone.network[0].weight, plain["0.weight"])
     with pytest.raises(RuntimeError, match="Missing key"):
-        learner.backbone.load_state_dict({"0.weight": plain["0.weight"]})
+        other.backbone.load_state_dict({"0.weight": plain["0.weight"]})
+    with pytest.raises(RuntimeError, match="Unexpected key"):
+        other.backbone.load_state_dict({**plain, "fc.weight": torch.zeros(())})
 
 
 @pytest.mark.parametrize("name", ["maml", "anil", "relationnet"])

@@ -22,7 +22,7 @@ class NetworkBackbone(Backbone):
 
     The network gets the images of all tasks of a step in one batch. How many features it returns
     is found by one forward pass in evaluation mode, which changes neither buffers nor the random
-    stream. `load_state_dict` also takes the state of the network itself.
+    stream. `state_dict` and `load_state_dict` are those of the network.
 
     Args:
         network: Maps `images x channels x height x width` to `images x features`.
@@ -53,13 +53,22 @@ class NetworkBackbone(Backbone):
         vectors = _check_vectors(self.network, self.network(images), len(images), self.n_features)
         return vectors[:, :, None, None]
 
+    @property
+    def blocks(self) -> tuple[nn.Module, ...]:
+        """The parts of the network, in the order in which it defines them."""
+        return tuple(self.network.children())
+
+    # The names in a state are those of the network, so that published weights fit.
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the state of the network."""
+        return self.network.state_dict(*args, **kwargs)
+
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
     ) -> None:
-        place = f"{prefix}network."
-        if not any(key.startswith(place) for key in state_dict):
-            for key in [key for key in state_dict if key.startswith(prefix)]:
-                state_dict[place + key.removeprefix(prefix)] = state_dict.pop(key)
+        for key in [key for key in state_dict if key.startswith(prefix)]:
+            state_dict[f"{prefix}network.{key.removeprefix(prefix)}"] = state_dict.pop(key)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
 
