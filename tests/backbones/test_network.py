@@ -1,6 +1,7 @@
 """Networks that know nothing of tasks, as backbones."""
 
 import copy
+import inspect
 
 import pytest
 import torch
@@ -80,8 +81,10 @@ def address(thing):
     return f"{__name__}:{thing.__name__}"
 
 
-def n_way_of(name):
-    return {"n_way": 4} if LEARNERS[name].has_fixed_way else {}
+def given(name):
+    """Return the sizes that a learner is built with."""
+    parameters = inspect.signature(LEARNERS[name]).parameters
+    return {size: n for size, n in (("n_way", 4), ("n_classes", 8)) if size in parameters}
 
 
 def test_images_of_all_tasks_go_through_the_network_in_one_batch():
@@ -107,6 +110,11 @@ def test_counting_the_features_leaves_network_and_random_stream_as_they_were():
     assert torch.equal(stream, torch.get_rng_state())
     assert all(torch.equal(value, state[name]) for name, value in network.state_dict().items())
     assert (network.training, network[0].training, network[1].training) == (True, True, False)
+
+
+def test_the_stages_of_a_network_are_its_children_with_parameters():
+    backbone = build_backbone(address(small), image_shape=SHAPE)
+    assert backbone.blocks == (backbone.network[0], backbone.network[1])
 
 
 def test_lazy_layers_draw_their_weights_once_from_the_stream():
@@ -214,7 +222,7 @@ def test_the_state_is_that_of_the_network_itself():
 @pytest.mark.parametrize("name", ["maml", "anil", "relationnet"])
 def test_a_learner_that_is_given_a_plain_network_says_what_to_do(name):
     with pytest.raises(ArgumentError, match=r"Linear has no .*NetworkBackbone"):
-        build_learner(name, backbone=nn.Linear(3, 3), **n_way_of(name))
+        build_learner(name, backbone=nn.Linear(3, 3), **given(name))
 
 
 @pytest.mark.parametrize("name", LEARNERS)
@@ -222,7 +230,7 @@ def test_every_learner_obeys_every_law(name):
     def build(seed):
         backbone = build_backbone(address(small), image_shape=SHAPE, width=8)
         more = {"evaluation_steps": 10} if name == "reptile" else {}
-        return build_learner(name, backbone=backbone, **n_way_of(name), **more)
+        return build_learner(name, backbone=backbone, **given(name), **more)
 
     tolerance = 0.05 if LEARNERS[name].supports_bfloat16 else 0.25
     check_learner(build, image_shape=SHAPE, bfloat16_tolerance=tolerance)
@@ -243,8 +251,8 @@ def test_a_network_trains_as_the_built_in_one_of_the_same_layers(name):
     learners = []
     for made in (Conv4(image_shape=SHAPE, filters=4), plain_conv4(4)):
         torch.manual_seed(1)
-        given = NetworkBackbone(made, image_shape=SHAPE) if learners else made
-        learners.append(build_learner(name, backbone=given, **n_way_of(name)).double())
+        backbone = NetworkBackbone(made, image_shape=SHAPE) if learners else made
+        learners.append(build_learner(name, backbone=backbone, **given(name)).double())
     ours, theirs = learners
     with torch.no_grad():
         pairs = zip(theirs.parameters(), ours.parameters(), strict=True)

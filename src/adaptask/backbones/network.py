@@ -55,8 +55,8 @@ class NetworkBackbone(Backbone):
 
     @property
     def blocks(self) -> tuple[nn.Module, ...]:
-        """The parts of the network, in the order in which it defines them."""
-        return tuple(self.network.children())
+        """The children of the network that have parameters, in the order of their definition."""
+        return tuple(child for child in self.network.children() if [*child.parameters()])
 
     # The names in a state are those of the network, so that published weights fit.
 
