@@ -34,6 +34,11 @@ def lazy():
     return nn.Sequential(nn.LazyConv2d(4, 3), nn.LazyBatchNorm2d(), nn.Flatten(), nn.LazyLinear(6))
 
 
+def lazy_vectors():
+    """A layer that would also take the images of a task for one vector."""
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(6))
+
+
 class Counting(nn.Module):
     """Counts its calls, and draws, in evaluation too; has an attribute of a name that is ours."""
 
@@ -126,6 +131,7 @@ def test_lazy_layers_draw_their_weights_once_from_the_stream():
     torch.manual_seed(0)
     twin = build_backbone(address(lazy), image_shape=SHAPE)
     assert torch.equal(twin.network[3].weight, backbone.network[3].weight)
+    assert build_backbone(address(lazy_vectors), image_shape=SHAPE).n_features == 6
 
 
 def test_a_class_needs_neither_our_base_class_nor_the_shape_of_the_images():
@@ -171,6 +177,11 @@ def test_an_output_that_changes_in_training_is_refused_there():
     backbone = NetworkBackbone(Auxiliary(), image_shape=SHAPE)
     with pytest.raises(ArgumentError, match=r"3 images to 3 x 512 .*returned a tuple"):
         backbone(torch.zeros(3, *SHAPE))
+
+
+def test_a_network_must_be_a_module():
+    with pytest.raises(ArgumentError, match=r"must be a torch\.nn\.Module; got 'resnet18'"):
+        NetworkBackbone("resnet18", image_shape=SHAPE)
 
 
 def not_a_module():

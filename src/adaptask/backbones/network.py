@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import suppress
 from typing import Any, ClassVar
 
 import torch
@@ -37,6 +38,8 @@ class NetworkBackbone(Backbone):
 
     def __init__(self, network: nn.Module, *, image_shape: ImageShape) -> None:
         super().__init__(image_shape=image_shape)
+        if not isinstance(network, nn.Module):
+            raise ArgumentError(f"network must be a torch.nn.Module; got {format_value(network)}.")
         self.network = network
         n_features = _check_vectors(network, _dry_run(network, (2, *self.image_shape)), 2).shape[1]
         self.feature_shape = (n_features, 1, 1)
@@ -93,11 +96,11 @@ def as_backbone(built: object, *, name: str, image_shape: ImageShape) -> Backbon
             f"the backbone {name!r} must return a torch.nn.Module; got {format_value(built)}."
         )
     image_shape = check_image_shape(image_shape)
-    try:
-        features = _dry_run(built, (2, 3, *image_shape))
-    except ArgumentError:
-        features = None
-    if not isinstance(features, Tensor) or features.ndim < 3 or features.shape[:2] != (2, 3):
+    features = None
+    if not _is_lazy(built):  # or its layers would take the sizes of several tasks
+        with suppress(ArgumentError):
+            features = _dry_run(built, (2, 5, *image_shape))
+    if not isinstance(features, Tensor) or features.ndim < 3 or features.shape[:2] != (2, 5):
         return NetworkBackbone(built, image_shape=image_shape)
     network: Any = built
     if not hasattr(network, "n_features"):
@@ -117,8 +120,7 @@ def _dry_run(network: nn.Module, shape: tuple[int, ...]) -> Any:
     modes = [(module, module.training) for module in network.modules()]
     like = next(network.parameters(), torch.zeros(()))
     images = torch.zeros(shape, device=like.device, dtype=like.dtype)
-    # Layers that learn their sizes from the first images draw their weights in this pass.
-    makes_weights = any(map(is_lazy, (*network.parameters(), *network.buffers())))
+    makes_weights = _is_lazy(network)
     buffers = {} if makes_weights else {name: b.clone() for name, b in network.named_buffers()}
     network.eval()
     try:
@@ -133,6 +135,11 @@ def _dry_run(network: nn.Module, shape: tuple[int, ...]) -> Any:
     finally:
         for module, mode in modes:
             module.training = mode
+
+
+def _is_lazy(network: nn.Module) -> bool:
+    """Return whether layers take their sizes from the first images, and then draw their weights."""
+    return any(map(is_lazy, (*network.parameters(), *network.buffers())))
 
 
 def _check_vectors(
