@@ -241,7 +241,7 @@ def _settings(options: Mapping[str, Any]) -> dict[str, Any]:
             settings.setdefault(name, {}).update(value)
         else:
             settings[name] = value
-    if isinstance(backbone := settings.get("backbone", {}).get("name"), type):
+    if callable(backbone := settings.get("backbone", {}).get("name")):
         settings["backbone"]["name"] = BACKBONES.name_of(backbone)
     return settings
 

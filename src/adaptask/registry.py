@@ -2,7 +2,7 @@
 
 This is the one place that knows the names, and it imports no torch. A built-in name stands for the
 address of a class, `module:Class`. Packages that are installed add names by entry points, and any
-other class can be named by its address:
+other class can be named by its address, for backbones any function, too:
 
 >>> SAMPLERS["gcp"].__name__
 'GCPSampler'
@@ -17,7 +17,7 @@ import difflib
 import importlib
 import inspect
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -33,12 +33,21 @@ class Registry(Mapping[str, type[Any]]):
         kind: What the classes are, such as "sampler".
         builtin: Their addresses by their names.
         needs: Methods that every class of this kind must have.
+        takes_functions: Whether a function that returns an object may stand for a class.
     """
 
-    def __init__(self, kind: str, builtin: Mapping[str, str], *, needs: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        kind: str,
+        builtin: Mapping[str, str],
+        *,
+        needs: tuple[str, ...],
+        takes_functions: bool = False,
+    ) -> None:
         self.kind = kind
         self._builtin = dict(builtin)
         self._needs = needs
+        self._takes_functions = takes_functions
 
     @property
     def group(self) -> str:
@@ -64,21 +73,22 @@ class Registry(Mapping[str, type[Any]]):
         guess = f"did you mean {near[0]!r}? There" if near else "there"
         raise ArgumentError(
             f"there is no {self.kind} {name!r}; {guess} are {', '.join(self)}. "
-            "Your own class is named as package.module:Class."
+            f"Your own {self._expected} is named as package.module:Name."
         )
 
     def __getitem__(self, name: str) -> type[Any]:
-        """Return the class of that name or address.
+        """Return the class of that name or address; also a function, if this registry takes them.
 
         Raises:
             ArgumentError: If there is none, it cannot be imported, or it lacks a method.
         """
         self.check_name(name)
-        if name in self._builtin:
-            return _import_class(self._builtin[name], self.kind)
-        address = self._installed[name].value if name in self._installed else name
-        found = _import_class(address, self.kind)
-        if missing := [method for method in self._needs if not hasattr(found, method)]:
+        address = self._builtin.get(name, name)
+        if name in self._installed:
+            address = self._installed[name].value
+        found: type[Any] = self._import(address)
+        missing = [method for method in self._needs if not hasattr(found, method)]
+        if missing and inspect.isclass(found):  # what a function returns is not known yet
             raise ArgumentError(
                 f"the {self.kind} {name!r} needs the methods {', '.join(self._needs)}; "
                 f"{found.__name__} has no {', '.join(missing)}."
@@ -106,7 +116,7 @@ class Registry(Mapping[str, type[Any]]):
         builtin = {place: name for name, place in self._builtin.items()}
         if address in builtin:
             return builtin[address]
-        if not is_address(address) or _import_class(address, self.kind) is not found:
+        if not is_address(address) or self._import(address) is not found:
             raise ArgumentError(
                 f"the {self.kind} {found.__qualname__} must be defined at the top level of a "
                 "module, a script or a notebook; move it there."
@@ -156,6 +166,30 @@ class Registry(Mapping[str, type[Any]]):
             raise
         except (TypeError, ValueError) as error:  # how classes of others refuse a value
             raise ArgumentError(f"the {self.kind} {name!r} cannot be built: {error}") from error
+        except Exception as error:  # whatever else they raise, such as a failed download
+            if name in self._builtin:
+                raise
+            reason = f"{type(error).__name__}: {error}"
+            raise ArgumentError(f"the {self.kind} {name!r} cannot be built: {reason}") from error
+
+    @property
+    def _expected(self) -> str:
+        return "class or function" if self._takes_functions else "class"
+
+    def _import(self, address: str) -> Any:
+        """Return the class at an address, or the function.
+
+        Raises:
+            ArgumentError: If it cannot be imported, or is something else.
+        """
+        found = import_object(address, self.kind)
+        is_function = inspect.isfunction(found) or inspect.ismethod(found)
+        if not inspect.isclass(found) and not (self._takes_functions and is_function):
+            raise ArgumentError(
+                f"the {self.kind} {address!r} must be a {self._expected}; it is a "
+                f"{type(found).__name__}."
+            )
+        return found
 
 
 def description_of(found: type[Any]) -> str:
@@ -208,18 +242,24 @@ def import_object(address: str, kind: str) -> Any:
     return found
 
 
-def _import_class(address: str, kind: str) -> type[Any]:
-    """Return the class at an address.
+def constructors(
+    found: Any,
+) -> Iterator[tuple[Callable[..., Any], str, list[inspect.Parameter]]]:
+    """Yield the constructor of a class, its docstring and its arguments; a function as it is.
 
-    Raises:
-        ArgumentError: If it cannot be imported, or is not a class.
+    A constructor with `**kwargs` passes them on to that of a base class, which comes next.
     """
-    found = import_object(address, kind)
     if not inspect.isclass(found):
-        raise ArgumentError(
-            f"the {kind} {address!r} must be a class; it is a {type(found).__name__}."
-        )
-    return found
+        yield found, found.__doc__ or "", list(inspect.signature(found).parameters.values())
+        return
+    for base in found.__mro__:
+        if "__init__" not in vars(base) or base is object:
+            continue
+        constructor = vars(base)["__init__"]
+        own = list(inspect.signature(constructor).parameters.values())[1:]
+        yield constructor, vars(base).get("__doc__") or "", own
+        if not any(p.kind is p.VAR_KEYWORD for p in own):
+            return
 
 
 SAMPLERS = Registry(
@@ -273,5 +313,6 @@ BACKBONES = Registry(
         "resnet12": "adaptask.backbones.resnet12:ResNet12",
     },
     needs=("forward", "parameters", "state_dict", "load_state_dict"),
+    takes_functions=True,
 )
 """Every backbone by its name."""

@@ -2,12 +2,21 @@
 
 import pytest
 import torch
+from torch import nn
 
 from adaptask.backbones import build_backbone
 from adaptask.conformance import LEARNER_LAWS, LearnerSubject
 from adaptask.learners import build_learner
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def plain_network(width):
+    """A network that knows nothing of tasks."""
+    return nn.Sequential(
+        nn.Conv2d(1, width, 3), nn.BatchNorm2d(width), nn.ReLU(), nn.MaxPool2d(4), nn.Flatten()
+    )
+
 
 CASES = [
     ("protonet", {"learn_temperature": True}, "conv4", {"filters": 8}),
@@ -24,6 +33,8 @@ CASES = [
     ("anil", {"n_way": 4}, "conv4", {"filters": 8, "norm": "task"}),
     ("reptile", {"n_way": 4, "inner_steps": 3, "evaluation_steps": 4}, "conv4", {"filters": 8}),
     ("metaoptnet-ridge", {}, "conv4", {"filters": 8}),
+    ("protonet", {}, f"{__name__}:plain_network", {"width": 8}),
+    ("maml", {"n_way": 4, "inner_steps": 2}, f"{__name__}:plain_network", {"width": 8}),
     ("metaoptnet-svm", {}, "conv4", {"filters": 8}),
     ("metaoptnet-svm", {"label_smoothing": 0.1}, "resnet12", {"widths": (8, 8, 8, 8)}),
     ("r2d2", {}, "conv4", {"filters": 8}),

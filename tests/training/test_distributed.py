@@ -229,6 +229,17 @@ def test_one_process_and_layers_that_adapt_keep_their_normalization():
     assert [type(layer) for layer in layers] == [SyncBatchNorm, torch.nn.BatchNorm2d]
 
 
+def test_a_normalization_that_does_more_is_refused_by_its_name():
+    class WithActivation(torch.nn.BatchNorm2d):  # such as timm's
+        def forward(self, maps):
+            return super().forward(maps).relu()
+
+    layers = torch.nn.Sequential(torch.nn.Sequential(WithActivation(2)))
+    with pytest.raises(ArgumentError, match=r"layer '0': WithActivation is .* forward of its own"):
+        convert_sync_batchnorm(layers, TwoOfTheSame())
+    convert_sync_batchnorm(layers, SINGLE_PROCESS)
+
+
 def test_tasks_must_be_shared_out_evenly(build_trainer):
     trainer = build_trainer()
     with pytest.raises(ArgumentError, match="multiple of accumulate, 2 times the 2 processes"):

@@ -13,9 +13,11 @@ import pytest
 import torch
 from torch import nn
 
+from adaptask.backbones import NetworkBackbone
 from adaptask.data import open_episodes
 from adaptask.errors import ArgumentError, StateError, TrainingError
 from adaptask.interfaces import Outcome
+from adaptask.learners import ProtoNet
 from adaptask.report.run import Run, read_metrics, read_snapshots
 from adaptask.samplers import kl_from_uniform
 from adaptask.training import Evaluator, Intervals, Trainer, cosine
@@ -402,6 +404,14 @@ def test_a_run_made_in_python_says_what_it_is(build_trainer, tiny, tmp_path):
     assert algorithms["learner"]["class"].endswith(":ProtoNet")
     trainer.fit(6)
     assert json.loads((tmp_path / "run" / "run.json").read_text())["steps"] == 6
+
+
+def test_a_network_from_elsewhere_is_described_by_its_own_class(build_trainer, tmp_path):
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(256, 4))
+    learner = ProtoNet(backbone=NetworkBackbone(network, image_shape=(1, 16, 16)))
+    build_trainer(learner=learner, folder=tmp_path / "run").fit(1)
+    algorithms = json.loads((tmp_path / "run" / "algorithms.json").read_text())
+    assert algorithms["backbone"]["class"] == "torch.nn.modules.container:Sequential"
 
 
 def test_what_cannot_be_named_by_an_address_is_named_by_its_class(build_trainer, tmp_path):

@@ -16,25 +16,28 @@ from adaptask.backbones.conv4 import Conv4, ConvBlock
 from adaptask.backbones.identity import IdentityBackbone
 from adaptask.backbones.linear import LinearBackbone
 from adaptask.backbones.mlp import MLP
+from adaptask.backbones.network import NetworkBackbone, as_backbone
 from adaptask.backbones.normalization import NORMS, TaskNorm
 from adaptask.backbones.resnet12 import WIDTHS, DropBlock, ResNet12
-from adaptask.registry import BACKBONES
+from adaptask.registry import BACKBONES, constructors
 
 
 def build_backbone(name: str, *, image_shape: ImageShape, **settings: Any) -> Backbone:
     """Build the backbone with this name.
 
     Args:
-        name: A key of `BACKBONES`, or `module:Class`.
+        name: A key of `BACKBONES`, `module:Class` or `module:function`.
         image_shape: Channels, height and width of the images.
-        **settings: Further keyword arguments of its class.
+        **settings: Further keyword arguments of its class or function.
 
     Raises:
-        ArgumentError: If there is no such backbone, it does not take such an argument, or the
-            images are too small for it.
+        ArgumentError: If there is no such backbone, it does not take such an argument, the images
+            are too small for it, or it does not return vectors.
     """
-    backbone: Backbone = BACKBONES.build(name, {"image_shape": image_shape, **settings})
-    return backbone
+    arguments = (argument for _, _, own in constructors(BACKBONES[name]) for argument in own)
+    if any(argument.name == "image_shape" for argument in arguments):
+        settings["image_shape"] = image_shape
+    return as_backbone(BACKBONES.build(name, settings), name=name, image_shape=image_shape)
 
 
 __all__ = [
@@ -49,6 +52,7 @@ __all__ = [
     "IdentityBackbone",
     "ImageShape",
     "LinearBackbone",
+    "NetworkBackbone",
     "ResNet12",
     "TaskNorm",
     "build_backbone",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from adaptask.data.datasets import splits_of
 from adaptask.data.images import EvaluationTasks
 from adaptask.errors import ArgumentError, StateError
 from adaptask.experiments.config import RunConfig
-from adaptask.experiments.options import class_of, options_of, takes_argument
+from adaptask.experiments.options import class_of, configure, options_of, takes_argument
 from adaptask.learners import Ensemble, Learner, build_learner
 from adaptask.randomness import derive_seed
 from adaptask.samplers import Sampler, build_sampler
@@ -31,7 +32,7 @@ ImageShape = tuple[int, int, int]
 
 # Conv-4 for a learner that compares feature maps, as Sung et al. (2018) have it.
 _N_POOLED_FOR_MAPS = 2
-_ANY_SHAPE = (3, 84, 84)
+_ANY_SHAPE = (64, 1, 1)
 
 
 def build_model(config: RunConfig, image_shape: ImageShape, device: torch.device) -> Learner:
@@ -86,7 +87,9 @@ def depends_on_steps(config: RunConfig) -> bool:
     """Return whether the number of steps already matters at the first one."""
     if config.optimizer.schedule == "cosine":
         return True
-    learner = build_model(config, _ANY_SHAPE, torch.device("cpu"))
+    # Not on the backbone of the run: it may take images of another shape only.
+    anywhere = replace(config, backbone=configure("backbone", "identity"))
+    learner = build_model(anywhere, _ANY_SHAPE, torch.device("cpu"))
     return bool(getattr(learner, "depends_on_total_steps", False))
 
 

@@ -35,7 +35,14 @@ import docstring_parser
 from tyro.conf import Suppress, arg
 
 from adaptask.errors import ArgumentError
-from adaptask.registry import BACKBONES, LEARNERS, SAMPLERS, describe_class, description_of
+from adaptask.registry import (
+    BACKBONES,
+    LEARNERS,
+    SAMPLERS,
+    constructors,
+    describe_class,
+    description_of,
+)
 
 REGISTRIES = {"sampler": SAMPLERS, "learner": LEARNERS, "backbone": BACKBONES}
 """The three kinds of algorithms that a run is made of."""
@@ -50,6 +57,7 @@ _NOT_REQUIRED = (
     ("sampler", "n_features"),
     ("sampler", "groups"),
     ("sampler", "variant_of"),
+    ("backbone", "image_shape"),
 )
 """Those that a constructor may do without."""
 SHORT_FLAGS = ("alpha", "tau", "strategy")
@@ -126,6 +134,12 @@ def check_taken(
         if len(names) > 1:
             raise ArgumentError(
                 f"the {kind}s {who} take no {', '.join(unknown)}; they take {options}.{guess}"
+            )
+        parameters, _ = _parameters(REGISTRIES[kind][names[0]])
+        if unknown[0] in parameters and unknown[0] not in _SUPPLIED[kind]:
+            raise ArgumentError(
+                f"{unknown[0]} of the {kind} {who} cannot be an option, because of its type; it "
+                f"takes {options}. Name a class or a function of your own that passes it."
             )
         raise ArgumentError(
             f"the {kind} {who} takes no {', '.join(unknown)}; it takes {options}.{guess}"
@@ -268,9 +282,12 @@ def _class_options(kind: str, name: str, found: type[Any]) -> dict[str, _Option]
         if option in supplied:
             continue
         if default is inspect.Parameter.empty:
+            advice = "give this argument a default"
+            if not inspect.isclass(found):
+                advice += ", or name a function of your own that passes it"
             raise ArgumentError(
                 f"the constructor of the {kind} {name!r} needs {option}, which nobody passes to "
-                "it; give this argument a default."
+                f"it; {advice}."
             )
         if option == "name":
             raise ArgumentError(
@@ -280,36 +297,28 @@ def _class_options(kind: str, name: str, found: type[Any]) -> dict[str, _Option]
         if isinstance(default, list):
             default = tuple(default)  # a default must not be changed by anybody
         if hint is not NoneType and can_be_set(hint):
-            options[option] = _Option(hint, default, text)
+            # Much code has arguments such as `width: int = None`.
+            options[option] = _Option(hint if default is not None else hint | None, default, text)
     return options
 
 
 def _parameters(found: type[Any]) -> tuple[dict[str, tuple[Any, Any, str]], bool]:
-    """Return type, default and help of the arguments of a class, and whether it takes any other.
-
-    A constructor with `**kwargs` passes them on to that of a base class.
-    """
+    """Return type, default and help of the arguments of a class, and whether it takes any other."""
     parameters: dict[str, tuple[Any, Any, str]] = {}
     takes_any = False
-    for base in found.__mro__:
-        if "__init__" not in vars(base) or base is object:
-            continue
-        constructor = vars(base)["__init__"]
+    for constructor, docstring, own in constructors(found):
         try:
             hints = get_type_hints(constructor)
         except Exception:  # such as a name that exists for type checkers only
             hints = {}
-        documented = docstring_parser.parse(vars(base).get("__doc__") or "").params
+        documented = docstring_parser.parse(docstring).params
         helps = {param.arg_name: param.description or "" for param in documented}
-        own = list(inspect.signature(constructor).parameters.values())[1:]
         for p in own:
             if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL):
                 hint = hints.get(p.name, type(p.default))
                 text = " ".join(helps.get(p.name, "").split())
                 parameters.setdefault(p.name, (hint, p.default, text))
         takes_any = any(p.kind is p.VAR_KEYWORD for p in own)
-        if not takes_any:
-            break
     return parameters, takes_any
 
 

@@ -203,7 +203,11 @@ def check_backbone(backbone: object, *members: str) -> None:
             "backbone must be a torch.nn.Module, such as build_backbone returns; "
             f"got {format_value(backbone)}."
         )
-    check_members("backbone", backbone, *members)
+    try:
+        check_members("backbone", backbone, *members)
+    except ArgumentError as error:
+        advice = "NetworkBackbone(network, image_shape=...) makes one of any network."
+        raise ArgumentError(f"{error} {advice}") from None
 
 
 def check_shapes(episodes: Episodes) -> tuple[int, int]:

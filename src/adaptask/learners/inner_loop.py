@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from adaptask.arguments import check_integer
 from adaptask.backbones import Backbone
@@ -62,7 +63,7 @@ class InnerLoopLearner(Learner):
         self.transductive = transductive
         self.backbone, self.n_features = backbone, backbone.n_features
         for module in backbone.modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            if isinstance(module, nn.modules.batchnorm._NormBase):
                 module.track_running_stats = False
                 module.running_mean = module.running_var = module.num_batches_tracked = None
         self.head = nn.Linear(backbone.n_features, self.n_way)
@@ -150,9 +151,12 @@ class InnerLoopLearner(Learner):
             together: Tensor = functional_call(self.backbone, own, (images,))
             return together
         features = []
-        for task in range(len(images)):
-            own = {name.removeprefix(prefix): weights[name][task] for name in names}
-            features.append(functional_call(self.backbone, own, (images[task : task + 1],)))
+        # Not vmap: second derivatives of torch's batch normalization would be wrong. The fast
+        # kernels of attention have no second derivatives at all.
+        with sdpa_kernel(SDPBackend.MATH):
+            for task in range(len(images)):
+                own = {name.removeprefix(prefix): weights[name][task] for name in names}
+                features.append(functional_call(self.backbone, own, (images[task : task + 1],)))
         return torch.cat(features)
 
     def _predict(self, weights: Weights, episodes: Episodes) -> Tensor:

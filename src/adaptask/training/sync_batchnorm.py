@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from adaptask.errors import ArgumentError
 from adaptask.training.distributed import ProcessGroup
 
 
@@ -91,12 +92,22 @@ def convert_sync_batchnorm(module: nn.Module, group: ProcessGroup) -> None:
 
     Parameters and the names in `state_dict()` do not change. Layers without running statistics are
     left as they are: they normalize each task by itself.
+
+    Raises:
+        ArgumentError: If a layer does something else besides, such as an activation.
     """
     if group.size == 1:
         return
     for name, child in module.named_children():
+        if isinstance(child, SyncBatchNorm):
+            continue
         if isinstance(child, _BatchNorm) and child.track_running_stats:
-            if not isinstance(child, SyncBatchNorm):
-                setattr(module, name, SyncBatchNorm(child, group))
+            if type(child).forward not in (_BatchNorm.forward, nn.SyncBatchNorm.forward):
+                raise ArgumentError(
+                    f"several processes cannot share the statistics of the layer {name!r}: "
+                    f"{type(child).__name__} is a batch normalization with a forward of its own. "
+                    "Train in one process, or build the backbone with torch.nn.BatchNorm2d."
+                )
+            setattr(module, name, SyncBatchNorm(child, group))
         else:
             convert_sync_batchnorm(child, group)

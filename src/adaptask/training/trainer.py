@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn, optim
 
 from adaptask.arguments import check_integer, check_members, format_value
+from adaptask.backbones import NetworkBackbone
 from adaptask.errors import ArgumentError, StateError, TrainingError
 from adaptask.interfaces import TaskSampler
 from adaptask.intervals import Intervals
@@ -262,7 +263,10 @@ class Trainer:
         step, optimizer = self._train_step, self.optimizer
         parts = {"sampler": (SAMPLERS, self.sampler), "learner": (LEARNERS, self.learner)}
         if hasattr(self.learner, "backbone"):
-            parts["backbone"] = (BACKBONES, self.learner.backbone)
+            backbone = self.learner.backbone
+            if isinstance(backbone, NetworkBackbone):
+                backbone = backbone.network
+            parts["backbone"] = (BACKBONES, backbone)
         algorithms = {kind: describe_algorithm(*part) for kind, part in parts.items()}
         settings: dict[str, Any] = {"steps": n_steps}
         generator = getattr(self.sampler, "generator", None)
