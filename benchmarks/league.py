@@ -510,7 +510,8 @@ def fill_in(page: str, league: League) -> str:
         f"panels: Omniglot, CIFAR-FS, and CIFAR-FS with a dirty pool](images/{PICTURE.name})\n\n"
         f"Blue: better than uniform, orange: worse, both with p < 0.05 after Holm's correction for "
         f"all comparisons; gray: neither. Bars are 95 % intervals, without that correction; "
-        f"figures are means beyond the scale. Each line of [{RECORDS.name}](reproduction/{RECORDS.name}) is a run, each line of "
+        f"figures are means beyond the scale. Each line of "
+        f"[{RECORDS.name}](reproduction/{RECORDS.name}) is a run, each line of "
         f"[{TIMES.name}](reproduction/{TIMES.name}) the time of a step.",
         "primary": primary_table(league),
         "facts": facts(league),
