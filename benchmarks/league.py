@@ -473,7 +473,7 @@ def draw(league: League) -> Figure:
     names.sort(key=lambda name: means[name])
     figure = Figure(figsize=(10.5, 1.2 + 0.27 * len(names)), dpi=150)
     axes_of = figure.subplots(1, len(SETTINGS), sharey=True)
-    limit = 4.0
+    limit = 5.0
     for axes, (setting, title) in zip(axes_of, SETTINGS.items(), strict=True):
         axes.axvline(0, color="#767676", lw=1, zorder=0)
         for y, name in enumerate(names):
@@ -509,8 +509,9 @@ def fill_in(page: str, league: League) -> str:
         "picture": f"![Differences between every sampler and uniform with 95 % intervals, in three "
         f"panels: Omniglot, CIFAR-FS, and CIFAR-FS with a dirty pool](images/{PICTURE.name})\n\n"
         f"Blue: better than uniform, orange: worse, both with p < 0.05 after Holm's correction for "
-        f"all comparisons; gray: neither. Bars are 95 % intervals, without that correction. Each "
-        f"line of [{RECORDS.name}](reproduction/{RECORDS.name}) is a run, each line of "
+        f"all comparisons; gray: neither. Bars are 95 % intervals, without that correction; "
+        f"figures are means beyond the scale. Each line of "
+        f"[{RECORDS.name}](reproduction/{RECORDS.name}) is a run, each line of "
         f"[{TIMES.name}](reproduction/{TIMES.name}) the time of a step.",
         "primary": primary_table(league),
         "facts": facts(league),

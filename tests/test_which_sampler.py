@@ -219,18 +219,11 @@ def test_the_primary_comparisons_are_stated_on_the_page(league):
 
 
 def test_the_page_and_the_picture_say_what_the_records_say(league):
-    if not league.RECORDS.exists():
-        assert "RESULTS PENDING" in league.PAGE.read_text()
-        pytest.skip("the runs have not been made")
-    page, found, again = (
-        league.PAGE.read_text(),
-        league.read_league(),
-        "write it again: python benchmarks/league.py --write",
-    )
+    page, found = league.PAGE.read_text(), league.read_league()
+    again = "write it again: python benchmarks/league.py --write"
     assert page == league.fill_in(page, found), again
     with Image.open(league.PICTURE) as picture:
         assert picture.text["Records"] == league.digest(), again
-    assert "RESULTS PENDING" not in page
     for setting, samplers in found.samplers.items():
         seeds = found.values(setting, "uniform").keys()
         assert len(seeds) >= 5
