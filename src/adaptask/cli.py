@@ -48,7 +48,7 @@ _strings.remove_single_line_breaks = _one_line_per_paragraph
 _NO_CONFIG = RunConfig(**{kind: AlgorithmConfig(name) for kind, name in DEFAULT_NAMES.items()})  # type: ignore[arg-type]
 
 _line = CommandLine("", [], _NO_CONFIG)
-"""The command line of `train`, `compare` or `sweep` that is being run."""
+"""The command line of `train`, `pretrain`, `compare` or `sweep` that is being run."""
 
 
 @app.command
@@ -95,6 +95,38 @@ def train(
     if resume is not None and output is not None:
         raise ArgumentError("--resume continues in the folder of the run; leave out --output.")
     train_run(run, output=resume or output, resume=resume is not None, quiet=quiet, log=log)
+
+
+@app.command
+def pretrain(
+    run: Annotated[RunConfig, arg(name="")] = _NO_CONFIG,
+    *,
+    output: Annotated[Path | None, arg(metavar="FOLDER")] = None,
+    resume: Annotated[Path | None, arg(metavar="RUN")] = None,
+    config: Annotated[Path | None, arg(metavar="FILE")] = None,
+    quiet: bool = False,
+    log: tuple[Literal["tensorboard", "wandb"], ...] = (),
+    trust_plugins: bool = False,
+) -> None:
+    """Train a classifier of all training classes, for `adaptask train --init RUN` to start from.
+
+    adaptask pretrain --dataset cifar-fs --backbone resnet12 --output runs/pretrained
+
+    The weights with the best few-shot accuracy on the validation classes are kept.
+
+    Args:
+        run: Everything that decides the run.
+        output: Folder of the run; by default one under runs/ named after dataset and backbone.
+        resume: Continue the run in this folder; no other option is needed.
+        config: A TOML file that sets any option; flags win over it.
+        quiet: Print only errors and warnings.
+        log: Also write to tensorboard or wandb, if they are installed.
+        trust_plugins: Import plug-in classes, package.module:Class, that the file or run names.
+    """
+    names = (run.data.dataset, run.backbone.name)
+    default = "-".join(["pretrain", *(name.rpartition(":")[2] for name in names), f"seed{run.seed}"])
+    output = output if resume else output or Path("runs") / default
+    train(run, output=output, resume=resume, quiet=quiet, log=log)
 
 
 @app.command
@@ -372,7 +404,12 @@ def _check_seeds(arguments: list[str]) -> None:
         raise ArgumentError("--seeds is the number of seeds: 3 stands for seeds 0, 1 and 2.")
 
 
-_CONFIGURED: dict[str, Any] = {"train": train, "compare": compare, "sweep": sweep}
+_CONFIGURED: dict[str, Any] = {
+    "train": train,
+    "pretrain": pretrain,
+    "compare": compare,
+    "sweep": sweep,
+}
 """Commands whose options depend on the classes that they name."""
 
 

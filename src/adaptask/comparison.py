@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _SECTION_OF = {
     **dict.fromkeys(("n_way", "n_shot", "n_query", "n_tasks"), "task"),
     **dict.fromkeys(("alpha", "tau", "strategy"), "sampler"),
+    **dict.fromkeys(("init", "freeze"), "start"),
     "lr": "optimizer",
     "device": "machine",
 }
@@ -161,8 +162,8 @@ def compare(
         output: The folder; by default `runs/compare-...`, named after what is compared.
         workers: Number of runs at once; None chooses.
         **options: Everything else that `adaptask train` takes: `steps`, `n_way`, `n_shot`,
-            `n_query`, `n_tasks`, `lr`, `device`, `alpha`, `tau`, `strategy`; or sections as
-            dictionaries, such as `backbone={"name": "resnet12", "drop_rate": 0.1}`,
+            `n_query`, `n_tasks`, `init`, `freeze`, `lr`, `device`, `alpha`, `tau`, `strategy`; or
+            sections as dictionaries, such as `backbone={"name": "resnet12", "drop_rate": 0.1}`,
             `learner={"inner_lr": 0.1}` or `optimizer={"schedule": "cosine"}`. Options of samplers
             and learners apply to those that take them.
 

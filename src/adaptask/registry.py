@@ -298,6 +298,8 @@ LEARNERS = Registry(
         "metaoptnet-ridge": "adaptask.learners.metaoptnet:MetaOptNetRidge",
         "metaoptnet-svm": "adaptask.learners.metaoptnet:MetaOptNetSVM",
         "r2d2": "adaptask.learners.r2d2:R2D2",
+        "meta-baseline": "adaptask.learners.meta_baseline:MetaBaseline",
+        "classifier": "adaptask.learners.classifier:Classifier",
     },
     needs=("forward", "parameters", "state_dict", "load_state_dict"),
 )

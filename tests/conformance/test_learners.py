@@ -44,10 +44,21 @@ VARIANTS = {
     ],
     "metaoptnet-ridge": [({"regularization": 1.0, "label_smoothing": 0.1}, {"norm": "task"})],
     "metaoptnet-svm": [({"penalty": 10.0, "label_smoothing": 0.1}, {"norm": "task"})],
+    "meta-baseline": [
+        ({"scale": 2.0, "label_smoothing": 0.1}, {"norm": "task"}),
+        ({"learn_scale": False}, {"norm": "none"}),
+    ],
+    "classifier": [({"rotation": 0.5, "label_smoothing": 0.1}, {"norm": "task"})],
     "r2d2": [({"scale": 1.0, "learn_regularization": False}, {"norm": "task"})],
 }
 CASES = [(name, *case) for name in LEARNERS for case in [({}, {}), *VARIANTS.get(name, [])]]
 IMAGE_SHAPE = (1, 16, 16)
+
+
+def given(kind):
+    """Return the arguments that a run passes to a learner; class ids of the laws are below 8."""
+    parameters = inspect.signature(kind).parameters
+    return {name: n for name, n in (("n_way", 4), ("n_classes", 8)) if name in parameters}
 
 
 def build(seed, *, name, settings, backbone_settings, backbone="conv4"):
@@ -62,7 +73,7 @@ def build(seed, *, name, settings, backbone_settings, backbone="conv4"):
     if backbone == "conv4" and kind.needs_feature_maps:
         sizes["n_pooled"] = 2
     features = build_backbone(backbone, image_shape=IMAGE_SHAPE, **sizes, **backbone_settings)
-    needed = {"n_way": 4} if kind.has_fixed_way else {}
+    needed = given(kind)
     steps = inspect.signature(kind).parameters.get("evaluation_steps")
     if steps is not None and (steps.default or 0) > 10:  # many of them take long
         needed["evaluation_steps"] = 10
@@ -107,7 +118,7 @@ def test_every_learner_obeys_every_law_on_vectors(name, backbone):
     def build_on_vectors(seed):
         settings = OF_THEIR_OWN.get(name, {}) if backbone == "identity" else {}
         features = build_backbone(backbone, image_shape=(12, 1, 1))
-        needed = {"n_way": 4} if LEARNERS[name].has_fixed_way else {}
+        needed = given(LEARNERS[name])
         if name == "reptile":
             needed["evaluation_steps"] = 10
         return build_learner(name, backbone=features, **needed, **settings)

@@ -343,7 +343,7 @@ class _Reader:
         """Return the arrays of a file by name, mapped from disk."""
         try:
             if path.suffix.lower() == ".safetensors":
-                return _read_safetensors(path)
+                return read_safetensors(path)
             if path.suffix.lower() == ".npy":
                 return {path.stem: open_memmap(path, mode="r")}  # it refuses objects
             return self._read_npz(path)
@@ -380,7 +380,7 @@ class _Reader:
         return arrays
 
 
-def _read_safetensors(path: Path) -> dict[str, Array]:
+def read_safetensors(path: Path) -> dict[str, Array]:
     """Return the tensors of a file by name: 8 bytes, a header in JSON of that length, numbers."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")

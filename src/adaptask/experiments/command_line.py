@@ -22,7 +22,12 @@ from adaptask.data.datasets import check_name
 from adaptask.errors import ArgumentError
 from adaptask.experiments.compare_command import expand_all, split_sampler
 from adaptask.experiments.config import DEFAULT_NAMES, RunConfig, with_default_optimizer
-from adaptask.experiments.config_file import apply_settings, no_run_in, read_settings
+from adaptask.experiments.config_file import (
+    apply_settings,
+    load_config,
+    no_run_in,
+    read_settings,
+)
 from adaptask.experiments.options import (
     REGISTRIES,
     SHORT_FLAGS,
@@ -44,7 +49,7 @@ _SAMPLERS = ("uniform", "gcp")
 
 @dataclass
 class CommandLine:
-    """A command line of `train`, `compare` or `sweep`, and what is known before it is parsed."""
+    """A command line of `train`, `pretrain`, `compare` or `sweep`, and what is known before it is parsed."""
 
     command: str
     arguments: list[str]
@@ -83,7 +88,7 @@ class CommandLine:
 
 
 def read_command_line(command: str, arguments: Sequence[str]) -> CommandLine:
-    """Return a command line of `train`, `compare` or `sweep` with what its flags start from.
+    """Return a command line of `train`, `pretrain`, `compare` or `sweep` with what its flags start from.
 
     Raises:
         ArgumentError: If a name, a file or an option cannot be used.
@@ -91,8 +96,10 @@ def read_command_line(command: str, arguments: Sequence[str]) -> CommandLine:
     words = upgrade_flags(arguments)
     if command == "sweep":
         words = _vary_lists(words)
-    if command != "train" and _value(words, "--seed") is not None:
+    if command in ("compare", "sweep") and _value(words, "--seed") is not None:
         raise ArgumentError(f"{command} trains the seeds 0, 1, ...; set their number with --seeds.")
+    if command == "pretrain" and _value(words, "--learner") is not None:
+        raise ArgumentError("pretrain trains a classifier; for another learner use adaptask train.")
     names = {kind: [name] for kind in REGISTRIES if (name := _value(words, f"--{kind}"))}
     if dataset := _value(words, "--dataset"):
         names["dataset"] = [dataset]
@@ -149,7 +156,7 @@ def _start(
 ) -> tuple[RunConfig, dict[str, dict[str, Any]]]:
     """Return the configuration from which flags start, and options for all that take them."""
     preset, file = _value_once(words, "--preset"), _value_once(words, "--config")
-    resumed = _value_once(words, "--resume") if command == "train" else None
+    resumed = _value_once(words, "--resume") if command in ("train", "pretrain") else None
     for flag, value in (("--preset", preset), ("--config", file)):
         if resumed and value:
             raise ArgumentError(f"--resume has the run's own configuration; leave out {flag}.")
@@ -168,6 +175,15 @@ def _start(
         from adaptask.experiments.recipes import preset_config
 
         base = preset_config(preset)
+    elif command == "pretrain" and not resumed:
+        from adaptask.experiments.recipes import pretraining
+
+        dataset = settings.get("data", {}).get("dataset", base.data.dataset)
+        base = pretraining(names.get("dataset", [dataset])[0])
+    init = _value_once(words, "--init")
+    if init and not preset and "backbone" not in settings and (Path(init) / "config.toml").exists():
+        of_run = load_config(Path(init) / "config.toml", trust_plugins=trust, known=base)
+        base = replace(base, backbone=of_run.backbone)
     try:
         config = apply_settings(settings, base, names=names, trust_plugins=trust)
     except ArgumentError as error:
@@ -273,6 +289,7 @@ _COMMON = {
     "--n-shot INT": "task.n_shot",
     "--n-query INT": "task.n_query",
     "--n-tasks INT": "task.n_tasks",
+    "--init RUN": "start.init",
     "--steps INT": "steps",
     "--lr FLOAT": "optimizer.lr",
     "--optimizer.name {adam,sgd}": "optimizer.name",
@@ -287,6 +304,10 @@ _OWN = {
         *("--output FOLDER", "--resume RUN", "--preset NAME", "--config FILE", "--quiet"),
         *("--log NAME", "--trust-plugins"),
     ),
+    "pretrain": (
+        *("--output FOLDER", "--resume RUN", "--config FILE", "--quiet", "--log NAME"),
+        "--steps INT",
+    ),
     "compare": (
         *("--learners NAME...", "--samplers NAME...", "--seeds INT", "--workers INT"),
         *("--output FOLDER", "--preset NAME", "--config FILE", "--cluster ray"),
@@ -299,17 +320,26 @@ _OWN = {
 }
 """The other options of each command that people use most."""
 _OTHER_HELP = {
+    "--steps": "Training steps; by default 100 passes over the training images.",
     "--cluster": "Make the runs with Ray, on this machine or a cluster.",
     "--alpha": "Values of alpha, or a range LOW..HIGH for random search.",
     "--tau": "Values of tau, or a range.",
     "--lr": "Learning rates, or a range.",
 }
-_REPLACED = {"train": (), "compare": ("learner", "sampler", "seed"), "sweep": ("seed", "lr")}
+_REPLACED = {
+    "train": (),
+    "pretrain": (
+        *("learner", "sampler", "n_way", "n_shot", "n_query", "n_tasks", "steps", "name", "lr"),
+        "init",
+    ),
+    "compare": ("learner", "sampler", "seed"),
+    "sweep": ("seed", "lr"),
+}
 """Options of a run that a command has other flags for."""
 
 
 def short_help(command: str, function: Callable[..., Any]) -> str:
-    """Return the help of `train`, `compare` or `sweep` with the options that people use most."""
+    """Return the help of `train`, `pretrain`, `compare` or `sweep` with the options that people use most."""
     documented = docstring_parser.parse(function.__doc__ or "")
     own = {param.arg_name: param.description or "" for param in documented.params}
     lines = [f"usage: adaptask {command} [OPTIONS]", "", documented.short_description or "", ""]

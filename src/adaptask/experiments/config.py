@@ -63,6 +63,19 @@ class TaskConfig:
 
 
 @dataclass(frozen=True)
+class StartConfig:
+    """Which weights the backbone starts with, and which of them stay as they are."""
+
+    init: Annotated[str | None, arg(prefix_name=False, metavar="RUN")] = None
+    """Start with the backbone of this run, its best weights by validation, or with those in a
+    file, .pt or .safetensors; None: the seed decides."""
+    freeze: Annotated[
+        Literal["backbone"] | int | None, arg(prefix_name=False, metavar="backbone|INT")
+    ] = None
+    """Do not train the backbone, or this many of its first stages."""
+
+
+@dataclass(frozen=True)
 class OptimizerConfig:
     """How the weights are updated."""
 
@@ -146,6 +159,7 @@ class RunConfig:
     sampler: AlgorithmConfig = field(default_factory=partial(configure, "sampler", "gcp"))
     learner: AlgorithmConfig = field(default_factory=partial(configure, "learner", "protonet"))
     backbone: AlgorithmConfig = field(default_factory=partial(configure, "backbone", "conv4"))
+    start: StartConfig = StartConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     every: _Intervals = field(default_factory=Intervals)

@@ -10,12 +10,13 @@ import torch
 from torch import nn, optim
 
 from adaptask.backbones import build_backbone
-from adaptask.data import EpisodeSource, open_episodes
+from adaptask.data import EpisodeSource, load, open_episodes
 from adaptask.data.augmentation import GaussianNoise
 from adaptask.data.datasets import splits_of
 from adaptask.data.images import EvaluationTasks
 from adaptask.errors import ArgumentError, StateError
 from adaptask.experiments.config import RunConfig
+from adaptask.experiments.init_weights import freeze, load_backbone, read_weights
 from adaptask.experiments.options import class_of, configure, options_of, takes_argument
 from adaptask.learners import Ensemble, Learner, build_learner
 from adaptask.randomness import derive_seed
@@ -56,6 +57,8 @@ def build_model(config: RunConfig, image_shape: ImageShape, device: torch.device
         options = options_of(config.learner)
         if takes_argument(config.learner, "n_way"):
             options["n_way"] = config.task.n_way
+        if takes_argument(config.learner, "n_classes"):
+            options["n_classes"] = load(config.data.dataset, "train").n_classes
         learner = build_learner(config.learner.name, backbone=backbone, **options)
     learner.to(device)
     if config.machine.channels_last == "yes":
@@ -99,11 +102,16 @@ def build_parts(
     """Build what a training step needs besides its images: learner, sampler and optimizer.
 
     Raises:
-        ArgumentError: If the configuration does not fit the data.
+        ArgumentError: If the configuration does not fit the data, or weights to start with do not
+            fit the backbone.
         DataError: If a class has too few images.
     """
     _check_tasks(config, source)
     learner = build_model(config, source.image_set.image_shape, device)
+    if config.start.init is not None:
+        load_backbone(learner, read_weights(config.start.init), config.start.init)
+    if config.start.freeze is not None:
+        freeze(learner, config.start.freeze)
     options = options_of(config.sampler)
     if takes_argument(config.sampler, "n_features"):
         options["n_features"] = n_features_of(learner, config.sampler.name)
@@ -124,7 +132,7 @@ def build_parts(
     )
     optimizer = build_optimizer(
         config.optimizer.name,
-        learner.parameters(),
+        [parameter for parameter in learner.parameters() if parameter.requires_grad],
         lr=config.optimizer.lr,
         weight_decay=config.optimizer.weight_decay,
         momentum=config.optimizer.momentum,

@@ -48,12 +48,13 @@ REGISTRIES = {"sampler": SAMPLERS, "learner": LEARNERS, "backbone": BACKBONES}
 """The three kinds of algorithms that a run is made of."""
 _SUPPLIED = {
     "sampler": ("n_classes", "n_way", "n_features", "groups", "variant_of", "seed", "device"),
-    "learner": ("backbone", "n_way"),
+    "learner": ("backbone", "n_way", "n_classes"),
     "backbone": ("image_shape",),
 }
 """Arguments that the package passes to a constructor; they are not options."""
 _NOT_REQUIRED = (
     ("learner", "n_way"),
+    ("learner", "n_classes"),
     ("sampler", "n_features"),
     ("sampler", "groups"),
     ("sampler", "variant_of"),

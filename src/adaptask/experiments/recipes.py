@@ -151,6 +151,61 @@ def reptile(dataset: str, shots: int) -> RunConfig:
     )
 
 
+def pretraining(dataset: str) -> RunConfig:
+    """Return how `adaptask pretrain` trains a classifier, after Meta-Baseline (Chen et al. 2021).
+
+    As in its `train_classifier_mini.yaml`: SGD from 0.1 with momentum 0.9 and weight decay 5e-4,
+    batches of 128 images, as many as 100 passes over the training images have. Ours are the cosine
+    schedule (theirs divides by 10 after 90 passes), Nesterov's form of momentum, the augmentation
+    of the dataset, and batches with two images of each of 64 classes, or of all if there are
+    fewer, instead of any images.
+
+    Args:
+        dataset: Any that has been prepared.
+
+    Raises:
+        ArgumentError: If there is no such dataset.
+        DataError: If it has not been prepared.
+    """
+    from adaptask.data import load
+
+    images = load(dataset, "train")
+    n_way = min(64, images.n_classes)
+    n_tasks = 64 // n_way
+    n_images = 2 * n_way * n_tasks
+    return RunConfig(
+        steps=-(-100 * len(images.images) // n_images),
+        data=DataConfig(dataset=dataset),
+        task=TaskConfig(n_way=n_way, n_shot=1, n_query=1, n_tasks=n_tasks),
+        sampler=configure("sampler", "uniform"),
+        learner=configure("learner", "classifier"),
+        optimizer=OptimizerConfig(
+            name="sgd", lr=0.1, weight_decay=5e-4, momentum=0.9, schedule="cosine"
+        ),
+        evaluation=EvaluationConfig(n_way=5, n_shot=1, n_validation=500),
+    )
+
+
+def meta_baseline(dataset: str, shots: int) -> RunConfig:
+    """Return the recipe of Meta-Baseline (Chen et al. 2021), for a pre-trained backbone.
+
+    As in its `train_meta_mini.yaml`: 20 epochs of 200 steps of 4 tasks, SGD at 0.001 with momentum
+    0.9 (here in Nesterov's form) and weight decay 5e-4, images as they are, 800 validation
+    episodes per epoch. ResNet-12 has 64-128-256-512 filters and drops nothing.
+    """
+    epoch = 200
+    return RunConfig(
+        steps=20 * epoch,
+        data=DataConfig(dataset=dataset, augmentation="none"),
+        task=TaskConfig(n_way=5, n_shot=shots, n_query=15, n_tasks=4),
+        learner=configure("learner", "meta-baseline"),
+        backbone=configure("backbone", "resnet12", drop_rate=0.0),
+        optimizer=OptimizerConfig(name="sgd", lr=1e-3, weight_decay=5e-4, momentum=0.9),
+        evaluation=EvaluationConfig(n_validation=800),
+        every=Intervals(validate=epoch, checkpoint=epoch, snapshot=epoch),
+    )
+
+
 CONV4_LEARNERS = ("matchingnet", "protonet", "reptile", "maml", "maml++")
 RESNET12_LEARNERS = ("protonet", "metaoptnet-ridge", "metaoptnet-svm")
 
@@ -265,6 +320,10 @@ def presets() -> dict[str, RunConfig]:
         for shots in _SHOTS:
             name = f"{learner}-{backbone}-{dataset}-{shots}shot"
             found[name] = recipe(learner, backbone, dataset, shots)
+    for dataset in TRAINING_SHOTS:
+        for shots in _SHOTS:
+            name = f"meta-baseline-resnet12-{dataset}-{shots}shot"
+            found[name] = meta_baseline(dataset, shots)
     return found
 
 
@@ -286,6 +345,9 @@ def preset_groups() -> dict[str, str]:
             f"{learner}-conv4-DATASET-SHOTS": f"as {_ORIGIN[learner]}: {conv4}; {shots}"
             for learner in CONV4_LEARNERS
         },
+        "meta-baseline-resnet12-DATASET-SHOTS": (
+            f"as Meta-Baseline (Chen et al. 2021), with --init: {resnet12}; {shots}"
+        ),
     }
 
 

@@ -28,6 +28,7 @@ from adaptask.experiments.factory import (
     depends_on_steps,
     with_weights,
 )
+from adaptask.experiments.init_weights import check_same_weights, record_weights
 from adaptask.experiments.options import REGISTRIES, class_of, describe
 from adaptask.experiments.run_preview import save_preview
 from adaptask.learners import Ensemble
@@ -106,7 +107,8 @@ def run_steps(
     if start == "done":
         return
     with group.sync_errors():
-        trainer, testers = _build(config, device, folder, display, group)
+        config_to_build = _with_needed_weights(config, folder, start, group)
+        trainer, testers = _build(config_to_build, device, folder, display, group)
     with ExitStack() as held:
         held.callback(trainer.release)
         with group.sync_errors():
@@ -115,6 +117,8 @@ def run_steps(
                 if start == "begin":
                     folder.n_processes = group.size
                     folder.create(device)
+                    if config.start.init is not None:
+                        record_weights(config.start.init, folder.path)
         if start == "resume":
             if group.is_main and _tested_after(folder, config) != config.steps:
                 # It tells that a run has ended: it goes before config.toml says how many steps
@@ -150,6 +154,26 @@ def _choose_start(config: RunConfig, folder: RunFolder, resume: bool | None) -> 
         return "begin"
     check_same_run(config, folder)
     return "done" if does_what_fits and _tested_after(folder, config) == config.steps else "resume"
+
+
+def _with_needed_weights(
+    config: RunConfig, folder: RunFolder, start: str, group: ProcessGroup
+) -> RunConfig:
+    """Return how a run is built: with weights to start with only where they are needed.
+
+    The main process gives its state to the others, and a checkpoint has all weights, so that those
+    it began with may be gone.
+
+    Raises:
+        ArgumentError: If they are not those that the run began with.
+    """
+    init = config.start.init
+    is_resumable = start == "resume" and folder.last_checkpoint() is not None
+    if init is None or (group.is_main and (Path(init).exists() or not is_resumable)):
+        if init is not None and start == "resume":
+            check_same_weights(init, folder.path)
+        return config
+    return replace(config, start=replace(config.start, init=None))
 
 
 def _build(

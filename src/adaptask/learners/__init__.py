@@ -13,11 +13,13 @@ from typing import Any
 from adaptask.backbones import Backbone
 from adaptask.learners.anil import ANIL
 from adaptask.learners.base import EmbeddingLearner, Learner, check_shapes
+from adaptask.learners.classifier import Classifier
 from adaptask.learners.ensemble import Ensemble
 from adaptask.learners.inner_loop import InnerLoopLearner
 from adaptask.learners.maml import MAML
 from adaptask.learners.maml_plus_plus import MAMLPlusPlus
 from adaptask.learners.matchingnet import MatchingNet
+from adaptask.learners.meta_baseline import MetaBaseline
 from adaptask.learners.metaoptnet import MetaOptNetRidge, MetaOptNetSVM
 from adaptask.learners.protonet import ProtoNet
 from adaptask.learners.r2d2 import R2D2
@@ -46,12 +48,14 @@ __all__ = [
     "LEARNERS",
     "MAML",
     "R2D2",
+    "Classifier",
     "EmbeddingLearner",
     "Ensemble",
     "InnerLoopLearner",
     "Learner",
     "MAMLPlusPlus",
     "MatchingNet",
+    "MetaBaseline",
     "MetaOptNetRidge",
     "MetaOptNetSVM",
     "ProtoNet",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +39,10 @@ class Learner(nn.Module, ABC):
     """Whether it trains as well in bfloat16 autocast as in float32."""
     supports_compile: ClassVar[bool] = True
     """Whether `torch.compile` computes the right gradients of a training step."""
+    supports_freezing: ClassVar[bool] = True
+    """Whether it can leave parts of its backbone as they are, see `freeze`."""
+    frozen: tuple[nn.Module, ...] = ()
+    """Parts that training leaves as they are."""
     order_free: bool = True
     """Whether the order of classes and of support images is irrelevant: permuting the classes
     permutes the logits and changes nothing else."""
@@ -96,6 +100,22 @@ class Learner(nn.Module, ABC):
 
     def begin_step(self, step: int, n_steps: int) -> None:
         """Prepare for step `step` of `n_steps`, counted from 0. The trainer calls it each time."""
+
+    def freeze(self, *parts: nn.Module) -> None:
+        """Leave some parts as they are, buffers included: they stay in evaluation mode.
+
+        Call it before an optimizer is made, of the parameters that `require_grad`.
+        """
+        for part in parts:
+            part.requires_grad_(False).eval()
+        self.frozen += parts
+
+    def train(self, mode: bool = True) -> Self:  # noqa: FBT001, FBT002 (as torch has it)
+        """Switch to training, except what is frozen, or to evaluation."""
+        super().train(mode)
+        for part in self.frozen:
+            part.eval()
+        return self
 
     @property
     def depends_on_total_steps(self) -> bool:
@@ -177,6 +197,17 @@ class EmbeddingLearner(Learner):
         n_way, n_shot = check_shapes(episodes)
         n_support = n_way * n_shot
         images = torch.cat((episodes.support_images, episodes.query_images), dim=1)
+        features = self.compute_features(images)
+        support = torch.unflatten(features[:, :n_support], 1, (n_way, n_shot))
+        with torch.autocast(features.device.type, enabled=self._is_mixed(features)):
+            return self.classify(support, features[:, n_support:]), features
+
+    def compute_features(self, images: Tensor) -> Tensor:
+        """Return what `embed` does, checked, and in the precision in which it is compared.
+
+        Raises:
+            ArgumentError: If there is not a feature, or maps, for every image.
+        """
         features = self.embed(images)
         if features.ndim < 3 or features.shape[:2] != images.shape[:2]:
             raise ArgumentError(
@@ -184,12 +215,12 @@ class EmbeddingLearner(Learner):
                 f"x width) to tasks x images x features; {type(self.backbone).__name__} returned "
                 f"{_sizes(features.shape)}."
             )
-        mixed = self.autocast_classify and torch.is_autocast_enabled(features.device.type)
-        if not mixed:
-            features = features.to(torch.promote_types(features.dtype, torch.float32))
-        support = torch.unflatten(features[:, :n_support], 1, (n_way, n_shot))
-        with torch.autocast(features.device.type, enabled=mixed):
-            return self.classify(support, features[:, n_support:]), features
+        if self._is_mixed(features):
+            return features
+        return features.to(torch.promote_types(features.dtype, torch.float32))
+
+    def _is_mixed(self, features: Tensor) -> bool:
+        return self.autocast_classify and torch.is_autocast_enabled(features.device.type)
 
 
 def check_backbone(backbone: object, *members: str) -> None:

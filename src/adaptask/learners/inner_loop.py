@@ -47,6 +47,7 @@ class InnerLoopLearner(Learner):
     has_fixed_way: ClassVar[bool] = True
     supports_bfloat16: ClassVar[bool] = False  # inner steps amplify rounding
     supports_compile: ClassVar[bool] = False  # wrong gradients of gradients
+    supports_freezing: ClassVar[bool] = False  # all weights adapt
     order_free = False  # each output of the head has its own initial weights
     draws_in_evaluation = False
 

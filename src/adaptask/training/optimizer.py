@@ -55,8 +55,9 @@ def build_optimizer(
     parameters = list(parameters)
     if not parameters:
         raise ArgumentError(
-            "there is nothing to learn: the learner has no parameters. Choose a backbone that has "
-            "some, such as linear or mlp, or one for the learner, such as learn_temperature."
+            "there is nothing to learn: the learner has no parameters, or all are frozen. Choose a "
+            "backbone that has some, such as linear or mlp, or an option of the learner, such as "
+            "learn_temperature."
         )
     if name == "adam":
         return optim.Adam(parameters, lr=lr, weight_decay=weight_decay, fused=True)
