@@ -124,7 +124,9 @@ def pretrain(
         trust_plugins: Import plug-in classes, package.module:Class, that the file or run names.
     """
     names = (run.data.dataset, run.backbone.name)
-    default = "-".join(["pretrain", *(name.rpartition(":")[2] for name in names), f"seed{run.seed}"])
+    default = "-".join(
+        ["pretrain", *(name.rpartition(":")[2] for name in names), f"seed{run.seed}"]
+    )
     output = output if resume else output or Path("runs") / default
     train(run, output=output, resume=resume, quiet=quiet, log=log)
 

@@ -52,8 +52,9 @@ def build(name, **options):
     if name == "relationnet":
         options = {"n_pooled": 2, **options}
     backbone = build_backbone("conv4", image_shape=(1, 16, 16), filters=4, **options)
-    takes_way = "n_way" in inspect.signature(LEARNERS[name]).parameters
-    return build_learner(name, backbone=backbone, **({"n_way": N_WAY} if takes_way else {}))
+    taken = inspect.signature(LEARNERS[name]).parameters
+    needed = {key: n for key, n in (("n_way", N_WAY), ("n_classes", 12)) if key in taken}
+    return build_learner(name, backbone=backbone, **needed)
 
 
 def train(learner, tiny, n_steps=1, sampler=Listens, lr=0.1, **settings):

@@ -47,6 +47,7 @@ def build(tiny, *, device="cuda", learner="protonet", sampler="gcp", optimizer="
             "conv4", image_shape=source.image_set.image_shape, filters=8, **pooled
         )
         options = {"n_way": 3} if learner in HEADED else {}
+        options |= {"n_classes": 12} if learner == "classifier" else {}
         learner = build_learner(learner, backbone=network, **options)
     learner.to(device)
     return Trainer(

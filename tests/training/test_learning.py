@@ -45,6 +45,7 @@ CASES = {
     "metaoptnet-ridge": Case(0.45, 150, tasks=FOUR),
     "metaoptnet-svm": Case(0.42, 150, tasks=FOUR),
     "r2d2": Case(0.45, 150, {"scale": 1.0, "regularization": 1.0}, tasks=FOUR),
+    "classifier": Case(0.45, 300, {"n_classes": 192}, tasks=FOUR),
     "reptile": Case(
         0.48,
         200,

@@ -58,8 +58,9 @@ def test_every_learner_goes_on_exactly(build_trainer, name, same, outcome):
         torch.manual_seed(seed)
         n_pooled = 2 if name == "relationnet" else 4
         backbone = build_backbone("conv4", image_shape=(1, 16, 16), filters=4, n_pooled=n_pooled)
-        takes_way = "n_way" in inspect.signature(LEARNERS[name]).parameters
-        learner = build_learner(name, backbone=backbone, **({"n_way": 3} if takes_way else {}))
+        taken = inspect.signature(LEARNERS[name]).parameters
+        needed = {key: n for key, n in (("n_way", 3), ("n_classes", 12)) if key in taken}
+        learner = build_learner(name, backbone=backbone, **needed)
         return build_trainer(learner=learner, seed=seed, n_tasks=2, validate=False)
 
     whole, first, second = build(0), build(0), build(1)

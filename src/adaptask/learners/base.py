@@ -110,7 +110,7 @@ class Learner(nn.Module, ABC):
             part.requires_grad_(False).eval()
         self.frozen += parts
 
-    def train(self, mode: bool = True) -> Self:  # noqa: FBT001, FBT002 (as torch has it)
+    def train(self, mode: bool = True) -> Self:
         """Switch to training, except what is frozen, or to evaluation."""
         super().train(mode)
         for part in self.frozen:

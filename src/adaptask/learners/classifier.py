@@ -100,4 +100,3 @@ class Classifier(EmbeddingLearner):
         return Outcome(
             loss=loss, query_logits=query_logits.gather(2, own), features=upright.detach()
         )
-

@@ -64,8 +64,9 @@ def parts(name, group, norm="batch"):
     shape = source.image_set.image_shape
     backbone = build_backbone("conv4", image_shape=shape, filters=4, n_pooled=pooled, norm=norm)
     options = dict(OPTIONS.get(name, {}))
-    if "n_way" in inspect.signature(LEARNERS[name]).parameters:
-        options["n_way"] = N_WAY
+    taken = inspect.signature(LEARNERS[name]).parameters
+    needed = (("n_way", N_WAY), ("n_classes", source.n_classes))
+    options |= {key: value for key, value in needed if key in taken}
     learner = build_learner(name, backbone=backbone, **options).double()
     convert_sync_batchnorm(learner, group)
     sampler = build_sampler("gcp", n_classes=source.n_classes, n_way=N_WAY, seed=3)
