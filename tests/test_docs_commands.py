@@ -97,7 +97,7 @@ def plan_reproduction(*, target, dry_run, output, workers, cluster, **choice):
 
 
 PLANS = {
-    "train": lambda *, run, **_: check_config(run),
+    **dict.fromkeys(("train", "pretrain"), lambda *, run, **_: check_config(run)),
     "compare": plan_comparison,
     "sweep": plan_sweep,
     "reproduce": plan_reproduction,
@@ -136,7 +136,10 @@ def run_planned(tmp_path, monkeypatch):
         "adaptask.experiments.command_line.check_name",
         lambda name: name in ("birds", "dino", "pets") or check_name(name),
     )
-    for command in (cli.train, cli.compare, cli.sweep):
+    monkeypatch.setattr(
+        "adaptask.experiments.command_line._for_dataset", lambda base, dataset: base
+    )
+    for command in cli._CONFIGURED.values():
         monkeypatch.setattr(command, "__defaults__", command.__defaults__)
 
     def give(words):

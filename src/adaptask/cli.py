@@ -25,7 +25,7 @@ from adaptask.experiments.command_line import (
     short_help,
 )
 from adaptask.experiments.config import DEFAULT_NAMES, RunConfig
-from adaptask.experiments.options import AlgorithmConfig
+from adaptask.experiments.options import AlgorithmConfig, short_name
 from adaptask.registry import is_address
 
 _DESCRIPTION = """Adaptive task sampling for few-shot meta-learning.
@@ -123,11 +123,9 @@ def pretrain(
         log: Also write to tensorboard or wandb, if they are installed.
         trust_plugins: Import plug-in classes, package.module:Class, that the file or run names.
     """
-    names = (run.data.dataset, run.backbone.name)
-    default = "-".join(
-        ["pretrain", *(name.rpartition(":")[2] for name in names), f"seed{run.seed}"]
-    )
-    output = output if resume else output or Path("runs") / default
+    if resume is None and output is None:
+        names = map(short_name, (run.data.dataset, run.backbone.name))
+        output = Path("runs") / f"pretrain-{'-'.join(names)}-seed{run.seed}"
     train(run, output=output, resume=resume, quiet=quiet, log=log)
 
 
@@ -424,7 +422,8 @@ def _prepare(arguments: list[str]) -> list[str]:
         sys.stdout.write(short_help(command, function))
         raise SystemExit(0)
     shows_all = "--help-all" in words
-    _line = read_command_line(command, [word for word in words if word != "--help-all"])
+    words = [word for word in words if word != "--help-all"]
+    _line = read_command_line(command, words, only_help=shows_all)
     function.__defaults__ = (_line.defaults,)
     return [command, *_line.arguments, *(["--help"] if shows_all else [])]
 

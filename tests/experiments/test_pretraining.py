@@ -24,29 +24,10 @@ from adaptask.training.checkpoints import load_checkpoint
 from adaptask.training.displays import Display
 
 SHORT = [
-    "--dataset",
-    "tiny",
-    "--data.augmentation",
-    "none",
-    "--every.log",
-    "2",
-    "--every.validate",
-    "3",
-    "--every.checkpoint",
-    "4",
-    "--evaluation.n-episodes",
-    "6",
-    "--evaluation.n-validation",
-    "4",
-    "--evaluation.n-query",
-    "5",
-    "--evaluation.n-way",
-    "3",
-    "--machine.threads",
-    "1",
-    "--device",
-    "cpu",
-    "--quiet",
+    *("--dataset", "tiny", "--data.augmentation", "none", "--device", "cpu", "--quiet"),
+    *("--every.log", "2", "--every.validate", "3", "--every.checkpoint", "4"),
+    *("--evaluation.n-episodes", "6", "--evaluation.n-validation", "4"),
+    *("--evaluation.n-query", "5", "--evaluation.n-way", "3", "--machine.threads", "1"),
 ]
 SMALL = [*SHORT, "--backbone.filters", "4"]
 META = ["train", *SHORT, "--n-way", "3", "--n-query", "4", "--steps", "6"]
@@ -128,7 +109,9 @@ def test_a_resumed_pre_training_equals_one_that_was_never_stopped(tiny, tmp_path
 
 
 def test_steps_are_a_hundred_passes_over_the_images(tiny):
-    assert pretraining("tiny").steps == 160  # 12 x 16 images in batches of 120
+    assert pretraining("cifar-fs").steps == 30_000
+    assert pretraining("fc100", n_classes=60, n_images=36_000).task.n_way == 60
+    # 12 x 16 images in batches of 120
     line = read_command_line("pretrain", ["--dataset", "tiny", "--backbone", "resnet12"])
     assert (line.config.steps, line.config.backbone.name) == (160, "resnet12")
 

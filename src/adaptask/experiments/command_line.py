@@ -49,7 +49,7 @@ _SAMPLERS = ("uniform", "gcp")
 
 @dataclass
 class CommandLine:
-    """A command line of `train`, `pretrain`, `compare` or `sweep`, and what is known before it is parsed."""
+    """A command line of a command that takes a configuration, and what is known before parsing."""
 
     command: str
     arguments: list[str]
@@ -87,8 +87,15 @@ class CommandLine:
         return replace(parsed, sampler=self.config.sampler, learner=self.config.learner), options
 
 
-def read_command_line(command: str, arguments: Sequence[str]) -> CommandLine:
-    """Return a command line of `train`, `pretrain`, `compare` or `sweep` with what its flags start from.
+def read_command_line(
+    command: str, arguments: Sequence[str], *, only_help: bool = False
+) -> CommandLine:
+    """Return the command line of `train`, for example, with what its flags start from.
+
+    Args:
+        command: `train`, `pretrain`, `compare` or `sweep`.
+        arguments: The words after it.
+        only_help: Whether options are only shown, so that no dataset is needed.
 
     Raises:
         ArgumentError: If a name, a file or an option cannot be used.
@@ -115,7 +122,7 @@ def read_command_line(command: str, arguments: Sequence[str]) -> CommandLine:
     trust = "--trust-plugins" in words or "--trust_plugins" in words
     if trust or any(is_address(name) for found in names.values() for name in found):
         allow_imports_from_here()
-    config, shared = _start(command, words, names, trust)
+    config, shared = _start(command, words, names, trust, only_help)
     learners = tuple(names.get("learner", (config.learner.name,)))
     line = CommandLine(command, words, config, learners, samplers, shared)
     _check_options(line)
@@ -152,7 +159,11 @@ def upgrade_flags(arguments: Iterable[str]) -> list[str]:
 
 
 def _start(
-    command: str, words: Sequence[str], names: dict[str, list[str]], trust: bool
+    command: str,
+    words: Sequence[str],
+    names: dict[str, list[str]],
+    trust: bool,
+    only_help: bool,
 ) -> tuple[RunConfig, dict[str, dict[str, Any]]]:
     """Return the configuration from which flags start, and options for all that take them."""
     preset, file = _value_once(words, "--preset"), _value_once(words, "--config")
@@ -178,20 +189,32 @@ def _start(
     elif command == "pretrain" and not resumed:
         from adaptask.experiments.recipes import pretraining
 
-        dataset = settings.get("data", {}).get("dataset", base.data.dataset)
-        base = pretraining(names.get("dataset", [dataset])[0])
+        base = pretraining(base.data.dataset)
     init = _value_once(words, "--init")
     if init and not preset and "backbone" not in settings and (Path(init) / "config.toml").exists():
         of_run = load_config(Path(init) / "config.toml", trust_plugins=trust, known=base)
         base = replace(base, backbone=of_run.backbone)
     try:
         config = apply_settings(settings, base, names=names, trust_plugins=trust)
+        if command == "pretrain" and not resumed and not only_help:
+            base = _for_dataset(base, names.get("dataset", [config.data.dataset])[0])
+            config = apply_settings(settings, base, names=names, trust_plugins=trust)
     except ArgumentError as error:
         raise ArgumentError(f"{path}: {error}" if path else str(error)) from error
     names_optimizer = "optimizer" in settings or _value(words, "--optimizer.name") is not None
     if command != "compare" and not preset and not names_optimizer:
         config = with_default_optimizer(config)
     return config, shared
+
+
+def _for_dataset(base: RunConfig, dataset: str) -> RunConfig:
+    """Return a pre-training with batches and steps that fit a dataset."""
+    from adaptask.data import load
+    from adaptask.experiments.recipes import pretraining
+
+    images = load(dataset, "train")
+    fitting = pretraining(dataset, n_classes=images.n_classes, n_images=len(images.images))
+    return replace(fitting, backbone=base.backbone)
 
 
 def _check_options(line: CommandLine) -> None:
@@ -339,7 +362,7 @@ _REPLACED = {
 
 
 def short_help(command: str, function: Callable[..., Any]) -> str:
-    """Return the help of `train`, `pretrain`, `compare` or `sweep` with the options that people use most."""
+    """Return the help of a command, such as `train`, with the options that people use most."""
     documented = docstring_parser.parse(function.__doc__ or "")
     own = {param.arg_name: param.description or "" for param in documented.params}
     lines = [f"usage: adaptask {command} [OPTIONS]", "", documented.short_description or "", ""]

@@ -9,6 +9,7 @@ in `docs/reproduce.md`.
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable
 from functools import cache
 from typing import Any
@@ -151,30 +152,24 @@ def reptile(dataset: str, shots: int) -> RunConfig:
     )
 
 
-def pretraining(dataset: str) -> RunConfig:
+def pretraining(dataset: str, *, n_classes: int = 64, n_images: int = 38_400) -> RunConfig:
     """Return how `adaptask pretrain` trains a classifier, after Meta-Baseline (Chen et al. 2021).
 
     As in its `train_classifier_mini.yaml`: SGD from 0.1 with momentum 0.9 and weight decay 5e-4,
-    batches of 128 images, as many as 100 passes over the training images have. Ours are the cosine
-    schedule (theirs divides by 10 after 90 passes), Nesterov's form of momentum, the augmentation
-    of the dataset, and batches with two images of each of 64 classes, or of all if there are
-    fewer, instead of any images.
+    batches of 128 images, and as many as 100 passes over the training images have. Ours are the
+    cosine schedule (theirs divides by 10 after 90 passes), Nesterov's form of momentum, the
+    augmentation of the dataset, and batches with two images of each of 64 classes, or of all if
+    there are fewer, instead of any images.
 
     Args:
-        dataset: Any that has been prepared.
-
-    Raises:
-        ArgumentError: If there is no such dataset.
-        DataError: If it has not been prepared.
+        dataset: Any.
+        n_classes: Its number of training classes; by default as of CIFAR-FS and miniImageNet.
+        n_images: Its number of training images.
     """
-    from adaptask.data import load
-
-    images = load(dataset, "train")
-    n_way = min(64, images.n_classes)
+    n_way = min(64, n_classes)
     n_tasks = 64 // n_way
-    n_images = 2 * n_way * n_tasks
     return RunConfig(
-        steps=-(-100 * len(images.images) // n_images),
+        steps=math.ceil(100 * n_images / (2 * n_way * n_tasks)),
         data=DataConfig(dataset=dataset),
         task=TaskConfig(n_way=n_way, n_shot=1, n_query=1, n_tasks=n_tasks),
         sampler=configure("sampler", "uniform"),

@@ -5,6 +5,7 @@ algorithms.json     the classes of sampler, learner and backbone, for readers th
 environment.json    versions, device, revision of the code
 metrics.jsonl       one line per record
 snapshots/          the sampler's potentials, and how often each class was drawn
+init.json           which weights it started with, if not random ones
 last.pt             the checkpoint to resume from; previous.pt is the one before
 best.pt             the best weights by validation
 test.json           the test result; a run that has it is finished
