@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import re
+import shlex
 import struct
 from dataclasses import replace
 from pathlib import Path
@@ -342,7 +344,10 @@ def test_a_frozen_run_is_resumed_exactly(pretrained, tmp_path, same):
         ("--freeze 5", "freeze must be between 1 and 4, the number of stages of Conv4"),
         ("--freeze 0", "freeze must be between 1 and 4"),
         ("--freeze backbone", "nothing to learn: the learner has no parameters, or all are frozen"),
-        ("--freeze 2 --learner maml", "MAML cannot freeze its backbone"),
+        (
+            "--freeze 2 --learner maml",
+            "the learner MAML cannot leave parts of its backbone as they are",
+        ),
         ("--freeze 1 --backbone mlp", "MLP has no stages; freeze all of it, --freeze backbone"),
     ],
 )
@@ -408,3 +413,20 @@ def test_the_recipe_is_that_of_meta_baseline():
         assert (config.steps, config.data.augmentation) == (4000, "none")
         assert (config.backbone.widths, config.backbone.drop_rate) == ("doubling", 0)
         assert (config.learner.scale, config.learner.learn_scale) == (10, True)
+
+
+def test_the_commands_of_the_guide_work(glyphs_of_noise, tmp_path, monkeypatch, capsys):
+    """With a small network and few steps; the rest is as it stands there."""
+    page = Path(__file__).parents[2] / "docs" / "pretraining.md"
+    block = re.search(r"```sh\n(.*?)```", page.read_text(), flags=re.S)[1]
+    small = [
+        *("--backbone", "mlp", "--backbone.hidden", "8", "--steps", "4", "--device", "cpu"),
+        *("--evaluation.n-episodes", "4", "--evaluation.n-validation", "4"),
+    ]
+    monkeypatch.chdir(tmp_path)
+    commands = [shlex.split(line)[1:] for line in block.splitlines()]
+    assert [words[0] for words in commands] == ["pretrain", "train", "compare"]
+    for words in commands:
+        extra = ["--seeds", "1", "--workers", "1"] if words[0] == "compare" else []
+        assert main([*words, *small, *extra]) == 0, capsys.readouterr().err
+    assert Path("runs/meta/init.json").exists()

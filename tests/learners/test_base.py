@@ -1,3 +1,4 @@
+import copy
 import inspect
 from dataclasses import replace
 
@@ -139,3 +140,17 @@ def test_a_backbone_that_returns_other_shapes_is_named(episodes):
     learner = build_learner("protonet", backbone=Mixed())
     with pytest.raises(ArgumentError, match=r"map 2 x 18 x 1 x 16 x 16 .* Mixed returned 36 x 256"):
         learner(episodes())
+
+
+def test_frozen_parts_stay_in_evaluation_in_copies_too():
+    backbone = build_backbone("conv4", image_shape=(1, 16, 16), filters=4)
+    learner = build_learner("protonet", backbone=backbone)
+    learner.freeze(*backbone.blocks[:2])
+    for found in (learner, copy.deepcopy(learner)):
+        for mode in (True, False, True):
+            blocks = found.train(mode).backbone.blocks
+            assert [block.norm.training for block in blocks] == [False, False, mode, mode]
+            assert [block.training for block in blocks] == [False, False, mode, mode]
+        assert [p.requires_grad for p in blocks.parameters()] == [False] * 6 + [True] * 6
+        assert found.training
+    assert "frozen" not in "".join(learner.state_dict())

@@ -335,3 +335,18 @@ def test_what_is_in_the_way_from_the_start_is_told(device, storage, engine, told
     )
     assert len(messages) == len(told)
     assert all(words in text for words, text in zip(told, messages, strict=True))
+
+
+@cuda
+def test_frozen_parts_stay_to_the_last_bit_in_a_graph(tiny):
+    trainers = []
+    for engine in ("graph", "eager"):
+        trainer = build(tiny, learner="meta-baseline", optimizer="sgd", engine=engine)
+        stages = trainer.learner.backbone.blocks[:2]
+        trainer.learner.freeze(*stages)
+        before = copy.deepcopy(stages.state_dict())
+        trainer.fit(12)
+        after = stages.state_dict()
+        assert all(torch.equal(after[name], value) for name, value in before.items())
+        trainers.append(trainer)
+    assert_close(*trainers)

@@ -141,11 +141,10 @@ def freeze(learner: Learner, chosen: str | int) -> None:
     Raises:
         ArgumentError: If the learner cannot do that, or has fewer stages.
     """
-    name = type(learner).__name__
     backbone: Any = getattr(learner, "backbone", None)
     if not getattr(learner, "supports_freezing", False) or backbone is None:
         raise ArgumentError(
-            f"the learner {name} cannot freeze its backbone, since all weights adapt to a task; "
+            f"the learner {type(learner).__name__} cannot leave parts of its backbone as they are; "
             "leave out --freeze."
         )
     if chosen == "backbone":
