@@ -341,7 +341,7 @@ def preset_groups() -> dict[str, str]:
             for learner in CONV4_LEARNERS
         },
         "meta-baseline-resnet12-DATASET-SHOTS": (
-            f"as Meta-Baseline (Chen et al. 2021), with --init: {resnet12}; {shots}"
+            f"as Meta-Baseline (Chen et al. 2021), by --init: {resnet12}; {shots}"
         ),
     }
 
