@@ -110,6 +110,15 @@ def test_a_resumed_pre_training_equals_one_that_was_never_stopped(tiny, tmp_path
     )
 
 
+def test_a_pre_training_at_a_constant_rate_can_be_given_more_steps(tiny, tmp_path, same):
+    folders = [tmp_path / "whole", tmp_path / "part"]
+    words = [*SMALL, "--optimizer.schedule", "constant", "--learner.rotation", "1"]
+    for folder, steps in zip(folders, ("8", "4"), strict=True):
+        assert main(["pretrain", *words, "--steps", steps, "--output", str(folder)]) == 0
+    assert main(["pretrain", "--resume", str(folders[1]), "--steps", "8", "--quiet"]) == 0
+    assert same(*map(learner_state, folders))
+
+
 def test_steps_are_a_hundred_passes_over_the_images(tiny):
     assert pretraining("cifar-fs").steps == 30_000
     assert pretraining("fc100", n_classes=60, n_images=36_000).task.n_way == 60
@@ -363,6 +372,29 @@ def test_what_cannot_be_frozen_is_refused(words, message, tiny, tmp_path, capsys
     output = ["--output", str(tmp_path / "run")]
     assert message in error_of([*META, *words.split(), *output], capsys)
     assert not (tmp_path / "run").exists()
+
+
+OWN_NETWORK = """
+from torch import nn
+
+def network():
+    first = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
+    second = nn.Sequential(nn.Conv2d(4, 6, 3), nn.BatchNorm2d(6))
+    return nn.Sequential(first, second, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+"""
+
+
+def test_a_network_from_elsewhere_is_pre_trained_loaded_and_frozen(tiny, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    Path("own_network.py").write_text(OWN_NETWORK)
+    words = ["--steps", "6", "--backbone", "own_network:network", "--output", "pretrained"]
+    assert main(["pretrain", *SHORT, *words]) == 0
+    words = ["--learner", "meta-baseline", "--freeze", "1", "--trust-plugins", "--output", "meta"]
+    assert main([*META, "--init", "pretrained", *words]) == 0
+    before, after = best_backbone(Path("pretrained")), learner_state(Path("meta"))
+    for name, value in before.items():
+        assert torch.equal(after[f"backbone.{name}"], value) == name.startswith("0."), name
 
 
 # Many runs ----------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ ImageShape = tuple[int, int, int]
 
 # Conv-4 for a learner that compares feature maps, as Sung et al. (2018) have it.
 _N_POOLED_FOR_MAPS = 2
-_ANY_SHAPE = (64, 1, 1)
+_ANY_SHAPE = (1, 8, 8)
 
 
 def build_model(config: RunConfig, image_shape: ImageShape, device: torch.device) -> Learner:
