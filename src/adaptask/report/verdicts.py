@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from adaptask.report.statistics import MIN_SEEDS
-from adaptask.report.study import Study
+from adaptask.report.study import NO_VALUE, Study
 from adaptask.report.summary import ArmSummary, StudySummary
 
 
@@ -139,8 +139,7 @@ def _words(
     What all arms of the study have in common is left out.
     """
     differing = [key for key in labels if labels[key] != baseline[key]]
-    varying = [key for key in labels if len({arm.labels[key] for arm in study.arms}) > 1]
-    shared = [key for key in varying if key not in differing]
+    shared = [key for key in study.varying if key not in differing]
     return (
         named(labels, differing) or "the arm",
         named(baseline, differing) or "the baseline",
@@ -182,13 +181,16 @@ def p_value(p: float) -> str:
 def named(labels: Mapping[str, str], keys: Iterable[str]) -> str:
     """Return labels as words; the key is added to numbers and truth values.
 
-    >>> named({"learner": "maml", "shots": "5", "alpha": "-"}, ["learner", "shots", "alpha"])
-    'maml, shots 5'
+    >>> labels = {"learner": "maml", "shots": "5", "alpha": "-", "tau": "0.5"}
+    >>> named(labels, labels)
+    'maml, 5-shot, tau 0.5'
     """
 
     def word(key: str) -> str:
-        value = labels[key]
+        value, counted = labels[key], key.removeprefix("n_").removesuffix("s")
+        if counted in ("shot", "way"):
+            return f"{value}-{counted}"
         bare = value.lower() not in ("true", "false") and any(c.isalpha() for c in value)
         return value if bare else f"{key} {value}"
 
-    return ", ".join(word(key) for key in keys if labels[key] not in ("", "-"))
+    return ", ".join(word(key) for key in keys if labels[key] not in ("", NO_VALUE))

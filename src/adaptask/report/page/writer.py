@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from adaptask.atomic_file import not_written, replace_file
+from adaptask.report.formats import clean
 from adaptask.report.page.arm_plots import (
     DIFFICULTY,
     DIVERGENCE,
@@ -36,7 +37,6 @@ from adaptask.report.page.data import StudyData, read_data
 from adaptask.report.page.figures import Plot
 from adaptask.report.page.potential_plots import evolution_plot, heatmap_values, pairs_values
 from adaptask.report.page.provenance import describe_runs
-from adaptask.report.page.series import clean
 from adaptask.report.study import Study
 from adaptask.report.tables import Table
 from adaptask.report.verdicts import missing_runs
