@@ -255,7 +255,7 @@ class TrainingStep:
         """Return the outcome of the tasks of all processes; a loss that is not finite stops all."""
         found = [self.loss_check.step, self.loss_check.class_ids]
         gathered, (steps, class_ids) = self.group.gather_feedback(
-            self.sampler, *feedback, extra=found, n_parts=self.accumulate
+            *feedback, extra=found, n_parts=self.accumulate
         )
         self.loss_check.merge(steps.long(), class_ids.long())
         return gathered
