@@ -119,7 +119,6 @@ def test_algorithms_are_described_by_the_folder_or_else_by_their_names(run):
         *("gcp", "protonet", "conv4"),
     ]
     assert found["sampler"].learns
-    assert "confuses" in found["sampler"].description
     described = {"name": "no_such.module:Mine", "description": "draws at will.", "learns": False}
     (run / "algorithms.json").write_text(json.dumps({"sampler": described}))
     found = Run(run).algorithms

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
@@ -51,18 +51,6 @@ class Algorithm:
     """What it does, in one sentence that follows its name; empty if unknown."""
     learns: bool = True
     """Whether a sampler changes with feedback."""
-
-
-_BUILT_IN = {
-    "uniform": Algorithm("uniform", "draws all classes with the same probability", learns=False),
-    "c": Algorithm("c", "prefers classes that are hard by themselves"),
-    "cp": Algorithm("cp", "prefers sets of classes that the learner confuses, drawn exactly"),
-    "gcp": Algorithm(
-        "gcp",
-        "prefers classes that the learner confuses with each other, chosen greedily pair by pair",
-    ),
-}
-"""Samplers of runs from versions that wrote no `algorithms.json`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +136,7 @@ class Run:
         for kind in ("sampler", "learner", "backbone"):
             name = self.settings.get(kind, {}).get("name")
             if kind not in found and isinstance(name, str):
-                found[kind] = built_in(kind, name)
+                found[kind] = describe_name(name)
         return found
 
     @property
@@ -271,20 +259,17 @@ def _read_algorithms(path: Path) -> dict[str, Algorithm]:
         found = {}
         for kind, values in parse_json(path.read_text(encoding="utf-8")).items():
             name, description = str(values["name"]), str(values.get("description", ""))
-            learns = values.get("learns") is not False
-            found[str(kind)] = Algorithm(_short_name(name), description.rstrip("."), learns)
+            found[str(kind)] = replace(
+                describe_name(name),
+                description=description.rstrip("."),
+                learns=values.get("learns") is not False,
+            )
         return found
 
 
-def built_in(kind: str, name: str) -> Algorithm:
-    """Return what is known about an algorithm that has only a name."""
-    known = _BUILT_IN.get(name) if kind == "sampler" else None
-    return known or Algorithm(_short_name(name))
-
-
-def _short_name(name: str) -> str:
-    """Return a name, or the class name of a plug-in, which is named as `module:Class`."""
-    return name.rpartition(":")[2].rpartition(".")[2]
+def describe_name(name: str) -> Algorithm:
+    """Return what is known about an algorithm that has only a name, such as `module:Class`."""
+    return Algorithm(name.rpartition(":")[2].rpartition(".")[2], learns=name != "uniform")
 
 
 def read_settings(path: Path) -> dict[str, Any]:

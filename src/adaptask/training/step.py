@@ -390,18 +390,27 @@ def embed_support(learner: nn.Module, episodes: Episodes) -> Tensor:
             f"the learner {type(learner).__name__} must give its features to the sampler: as "
             "`features` of the Outcome of its training_step, or by a method embed(images)."
         )
-    in_training = [module for module in learner.modules() if module.training]
-    try:
-        for module in in_training:
-            module.training = False
+    with evaluation_mode(learner):
         if embed is not None:
             features: Tensor = embed(images)
             return features
         # Backbones from elsewhere take images without a dimension of tasks.
         return torch.unflatten(backbone(images.flatten(0, 1)), 0, images.shape[:2])
+
+
+@contextmanager
+def evaluation_mode(learner: object) -> Iterator[None]:
+    """Put a module into `eval()` mode, and restore the mode of every part of it afterwards."""
+    if not isinstance(learner, nn.Module):
+        yield
+        return
+    flags = {module: module.training for module in learner.modules()}
+    learner.eval()
+    try:
+        yield
     finally:
-        for module in in_training:
-            module.training = True
+        for module, flag in flags.items():
+            module.training = flag
 
 
 def class_means(features: Tensor, labels: Sequence[Tensor], n_way: int) -> Tensor:

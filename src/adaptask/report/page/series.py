@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptask.report.formats import clean
-from adaptask.report.run import Algorithm, Preview, Run, built_in
+from adaptask.report.run import Algorithm, Preview, Run, describe_name
 from adaptask.report.study import Arm, Study
 from adaptask.report.verdicts import named
 
@@ -224,7 +224,7 @@ def _read_series(arm: Arm, keys: Iterable[str], baselines: set[str | None]) -> S
     begun = tuple(run for run in arm.runs if run.is_readable)
     label = arm.labels.get("sampler", "")
     known = begun[0].algorithms.get("sampler") if begun else None
-    sampler = known or built_in("sampler", label)
+    sampler = known or describe_name(label)
     name = label or sampler.name
     options = named(arm.labels, [key for key in keys if key != "sampler"])
     return Series(
