@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptask.errors import StateError
-from adaptask.old_config import upgrade_settings
 from adaptask.parsing import parse_json, parse_toml
 
 FAILURE = "failure.txt"
@@ -80,7 +79,7 @@ class Preview:
     test_class_names: tuple[str, ...] = ()
     test_confusion: NDArray[np.int64] | None = None
     """Test queries of a class (row) that were classified as another (column), `classes x classes`;
-    None for runs of versions that did not record it."""
+    None without test classes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -273,10 +272,10 @@ def describe_name(name: str) -> Algorithm:
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """Return the description of a run, section by section, with the names of today."""
+    """Return the description of a run, section by section."""
     with _reading(path, "Restore it, or remove the run."):
         parse = parse_json if path.suffix == ".json" else parse_toml
-        settings = upgrade_settings(parse(path.read_text(encoding="utf-8")))
+        settings = parse(path.read_text(encoding="utf-8"))
         for name, kind in _SETTINGS.items():
             if type(value := settings.get(name, kind())) is not kind:
                 raise TypeError(f"{name} must be of type {kind.__name__}; got {value!r}")
@@ -319,7 +318,7 @@ def read_test(path: Path) -> TestResult | None:
         within = found.get("within-group")
         return TestResult(
             _accuracies(found),
-            tasks=str(found.get("tasks", "uniform")),  # of versions that had no others
+            tasks=str(found.get("tasks", "uniform")),
             within_group=None if within is None else _accuracies(within),
         )
 

@@ -229,8 +229,8 @@ def _from_json(found: dict[str, Any], folder: Path) -> Study:
             Citation(_labels(cited["labels"]), _published(cited["published"]))
             for cited in found["citations"]
         ),
-        by_validation=_typed(found.get("by_validation", False), bool),
-        first_section=_typed(found.get("first_section", ""), str),
+        by_validation=_typed(found["by_validation"], bool),
+        first_section=_typed(found["first_section"], str),
     )
 
 
