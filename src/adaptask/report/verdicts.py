@@ -123,12 +123,12 @@ def _result(summary: StudySummary, found: ArmSummary, ours: str, theirs: str) ->
         if low > 0 or high < 0
         else ""
     )
-    return f"{figures}: no significant difference{alone}; {_unseen(found.detectable or 0.0)}"
-
-
-def _unseen(detectable: float) -> str:
-    least = f"{detectable:.0f}" if detectable >= 10 else f"{detectable:.1f}"
-    return f"one below about {least} points would not have been detected reliably"
+    least = found.detectable or 0.0
+    unseen = f"one below about {least:.{0 if least >= 10 else 1}f} points"
+    return (
+        f"{figures}: no significant difference{alone}; {unseen} would not have been detected "
+        "reliably"
+    )
 
 
 def _words(

@@ -198,17 +198,19 @@ class RunFolder:
         for name, content in ((RUN, settings), (ALGORITHMS, algorithms)):
             replace_file(self.path / name, json.dumps(content, indent=1).encode() + b"\n")
 
-    def save_test(self, evaluation: Evaluation, steps: Sequence[int]) -> None:
+    def save_test(self, results: Sequence[Evaluation], steps: Sequence[int]) -> None:
         """Write the test result; the run is finished then.
 
         Args:
-            evaluation: The result.
+            results: One for each kind of tasks, the main one first; empty without test classes.
             steps: After which steps the weights were saved that were tested.
 
         Raises:
             TrainingError: If it cannot be written.
         """
-        record = {"steps": list(steps), **evaluation.record()}
+        record: dict[str, Any] = {"steps": list(steps), "accuracies": None}
+        for i, result in enumerate(results):
+            record |= {result.tasks: result.record()} if i else result.record()
         replace_file(self.path / TEST, json.dumps(record).encode())
 
     def save(self, state: Mapping[str, Any]) -> None:

@@ -64,15 +64,6 @@ class TrainingStep:
         group: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
         self.learner, self.sampler, self.source = learner, sampler, source
-        self._uses_features = bool(getattr(sampler, "uses_class_features", False))
-        if self._uses_features:
-            n_features = n_features_of(learner, type(sampler).__name__)
-            expected = getattr(sampler, "n_features", None)
-            if expected not in (None, n_features):
-                raise ArgumentError(
-                    f"the sampler must be built for the {n_features} features of the learner; got "
-                    f"one with n_features={expected}."
-                )
         self.optimizer, self.group = optimizer, group
         self.n_shot = check_integer("n_shot", n_shot, low=1)
         self.n_query = check_integer("n_query", n_query, low=1)
@@ -88,6 +79,7 @@ class TrainingStep:
         if clip_norm is not None and check_number("clip_norm", clip_norm, low=0, high=inf) == 0:
             raise ArgumentError("clip_norm must be above 0, or nothing is learned; got 0.")
         self.precision = check_choice("precision", precision, PRECISIONS)
+        self._uses_features = _uses_features(sampler, learner)
         self._n_candidates = check_hooks(
             sampler, learner, n_tasks=n_tasks, accumulate=accumulate, n_processes=group.size
         )
@@ -371,6 +363,20 @@ def n_features_of(learner: object, sampler: str) -> int:
             "has n_features, another learner or another sampler."
         )
     return n_features
+
+
+def _uses_features(sampler: object, learner: object) -> bool:
+    """Return whether a sampler learns from class features; refuse a learner that has others."""
+    if not getattr(sampler, "uses_class_features", False):
+        return False
+    n_features = n_features_of(learner, type(sampler).__name__)
+    expected = getattr(sampler, "n_features", None)
+    if expected not in (None, n_features):
+        raise ArgumentError(
+            f"the sampler must be built for the {n_features} features of the learner; got one with "
+            f"n_features={expected}."
+        )
+    return True
 
 
 def embed_support(learner: nn.Module, episodes: Episodes) -> Tensor:

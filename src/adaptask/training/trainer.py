@@ -195,6 +195,10 @@ class Trainer:
                     if received is not None:
                         self._stop(received)
                     yield None
+            except TrainingError as error:
+                if not self.group.is_main:  # the main process says where it is
+                    raise
+                raise TrainingError(f"{error} {self._last_checkpoint()}") from error
             finally:
                 self.display.end(self.step)
                 if self.group is not SINGLE_PROCESS:
@@ -227,7 +231,7 @@ class Trainer:
         with self.group.sync_errors():
             if self.folder is not None:
                 steps = [checkpoint.step for checkpoint in self.best.checkpoints] or [self.step]
-                self.folder.save_test(result, steps)
+                self.folder.save_test([result], steps)
         return result
 
     def _stop(self, received: signal.Signals) -> NoReturn:
@@ -386,7 +390,7 @@ class Trainer:
         self._train_step.loss_check.reset()
         self.best.checkpoints = tuple(map(Checkpoint.from_state, state["best"]))
         self.step, self._seconds = int(state["step"]), float(state["seconds"])
-        self._random_of_others = list(state.get("random_of_others", ()))  # old ones have none
+        self._random_of_others = list(state["random_of_others"])
         set_random_state(state["random"], self._random_of_others, rank=self.group.rank)
 
     def release(self) -> None:
@@ -404,16 +408,14 @@ class Trainer:
             begin_step(self.step, n_steps)
         if not self.learner.training:
             self.learner.train()
-        self._name_checkpoint(lambda: self._engine(self.step))
+        self._engine(self.step)
         self.step += 1
         intervals = self.every.resolve(n_steps).items()
         due = {n for n, k in intervals if self.step == n_steps or (k and self.step % k == 0)}
         shown: dict[str, float] = {}
         if due:
-            if self.source.device.type == "cuda":
-                yield record_event(
-                    self.source.device
-                )  # so that waiting counts as time of the steps
+            if self.source.device.type == "cuda":  # so that waiting counts as time of the steps
+                yield record_event(self.source.device)
             self._count_seconds()
             shown = yield from self._do(due)
             self._clock = time.perf_counter()
@@ -431,7 +433,7 @@ class Trainer:
         if due & {"validate", "checkpoint"}:
             self._check_weights()
         else:
-            self._name_checkpoint(self._train_step.loss_check.raise_if_found)
+            self._train_step.loss_check.raise_if_found()
         shown: dict[str, float] = {}
         if "log" in due:
             shown |= self._log()
@@ -455,19 +457,9 @@ class Trainer:
             self.group.check_equal("the potentials", [v for v in state if isinstance(v, Tensor)])
             _, *self._random_of_others = self.group.gather(random_state())
 
-    def _name_checkpoint(self, act: Callable[[], None]) -> None:
-        """Call what may find a loss that is not finite; the error then names the checkpoint."""
-        try:
-            act()
-        except TrainingError as error:
-            raise self._with_checkpoint(str(error)) from error
-
-    def _with_checkpoint(self, message: str) -> TrainingError:
-        if not self.group.is_main:
-            return TrainingError(message)  # the main process says where it is
+    def _last_checkpoint(self) -> str:
         kept = None if self.folder is None else self.folder.last_checkpoint()
-        where = "There is no checkpoint yet." if kept is None else f"The last checkpoint is {kept}."
-        return TrainingError(f"{message} {where}")
+        return "There is no checkpoint yet." if kept is None else f"The last checkpoint is {kept}."
 
     def _log(self) -> dict[str, float]:
         """Record the means since the last record."""
@@ -506,11 +498,11 @@ class Trainer:
 
     def _check_weights(self) -> None:
         """Raise if weights are not finite."""
-        self._name_checkpoint(self._train_step.loss_check.raise_if_found)
+        self._train_step.loss_check.raise_if_found()
         state = [value for value in self.learner.state_dict().values() if isinstance(value, Tensor)]
         finite = [value.isfinite().all() for value in state if value.is_floating_point()]
         if finite and not bool(torch.stack(finite).all()):
-            raise self._with_checkpoint(
+            raise TrainingError(
                 f"some weights are not finite after step {self.step}. Start again with a "
                 "lower learning rate, a clipped gradient or, instead of bfloat16, float32."
             )
