@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from adaptask.errors import StateError, TrainingError
+from adaptask.errors import TrainingError
 from adaptask.interfaces import Outcome
 from adaptask.training.step import LossCheck, RunningMetrics
 
@@ -23,15 +23,7 @@ def test_means_are_over_what_was_added_since_they_were_taken():
     assert metrics.pop_means() == {"loss": 1.5, "accuracy": 0.5}
     assert metrics.pop_means() == {}
     metrics.add(outcome(4.0), labels)
-    again = RunningMetrics(CPU)
-    again.load_state_dict(metrics.state_dict())
-    assert again.pop_means() == {"loss": 4.0, "accuracy": 0.75}
-
-
-@pytest.mark.parametrize("state", [{}, {"sums": torch.zeros(2)}, {"sums": None}])
-def test_damaged_sums_are_refused(state):
-    with pytest.raises(StateError):
-        RunningMetrics(CPU).load_state_dict(state)
+    assert metrics.pop_means() == {"loss": 4.0, "accuracy": 0.75}
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])

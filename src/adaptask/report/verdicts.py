@@ -8,6 +8,9 @@ from adaptask.report.statistics import MIN_SEEDS
 from adaptask.report.study import NO_VALUE, Study
 from adaptask.report.summary import ArmSummary, StudySummary
 
+_NAMES = ("sampler", "learner", "backbone", "dataset", "strategy", "name")
+"""Labels whose values say what they are."""
+
 
 def verdicts(summary: StudySummary) -> list[str]:
     """Return a sentence for each arm that has a baseline: the difference and what it means."""
@@ -179,7 +182,7 @@ def p_value(p: float) -> str:
 
 
 def named(labels: Mapping[str, str], keys: Iterable[str]) -> str:
-    """Return labels as words; the key is added to numbers and truth values.
+    """Return labels as words, with their keys unless they are names.
 
     >>> labels = {"learner": "maml", "shots": "5", "alpha": "-", "tau": "0.5"}
     >>> named(labels, labels)
@@ -190,7 +193,6 @@ def named(labels: Mapping[str, str], keys: Iterable[str]) -> str:
         value, counted = labels[key], key.removeprefix("n_").removesuffix("s")
         if counted in ("shot", "way"):
             return f"{value}-{counted}"
-        bare = value.lower() not in ("true", "false") and any(c.isalpha() for c in value)
-        return value if bare else f"{key} {value}"
+        return value if key in _NAMES else f"{key} {value}"
 
     return ", ".join(word(key) for key in keys if labels[key] not in ("", NO_VALUE))

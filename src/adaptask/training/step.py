@@ -14,7 +14,7 @@ from torch import Tensor, nn, optim
 from torch.nn.functional import cross_entropy
 
 from adaptask.arguments import check_choice, check_integer, check_number
-from adaptask.errors import ArgumentError, StateError, TrainingError
+from adaptask.errors import ArgumentError, TrainingError
 from adaptask.interfaces import (
     EpisodeLearner,
     Episodes,
@@ -515,21 +515,6 @@ class RunningMetrics:
         loss, right, count = self.sums.tolist()
         self.sums.zero_()
         return {"loss": loss / count, "accuracy": right / count} if count else {}
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return the sums."""
-        return {"sums": self.sums.clone()}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Continue from sums that were saved.
-
-        Raises:
-            StateError: If they are damaged.
-        """
-        sums = state.get("sums")
-        if not isinstance(sums, Tensor) or sums.shape != self.sums.shape:
-            raise StateError("the sums of the metrics are damaged. Load another checkpoint.")
-        self.sums.copy_(sums)
 
 
 class LossCheck:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -97,7 +97,7 @@ class Trainer:
         precision: str = "float32",
         compiled: bool = False,
         engine: str = "auto",
-        validation: Evaluator | Callable[[nn.Module], Evaluation] | None = None,
+        validation: Evaluator | None = None,
         keep_best: int = 1,
         every: Intervals = Intervals(),  # noqa: B008, it is frozen
         folder: RunFolder | Path | str | None = None,
@@ -105,17 +105,7 @@ class Trainer:
         loggers: Sequence[Logger] = (),
         group: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
-        check_members("sampler", sampler, "sample", "update")
-        check_members("source", source, "device", "draw")
-        if display is not None and not isinstance(display, Display):
-            raise ArgumentError(
-                f"display must derive from adaptask.training.Display; got {format_value(display)}."
-            )
-        if group.size > 1 and not _has_state(sampler):
-            raise ArgumentError(
-                "a run on several processes needs a sampler with state_dict and load_state_dict, "
-                f"so that all processes draw the same tasks; {type(sampler).__name__} lacks them."
-            )
+        _check_parts(sampler, source, display, group)
         self.learner, self.source = learner, source
         self.sampler: Any = sampler  # what it has beyond the protocol is used if it is there
         self.optimizer = optimizer or build_optimizer("adam", learner.parameters())
@@ -352,7 +342,7 @@ class Trainer:
             "optimizer": optimizer_state(self.optimizer),
             "sampler": self.sampler.state_dict() if _has_state(self.sampler) else {},
             "source": self.source.state_dict() if hasattr(self.source, "state_dict") else {},
-            "metrics": self._train_step.metrics.state_dict(),
+            "metrics": {"sums": self._train_step.metrics.sums},
             "class_counts": self._train_step.class_counts,
             "best": [vars(checkpoint) for checkpoint in self.best.checkpoints],
             "random": random_state(),
@@ -384,7 +374,7 @@ class Trainer:
             self.sampler.load_state_dict(state["sampler"])
         if hasattr(self.source, "load_state_dict"):
             self.source.load_state_dict(state["source"])
-        self._train_step.metrics.load_state_dict(state["metrics"])
+        self._train_step.metrics.sums.copy_(state["metrics"]["sums"])
         if self._train_step.class_counts is not None:
             self._train_step.class_counts.copy_(state["class_counts"])
         self._train_step.loss_check.reset()
@@ -475,16 +465,9 @@ class Trainer:
             with suppress(ArgumentError):  # a sampler without log_prob
                 self._record("sampler", distance_from_uniform(self.sampler))
 
-    def _validate(
-        self, validation: Evaluator | Callable[[nn.Module], Evaluation]
-    ) -> DeviceSteps[float]:
+    def _validate(self, validation: Evaluator) -> DeviceSteps[float]:
         """Evaluate the learner, keep it if it is among the best, and return its accuracy."""
-        if isinstance(validation, Evaluator):
-            result = yield from validation.steps(
-                self.learner, partial(self.display.evaluate, "val")
-            )
-        else:  # any callable will do
-            result = validation(self.learner)
+        result = yield from validation.steps(self.learner, partial(self.display.evaluate, "val"))
         self._record("val", result.summary())
         if self.best.offer(self.step, result, self.learner) and self.folder is not None:
             self.folder.save_best(self.best.checkpoints)
@@ -506,6 +489,23 @@ class Trainer:
                 f"some weights are not finite after step {self.step}. Start again with a "
                 "lower learning rate, a clipped gradient or, instead of bfloat16, float32."
             )
+
+
+def _check_parts(
+    sampler: object, source: object, display: object | None, group: ProcessGroup
+) -> None:
+    """Check that the parts of a trainer have what it needs."""
+    check_members("sampler", sampler, "sample", "update")
+    check_members("source", source, "device", "draw")
+    if display is not None and not isinstance(display, Display):
+        raise ArgumentError(
+            f"display must derive from adaptask.training.Display; got {format_value(display)}."
+        )
+    if group.size > 1 and not _has_state(sampler):
+        raise ArgumentError(
+            "a run on several processes needs a sampler with state_dict and load_state_dict, so "
+            f"that all processes draw the same tasks; {type(sampler).__name__} lacks them."
+        )
 
 
 def _has_state(sampler: object) -> bool:
