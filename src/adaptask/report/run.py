@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
@@ -258,11 +258,8 @@ def _read_algorithms(path: Path) -> dict[str, Algorithm]:
         found = {}
         for kind, values in parse_json(path.read_text(encoding="utf-8")).items():
             name, description = str(values["name"]), str(values.get("description", ""))
-            found[str(kind)] = replace(
-                describe_name(name),
-                description=description.rstrip("."),
-                learns=values.get("learns") is not False,
-            )
+            learns = values.get("learns") is not False
+            found[str(kind)] = Algorithm(describe_name(name).name, description.rstrip("."), learns)
         return found
 
 

@@ -237,9 +237,8 @@ def _seeds(summary: StudySummary) -> Table:
 
     seeds = sorted({run.seed for found in summary.arms for run in found.arm.runs})
     columns = [_Column(f"seed {seed}", partial(text, seed), is_brief=True) for seed in seeds]
-    heading = "Test accuracy of each run, %"
-    title = f"{summary.study.title}: {heading[0].lower()}{heading[1:]}"
-    return _arm_table(summary, columns, "seeds", title, heading)
+    title = f"{summary.study.title}: test accuracy of each run, %"
+    return _arm_table(summary, columns, "seeds", title, "Test accuracy of each run, %")
 
 
 def _paper(summary: StudySummary) -> Table:
