@@ -248,14 +248,16 @@ def test_what_one_process_found_is_known_in_all():
     def outcome(loss):
         return Outcome(loss=torch.tensor(loss), query_logits=torch.zeros(2, 3, 2))
 
-    watch = LossCheck(torch.device("cpu"), ("a", "b", "c", "d"), is_single_process=False)
+    watch = LossCheck(torch.device("cpu"), ("a", "b", "c", "d"))
     watch.add(torch.tensor(7), outcome(torch.nan), torch.tensor([[0, 1], [2, 3]]))
     assert int(watch.step) == 7
-    other = LossCheck(torch.device("cpu"), ("a", "b", "c", "d"), is_single_process=False)
+    other = LossCheck(torch.device("cpu"), ("a", "b", "c", "d"))
     other.allocate(2)
     other.merge(torch.tensor([-1, -1]), torch.zeros(2, 2, dtype=torch.int64))
+    other.raise_if_found()
+    other.merge(torch.tensor([-1, 7]), torch.tensor([[0, 0], [2, 1]]))
     with pytest.raises(TrainingError, match=r"loss of step 8 .* classes c, b"):
-        other.merge(torch.tensor([-1, 7]), torch.tensor([[0, 0], [2, 1]]))
+        other.raise_if_found()
 
 
 def group_on_a_machine(local_size, monkeypatch, n_devices):

@@ -92,7 +92,7 @@ class TrainingStep:
         device = source.device
         self.metrics = RunningMetrics(device)
         class_names = getattr(getattr(source, "image_set", None), "class_names", None)
-        self.loss_check = LossCheck(device, class_names, is_single_process=group.size == 1)
+        self.loss_check = LossCheck(device, class_names)
         self._kernels = find_kernels("adaptask.training.triton_kernels", device)
         self._one = torch.ones((), dtype=torch.int64, device=device)
         self._step_number = torch.zeros((), dtype=torch.int64, device=device)
@@ -229,6 +229,8 @@ class TrainingStep:
         """Add the outcome to the metrics, and check whether the loss is finite."""
         if self._kernels is None:
             self.loss_check.add(self._step_number, outcome, episodes.class_ids)
+            if self.group.size == 1:  # several processes stop together, in `_gather_feedback`
+                self._raise_at_once()
             self.metrics.add(outcome, episodes.query_labels)
             return
         self.loss_check.allocate(episodes.class_ids.shape[1])
@@ -250,7 +252,13 @@ class TrainingStep:
             *feedback, extra=found, n_parts=self.accumulate
         )
         self.loss_check.merge(steps.long(), class_ids.long())
+        self._raise_at_once()
         return gathered
+
+    def _raise_at_once(self) -> None:
+        """Refuse a loss that is not finite before anything is learned from it; on the CPU only."""
+        if self.source.device.type == "cpu":
+            self.loss_check.raise_if_found()
 
     @contextmanager
     def _restored_on_error(self) -> Iterator[None]:
@@ -520,20 +528,10 @@ class RunningMetrics:
 class LossCheck:
     """Finds the first step whose loss is not finite, without making a GPU wait.
 
-    On the CPU `add` raises at once, before anything was learned from the step. On other devices
-    the step and its classes are kept there, and `raise_if_found` raises. With several processes
-    `add` does not raise, but `merge` does, on the CPU, and in all of them.
+    The step and its classes are kept on the device until `raise_if_found` is called.
     """
 
-    def __init__(
-        self,
-        device: torch.device,
-        class_names: Sequence[str] | None = None,
-        *,
-        is_single_process: bool = True,
-    ) -> None:
-        self._raises_in_merge = device.type == "cpu"
-        self._raises_in_add = self._raises_in_merge and is_single_process
+    def __init__(self, device: torch.device, class_names: Sequence[str] | None = None) -> None:
         self._class_names = class_names
         self.step = torch.full((), -1, dtype=torch.int64, device=device)
         """The first step whose loss was not finite; -1 if there is none."""
@@ -547,14 +545,10 @@ class LossCheck:
 
     @torch.no_grad()
     def add(self, step: Tensor, outcome: Outcome, class_ids: Tensor) -> None:
-        """Check one part of a step, whose number, counted from 0, is a scalar on the device.
-
-        Raises:
-            TrainingError: On the CPU, if the loss is not finite.
-        """
+        """Check one part of a step, whose number, counted from 0, is a scalar on the device."""
         self.allocate(class_ids.shape[1])
         is_finite = outcome.loss.isfinite()
-        if self._raises_in_add and bool(is_finite):
+        if is_finite.is_cpu and bool(is_finite):  # there is nothing to wait for
             return
         finite_tasks = outcome.query_logits.isfinite().flatten(1).all(-1)
         # By index_select: plain indexing would read the position on the host.
@@ -563,20 +557,12 @@ class LossCheck:
         is_first = ~is_finite & (self.step < 0)
         self.step.copy_(torch.where(is_first, step, self.step))
         self.class_ids.copy_(torch.where(is_first, bad_classes, self.class_ids))
-        if self._raises_in_add:
-            self.raise_if_found()
 
     def merge(self, steps: Tensor, class_ids: Tensor) -> None:
-        """Combine what all processes found: `steps` is `processes`, ids are `processes x way`.
-
-        Raises:
-            TrainingError: On the CPU, if any process has found a loss that is not finite.
-        """
+        """Combine what all processes found: `steps` is `processes`, ids are `processes x way`."""
         first = (steps >= 0).to(torch.uint8).argmax(keepdim=True)  # 0 if no process found one
         self.step.copy_(steps.index_select(0, first).squeeze(0))
         self.class_ids.copy_(class_ids.index_select(0, first).squeeze(0))
-        if self._raises_in_merge:
-            self.raise_if_found()
 
     def reset(self) -> None:
         """Forget what was found."""
