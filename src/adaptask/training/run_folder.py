@@ -15,7 +15,6 @@ from __future__ import annotations
 import inspect
 import io
 import json
-import math
 import os
 import platform
 import re
@@ -37,7 +36,6 @@ from adaptask.atomic_file import not_written, replace_file
 from adaptask.errors import ArgumentError, StateError, TrainingError
 from adaptask.parsing import parse_json
 from adaptask.registry import Registry, describe_class
-from adaptask.samplers import Sampler, kl_from_uniform
 from adaptask.training.checkpoints import (
     BEST,
     LAST,
@@ -68,9 +66,6 @@ DISTRIBUTION_BUFFERS = ("log_potentials", "log_weights")
 
 _GIT_SECONDS = 5.0
 _PLAIN_TYPES = (bool, int, float, str)
-# Tasks from which the KL divergence of a sampler is estimated if it cannot be summed: fewer for
-# many ways, since the probability of a set is a sum over the orders in which it can be drawn.
-_MANY_WAYS, _DRAWS, _FEW_DRAWS = 9, 1000, 100
 
 
 @dataclass(frozen=True)
@@ -374,13 +369,6 @@ def constructor_options(algorithm: object) -> dict[str, Any]:
     rule = getattr(algorithm, "rule", None)
     values = {name: getattr(algorithm, name, getattr(rule, name, None)) for name in names}
     return {name: value for name, value in values.items() if type(value) in _PLAIN_TYPES}
-
-
-def distance_from_uniform(sampler: Sampler) -> dict[str, float]:
-    """Return the KL divergence of a sampler's tasks from uniform, and their entropy, in nats."""
-    n_draws = _DRAWS if sampler.n_way < _MANY_WAYS else _FEW_DRAWS
-    kl = float(kl_from_uniform(sampler, n_draws=n_draws).value)
-    return {"kl": kl, "entropy": math.log(math.comb(sampler.n_classes, sampler.n_way)) - kl}
 
 
 def environment() -> dict[str, Any]:

@@ -20,7 +20,7 @@ from adaptask.interfaces import TaskSampler
 from adaptask.intervals import Intervals
 from adaptask.learners import Ensemble
 from adaptask.registry import BACKBONES, LEARNERS, SAMPLERS
-from adaptask.samplers import Sampler
+from adaptask.samplers import Sampler, kl_from_uniform
 from adaptask.training.checkpoints import BestCheckpoints, Checkpoint, check_savable
 from adaptask.training.cuda_graph import GraphEngine
 from adaptask.training.device_steps import DeviceSteps, finish, record_event
@@ -41,10 +41,13 @@ from adaptask.training.run_folder import (
     RunFolder,
     constructor_options,
     describe_algorithm,
-    distance_from_uniform,
 )
 from adaptask.training.step import TrainingStep
 from adaptask.training.sync_batchnorm import convert_sync_batchnorm
+
+# Tasks from which the KL divergence of a sampler is estimated if it cannot be summed: fewer for
+# many ways, since the probability of a set is a sum over the orders in which it can be drawn.
+_MANY_WAYS, _DRAWS, _FEW_DRAWS = 9, 1000, 100
 
 
 class Trainer:
@@ -462,8 +465,10 @@ class Trainer:
         """Save what the sampler has learned, and how far its tasks are from uniform."""
         folder.snapshots.save(self.step, self.sampler, self._train_step.class_counts)
         if isinstance(self.sampler, Sampler):
+            n_draws = _DRAWS if self.sampler.n_way < _MANY_WAYS else _FEW_DRAWS
             with suppress(ArgumentError):  # a sampler without log_prob
-                self._record("sampler", distance_from_uniform(self.sampler))
+                kl = float(kl_from_uniform(self.sampler, n_draws=n_draws).value)
+                self._record("sampler", {"kl": kl})
 
     def _validate(self, validation: Evaluator) -> DeviceSteps[float]:
         """Evaluate the learner, keep it if it is among the best, and return its accuracy."""
