@@ -34,7 +34,7 @@ from adaptask.report.run import Run
 from adaptask.report.study import Arm, Study
 
 N_CLASSES, N_GROUPS, N_STEPS, SIZE = 64, 16, 10_000, 32
-CONFIG = """format = 1
+CONFIG = """format = 2
 steps = {steps}
 seed = {seed}
 [data]
@@ -42,9 +42,10 @@ dataset = "made-up"
 [task]
 n_way = 5
 n_shot = {shots}
-[model]
-learner = "{learner}"
-backbone = "conv4"
+[learner]
+name = "{learner}"
+[backbone]
+name = "conv4"
 [sampler]
 name = "{sampler}"
 """

@@ -10,7 +10,7 @@ class CrowdedSampler(Sampler):
     """Prefer classes whose mean feature is near that of all classes."""
 
     description = "prefers classes in the middle of the others"
-    uses_class_features = uses_accuracy = True
+    uses_class_features = True
 
     def __init__(self, *, n_classes, n_way, n_features, strength: float = 1.0, seed=0, device=None):
         super().__init__(n_classes=n_classes, n_way=n_way, seed=seed, device=device)

@@ -13,7 +13,7 @@ PACKAGE = ROOT / "src" / "adaptask"
 # What a part of the package may import of the others; what is not listed here, it may not.
 FOUNDATION = {
     *("errors", "arguments", "atomic_file", "interfaces", "kernels", "randomness"),
-    *("intervals", "parsing", "old_config", "registry", "triton_names"),
+    *("intervals", "parsing", "registry", "triton_names"),
 }
 MAY_IMPORT = {
     "errors": set(),
@@ -24,7 +24,6 @@ MAY_IMPORT = {
     "intervals": {"errors", "arguments"},
     "kernels": set(),
     "parsing": set(),
-    "old_config": set(),
     "triton_names": set(),
     "randomness": {"errors", "arguments"},
     "theory": FOUNDATION,
@@ -35,7 +34,7 @@ MAY_IMPORT = {
     "conformance": FOUNDATION,
     "training": FOUNDATION | {"samplers", "learners", "backbones", "data"},
     "integrations": FOUNDATION | {"data"},
-    "report": {"errors", "arguments", "atomic_file", "parsing", "old_config", "__init__"},
+    "report": {"errors", "arguments", "atomic_file", "parsing", "__init__"},
     "experiments": FOUNDATION
     | {"report", "theory", "samplers", "data", "conformance", "backbones", "learners", "training"},
     "cli": {"errors", "experiments", "registry", "report", "cli_data"},

@@ -10,7 +10,7 @@ import pytest
 from adaptask import __version__
 from adaptask.cli import main
 from adaptask.data.cache import open_cache_writer
-from adaptask.experiments.command_line import read_command_line, upgrade_flags
+from adaptask.experiments.command_line import read_command_line
 from adaptask.experiments.options import configure
 
 
@@ -155,21 +155,6 @@ def test_a_mistyped_name_is_answered_without_torch(words, message):
 def test_an_option_that_is_not_taken_is_refused_with_those_that_are(words, message, capsys):
     assert main(words.split()) == 1
     assert message in capsys.readouterr().err
-
-
-def test_flags_of_earlier_versions_are_understood(capsys):
-    words = (
-        "--maml.inner-lr=0.5 --optimiser.weight-decay 0.1 --conv4.filters 3 --r2d2.regularisation"
-    )
-    assert upgrade_flags(words.split()) == [
-        *("--learner.inner-lr=0.5", "--optimizer.weight-decay", "0.1"),
-        *("--backbone.filters", "3", "--learner.regularization"),
-    ]
-    notes = capsys.readouterr().err.splitlines()
-    assert len(notes) == 4
-    assert notes[0] == (
-        "adaptask: --maml.inner-lr is now --learner.inner-lr; the next version drops the old name."
-    )
 
 
 def test_a_file_wins_over_a_preset_and_a_name_over_both(tmp_path):

@@ -14,7 +14,6 @@ from tyro.extras import SubcommandApp
 
 from adaptask import __version__
 from adaptask.cli_data import app as data_app
-from adaptask.cli_data import replace_old_flags
 from adaptask.errors import AdaptaskError, ArgumentError
 from adaptask.experiments.backends.ray import ClusterOptions
 from adaptask.experiments.command_line import (
@@ -434,8 +433,6 @@ def main(args: list[str] | None = None) -> int:
     arguments = ["version"] if arguments == ["--version"] else arguments
     try:
         _check_seeds(arguments)
-        if arguments[:1] == ["data"]:
-            arguments = replace_old_flags(arguments)
         if arguments and arguments[0] in _CONFIGURED:
             arguments = _prepare(arguments)
         status = app.cli(prog="adaptask", description=_DESCRIPTION, args=arguments)

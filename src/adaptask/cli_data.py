@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -12,20 +11,6 @@ from tyro.extras import SubcommandApp
 app = SubcommandApp()
 
 Name = Annotated[str, arg(metavar="NAME")]
-
-_OLD_FLAGS = {"--called": "--name", "--grey": "--gray"}
-
-
-def replace_old_flags(arguments: list[str]) -> list[str]:
-    """Return the arguments of `adaptask data` with today's flags; note old ones on stderr."""
-    replaced = []
-    for argument in arguments:
-        flag, equals, value = argument.partition("=")
-        new = _OLD_FLAGS.get(flag, flag)
-        if new != flag:
-            sys.stderr.write(f"adaptask: {flag} is now {new}; the old flag will be removed.\n")
-        replaced.append(new + equals + value)
-    return replaced
 
 
 @app.command(name="list")

@@ -57,7 +57,7 @@ class Comparison:
     def __str__(self) -> str:
         from rich.console import Console
 
-        from adaptask.report.formats import plain, print_table
+        from adaptask.report.formats import clean, print_table
         from adaptask.report.tables import main_tables, tables_of
 
         output = StringIO()
@@ -66,7 +66,7 @@ class Comparison:
             print_table(table, console)
             console.print()
         failed = (f"{name} failed: {reason}" for name, reason in self.failures.items())
-        lines = [plain(line) for line in (*self.verdicts, *failed)]
+        lines = [clean(line) for line in (*self.verdicts, *failed)]
         return "\n".join((output.getvalue().rstrip("\n"), "", *lines))
 
     def __repr__(self) -> str:

@@ -6,7 +6,7 @@ import copy
 import hashlib
 import warnings
 from collections.abc import Callable
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -133,9 +133,6 @@ class RandomModule(nn.Module):
         self._generator = torch.Generator(where)
         self._take_stream(kind, torch.frombuffer(bytearray(stream), dtype=torch.uint8))
 
-    _former_names: ClassVar[tuple[str, ...]] = ()
-    """Names that the class had in earlier versions, whose states are still loaded."""
-
     def _identity(self) -> dict[str, Any]:
         """Return what a saved state must have in common with the module it is loaded into."""
         return {"sampler": type(self).__name__}
@@ -192,8 +189,6 @@ class RandomModule(nn.Module):
             )
         for key, expected in self._identity().items():
             found = extra.get(key)
-            if key == "sampler" and found in self._former_names:
-                continue
             if type(found) is not type(expected) or found != expected:
                 raise StateError(
                     f"The state was saved with {key} {format_value(found)}, this has {expected!r}. "

@@ -147,46 +147,6 @@ def test_a_name_given_elsewhere_wins_over_the_section_of_a_file():
     assert config.sampler == configure("sampler", "gcp", tau=0.7)
 
 
-# Files of earlier versions ------------------------------------------------------------------------
-
-FORMAT_1 = """
-format = 1
-steps = 60
-[data]
-dataset = "tiny"
-[model]
-learner = "r2d2"
-backbone = "conv4"
-[sampler]
-name = "cp"
-n_sweeps = 5
-[optimiser]
-name = "sgd"
-lr = 0.5
-[r2d2]
-regularisation = 7.0
-learn_regularisation = false
-[conv4]
-filters = 8
-mean_pool = true
-"""
-
-
-def test_files_of_format_1_are_read():
-    config = parse_config(FORMAT_1)
-    assert (config.steps, config.learner.name, config.backbone.name) == (60, "r2d2", "conv4")
-    assert config.sampler == configure("sampler", "cp", n_sweeps=5)
-    assert (config.optimizer.name, config.optimizer.lr) == ("sgd", 0.5)
-    assert config.backbone == configure("backbone", "conv4", filters=8, mean_pool=True)
-    assert [*vars(config.learner).values()][1:3] == [7.0, False]
-    assert parse_config(dump_config(config)) == config
-
-
-def test_options_of_an_algorithm_that_was_not_chosen_are_refused():
-    with pytest.raises(ArgumentError, match="inner_lr"):
-        parse_config("[model]\nlearner = 'protonet'\n[maml]\ninner_lr = 0.1")
-
-
 # Code of others -----------------------------------------------------------------------------------
 
 PLUGIN = """
@@ -240,13 +200,7 @@ def test_none_is_written_if_it_is_not_the_default(plugin):
     assert parse_config(dump_config(config), known=config) == config
 
 
-@pytest.mark.parametrize("option", ["per_step_statistics = false", "task_chunk = 2"])
-def test_options_that_are_gone_and_changed_no_result_are_read_over(option):
-    config = parse_config(f'format = 2\n[learner]\nname = "maml++"\n{option}\n')
-    assert config.learner == configure("learner", "maml++")
-
-
-def test_an_option_that_is_gone_and_changed_results_is_refused():
+def test_an_option_that_is_gone_is_refused():
     with pytest.raises(ArgumentError, match="per_step_statistics"):
         parse_config('[learner]\nname = "maml++"\nper_step_statistics = true\n')
 

@@ -122,18 +122,6 @@ def test_a_dataset_that_is_not_prepared_cannot_be_checked_or_drawn(cache_home):
         data_commands.draw_sheet(name="cub")
 
 
-def test_the_old_words_still_work_with_a_note(birds, cache_home, capsys):
-    command = ["data", "prepare", "folder", "--source", str(birds), "--image-size", "8"]
-    assert main([*command, "--called", "old-birds", "--grey"]) == 0
-    noted = capsys.readouterr().err
-    assert "--called is now --name" in noted
-    assert "--grey is now --gray" in noted
-    assert load("old-birds", "train").image_shape == (1, 8, 8)
-    assert main([*command, "--name", "new-birds", "--gray"]) == 0
-    assert "is now" not in capsys.readouterr().err
-    assert load("new-birds", "train").image_shape == (1, 8, 8)
-
-
 def test_the_help_shows_real_defaults(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     with pytest.raises(SystemExit):

@@ -312,8 +312,8 @@ def test_a_folder_holds_one_sweep_that_may_grow(tmp_path, capsys):
         ({"sampler.tau": ("0.5", "1.5")}, (), r"tau=1\.5 cannot be trained"),
         ({"optimizer.lr": ("0.1", "-1")}, (), r"lr=-1 cannot be trained"),
         ({"optimizer.lr": ("0.1", "nan")}, (), r"lr=nan cannot be trained"),
-        ({}, ("conv4.filters=0,4",), r"filters=0 cannot be trained"),
-        ({}, ("protonet.temperature=0,1",), r"temperature=0 cannot be trained"),
+        ({}, ("backbone.filters=0,4",), r"filters=0 cannot be trained"),
+        ({}, ("learner.temperature=0,1",), r"temperature=0 cannot be trained"),
     ],
 )
 def test_a_bad_value_is_refused_before_anything_is_made(tmp_path, flags, vary, message):

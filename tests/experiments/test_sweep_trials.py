@@ -219,13 +219,6 @@ def test_options_that_play_no_part_are_refused():
     assert len(plan("learner.inner_lr=0.1,0.2", base=maml)) == 2
 
 
-def test_options_may_have_the_names_of_earlier_versions(capsys):
-    maml = RunConfig(learner=configure("learner", "maml"))
-    trials = plan("maml.inner_lr=0.1,0.2", "optimiser.lr=1", base=maml)
-    assert [trial.config.learner.inner_lr for trial in trials] == [0.1, 0.2]
-    assert "maml.inner_lr is now called learner.inner_lr" in capsys.readouterr().err
-
-
 def test_another_sampler_is_chosen_before_its_options_are_set():
     trials = plan("sampler.n_sweeps=5,6", "sampler.name=cp")
     assert [trial.config.sampler.n_sweeps for trial in trials] == [5, 6]

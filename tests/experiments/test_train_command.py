@@ -1,10 +1,8 @@
 """`adaptask train`: what it leaves, what it refuses, and how a run goes on."""
 
 import json
-import tomllib
 
 import pytest
-import tomlkit
 import torch
 
 from adaptask.cli import main
@@ -297,30 +295,3 @@ def test_the_metrics_are_those_of_the_run(finished):
     records = read_metrics(finished / "metrics.jsonl")
     assert [r["step"] for r in records if r["split"] == "val"] == [3, 6, 9, 12]
     assert all(r["lr"] == 1e-3 for r in records if r["split"] == "train")
-
-
-def as_format_1(text):
-    """Return a configuration as earlier versions wrote it."""
-    written = tomllib.loads(text)
-    learner, backbone = written.pop("learner"), written.pop("backbone")
-    written["model"] = {"learner": learner.pop("name"), "backbone": backbone.pop("name")}
-    written |= {"format": 1, "protonet": learner, "conv4": backbone}
-    written["optimiser"] = written.pop("optimizer")
-    return tomlkit.dumps(written)
-
-
-def test_a_run_of_an_earlier_version_is_resumed_and_evaluated(tiny_run, finished, tmp_path, capsys):
-    config = finished / "config.toml"
-    old = as_format_1(config.read_text())
-    config.write_text(old)
-    for name in ("last.pt", "previous.pt"):
-        state = load_checkpoint(finished / name)
-        save_checkpoint(finished / name, {**state, "config": old})
-    (finished / "algorithms.json").unlink()
-    assert main(["evaluate", str(finished), "--n-episodes", "3"]) == 0
-    assert main(["train", "--resume", str(finished), "--steps", "16"]) == 0
-    longer = tmp_path / "longer"
-    assert main([*tiny_run, "--steps", "16", "--output", str(longer)]) == 0
-    assert same_weights(finished, longer)
-    assert config.read_text() == (longer / "config.toml").read_text()
-    assert (finished / "algorithms.json").exists()

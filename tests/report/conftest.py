@@ -20,19 +20,18 @@ LEARNER_OPTIONS = {"protonet": {"temperature": 1.0}, "maml": {"inner_lr": 0.01, 
 def run_config(*, seed=0, learner="protonet", sampler="uniform", steps=1000, changes=None):
     """The configuration of a run, complete but for options that play no part."""
     config = {
-        "format": 1,
+        "format": 2,
         "steps": steps,
         "seed": seed,
         "data": {"dataset": "glyphs", "augmentation": "default"},
         "task": {"n_way": 5, "n_shot": 1, "n_query": 15, "n_tasks": 1},
-        "model": {"learner": learner, "backbone": "conv4"},
+        "learner": {"name": learner, **LEARNER_OPTIONS.get(learner, {})},
+        "backbone": {"name": "conv4", "filters": 64},
         "sampler": {"name": sampler, **SAMPLER_OPTIONS.get(sampler, {})},
-        "optimiser": {"name": "adam", "lr": 1e-3},
+        "optimizer": {"name": "adam", "lr": 1e-3},
         "evaluation": {"n_query": 15, "n_episodes": 200, "seed": 0},
         "every": {"log": 50, "validate": 500},
         "machine": {"device": "cpu", "precision": "float32"},
-        learner: dict(LEARNER_OPTIONS.get(learner, {})),
-        "conv4": {"filters": 64},
     }
     for key, value in (changes or {}).items():
         section, _, name = key.rpartition(".")

@@ -153,7 +153,7 @@ def test_keys_that_shorten_to_the_same_word_are_told_apart(tmp_path, write_run):
     for i, (way, tested) in enumerate([(5, 5), (20, 5), (20, 20)]):
         changes = {"task.n_way": way, "evaluation.n_way": tested}
         write_run(tmp_path / str(i), changes=changes)
-    write_run(tmp_path / "3", changes={"optimiser.name": "sgd"})
+    write_run(tmp_path / "3", changes={"optimizer.name": "sgd"})
     keys = ["task.n_way", "evaluation.n_way", "optimizer"]
     arms = find_study(tmp_path).arms
     assert [list(arm.labels) for arm in arms] == [keys] * 4
@@ -224,7 +224,7 @@ def test_a_damaged_configuration_is_left_out_with_a_note(tmp_path, write_run):
 
 
 def test_an_option_that_only_one_run_sets_is_a_label_beside_others(tmp_path, write_run):
-    changes = {"optimiser.lr": 0.01, "evaluation.n_way": 10}
+    changes = {"optimizer.lr": 0.01, "evaluation.n_way": 10}
     write_run(tmp_path / "first", sampler="gcp")
     write_run(tmp_path / "second", sampler="gcp", changes=changes)
     labels = [dict(arm.labels) for arm in find_study(tmp_path).arms]

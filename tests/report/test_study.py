@@ -139,14 +139,6 @@ def test_a_damaged_study_is_named_and_nothing_of_it_used(tmp_path, change):
         find_study(written(tmp_path, change))
 
 
-def test_a_study_of_an_earlier_version_is_read(tmp_path):
-    def earlier(content):
-        del content["by_validation"]
-        content["arms"][1]["published"] = {"accuracy": 54.5, "interval": None, "seconds": None}
-
-    assert read_study(written(tmp_path, earlier)).arms[1].published == Published(54.5)
-
-
 def test_a_newer_study_asks_for_a_newer_version(tmp_path):
     with pytest.raises(StateError, match="newer version"):
         read_study(written(tmp_path, lambda c: c.update(format=2)))

@@ -330,4 +330,4 @@ def test_numbers_among_the_labels_are_named(study_folder):
         for a in study.arms
     ]
     said = verdicts(summarize(Study("s", tuple(arms))))
-    assert said[0].startswith("alpha 2, gcp against uniform with maml, shots 1: ")
+    assert said[0].startswith("alpha 2, gcp against uniform with maml, 1-shot: ")

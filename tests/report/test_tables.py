@@ -160,7 +160,7 @@ def reproduced(study_folder):
 
 def test_the_table_of_the_paper_has_our_figures_beside_its_own(reproduced):
     table = reproduced["paper"]
-    assert table.headings == ("learner", "sampler", "shots 1", "shots 5", "shots 10")
+    assert table.headings == ("learner", "sampler", "1-shot", "5-shot", "10-shot")
     assert table.n_labels == 2
     rows = [[cell.text for cell in row] for row in table.rows]
     half = reproduced["results"].rows[0][4].text.partition(" ± ")[2]

@@ -24,21 +24,6 @@ def test_a_state_of_another_sampler_is_refused_by_name():
         build("gcp").load_state_dict(build("cp").state_dict())
 
 
-@pytest.mark.parametrize(
-    ("name", "former"),
-    [("gcp", "GreedyClassPairSampler"), ("cp", "ClassPairSampler"), ("c", "ClassSampler")],
-)
-def test_a_state_that_has_the_former_name_of_the_class_still_loads(name, former):
-    saved, sampler = build(name, seed=1), build(name, seed=2)
-    state = copy.deepcopy(saved.state_dict())
-    state["_extra_state"]["sampler"] = former
-    sampler.load_state_dict(state)
-    assert torch.equal(sampler.sample(9), saved.sample(9))
-    if name != "gcp":
-        with pytest.raises(StateError, match=f"saved with sampler '{former}'"):
-            build("gcp").load_state_dict(state)
-
-
 def test_a_state_of_another_number_of_classes_is_refused():
     with pytest.raises(StateError, match="n_classes 12, this has 10"):
         build(n=10).load_state_dict(build(n=12).state_dict())

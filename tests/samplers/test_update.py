@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from adaptask.errors import ArgumentError
 from adaptask.samplers import GCPSampler, UniformSampler, build_sampler
-from adaptask.samplers.base import mean_queries
 
 UTILITIES = {"hard": lambda p: p, "easy": lambda p: 1 - p, "uncertain": lambda p: p * (1 - p)}
 
@@ -230,32 +229,6 @@ def test_one_bad_task_among_good_ones_stops_the_whole_update_on_the_cpu(tools, n
     with pytest.raises(ArgumentError, match=r"sum to one.*entry 3 .*1 of 5 refused.*Nothing"):
         sampler.update(class_ids, probabilities, labels)
     assert all(torch.equal(before[k], sampler.state_dict()[k]) for k in before)
-
-
-@pytest.mark.parametrize("name", ["uniform", "c", "cp", "gcp"])
-def test_the_mean_query_of_each_class_teaches_what_all_of_them_do(tools, name):
-    whole, condensed = (build_sampler(name, n_classes=9, n_way=4, seed=3) for _ in range(2))
-    for seed in range(20):
-        class_ids, probabilities, labels = tools.feedback(5, 4, 9, seed=seed, n_query=3)
-        whole.update(class_ids, probabilities, labels)
-        condensed.update(class_ids, *mean_queries(probabilities, labels))
-    for key, value in whole.state_dict().items():
-        if isinstance(value, torch.Tensor):
-            tolerance = 0 if name != "c" else 1e-6  # its sums are taken in another order
-            assert torch.allclose(condensed.state_dict()[key], value, atol=tolerance, rtol=0)
-    assert torch.equal(whole.sample(50), condensed.sample(50))
-
-
-def test_a_task_that_has_no_mean_query_is_refused(tools):
-    class_ids, probabilities, labels = tools.feedback(2, 4, 9, seed=0, n_query=3)
-    for place, bad in (("labels", 4), ("labels", 0), ("probabilities", torch.nan)):
-        spoilt = {"probabilities": probabilities.clone(), "labels": labels.clone()}
-        spoilt[place][1, ...] = bad
-        means, positions = mean_queries(**spoilt)
-        assert means[0].isfinite().all()
-        assert means[1].isnan().any()
-        with pytest.raises(ArgumentError, match="entry 1 does not comply"):
-            build_sampler("gcp", n_classes=9, n_way=4).update(class_ids, means, positions)
 
 
 def test_kernels_learn_for_a_sampler_unless_it_learns_in_its_own_way():

@@ -74,7 +74,7 @@ def outcome(trainer):
         **(weights if isinstance(trainer.optimizer, torch.optim.SGD) else {}),
         "potentials": getattr(trainer.sampler, "log_potentials", torch.zeros(1)),
         "counts": trainer._train_step.class_counts,
-        "metrics": trainer._train_step.metrics.state_dict()["sums"],
+        "metrics": trainer._train_step.metrics.sums.clone(),
     }
 
 

@@ -11,7 +11,7 @@ import torch
 from adaptask.errors import ArgumentError, TrainingError
 from adaptask.interfaces import Outcome
 from adaptask.learners import LEARNERS
-from adaptask.samplers import NeighborSampler, build_sampler
+from adaptask.samplers import build_sampler
 from adaptask.training.distributed import (
     SINGLE_PROCESS,
     ProcessGroup,
@@ -24,7 +24,6 @@ from adaptask.training.sync_batchnorm import SyncBatchNorm, convert_sync_batchno
 
 SCRIPT = Path(__file__).parent / "scripts" / "distributed_cases.py"
 SECONDS = 120
-SIZES = {"n_classes": 8, "n_way": 2, "n_features": 5}
 
 # What two processes leave is made once, not by every process of the tests.
 pytestmark = pytest.mark.xdist_group("torchrun")
@@ -260,14 +259,16 @@ def test_what_one_process_found_is_known_in_all():
     def outcome(loss):
         return Outcome(loss=torch.tensor(loss), query_logits=torch.zeros(2, 3, 2))
 
-    watch = LossCheck(torch.device("cpu"), ("a", "b", "c", "d"), is_single_process=False)
+    watch = LossCheck(torch.device("cpu"), ("a", "b", "c", "d"))
     watch.add(torch.tensor(7), outcome(torch.nan), torch.tensor([[0, 1], [2, 3]]))
     assert int(watch.step) == 7
-    other = LossCheck(torch.device("cpu"), ("a", "b", "c", "d"), is_single_process=False)
+    other = LossCheck(torch.device("cpu"), ("a", "b", "c", "d"))
     other.allocate(2)
     other.merge(torch.tensor([-1, -1]), torch.zeros(2, 2, dtype=torch.int64))
+    other.raise_if_found()
+    other.merge(torch.tensor([-1, 7]), torch.tensor([[0, 0], [2, 1]]))
     with pytest.raises(TrainingError, match=r"loss of step 8 .* classes c, b"):
-        other.merge(torch.tensor([-1, 7]), torch.tensor([[0, 0], [2, 1]]))
+        other.raise_if_found()
 
 
 def group_on_a_machine(local_size, monkeypatch, n_devices):
@@ -354,20 +355,13 @@ class TwoInOneProcess(ProcessGroup):
         return [torch.stack((t.float(), t.float() + 100 * (t.ndim > 1))) for t in tensors]
 
 
-class AnySampler:
-    """A sampler that may look at every query by itself."""
-
-
-@pytest.mark.parametrize("needs_every_query", [AnySampler(), NeighborSampler(**SIZES)])
-def test_a_sampler_that_needs_every_query_gets_it_in_the_order_of_the_draw(needs_every_query):
+def test_feedback_comes_in_the_order_of_the_draw():
     group = TwoInOneProcess(1, 4, local_rank=0, local_size=2, is_connected=True)
     # Of two parts of a step, this process had two tasks each.
     probabilities = torch.arange(4.0).view(4, 1, 1).expand(4, 3, 2)
     labels = torch.arange(4).view(4, 1).expand(4, 3)
     features = torch.arange(4.0).view(4, 1, 1).expand(4, 2, 5)
-    feedback, _ = group.gather_feedback(
-        needs_every_query, probabilities, labels, features, n_parts=2
-    )
+    feedback, _ = group.gather_feedback(probabilities, labels, features, n_parts=2)
     found, answers, features = feedback
     assert features.shape == (8, 2, 5)
     assert features[:, 0, 0].tolist() == [0, 1, 100, 101, 2, 3, 102, 103]

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from adaptask.errors import StateError, TrainingError
+from adaptask.errors import TrainingError
 from adaptask.interfaces import Outcome
 from adaptask.training.step import LossCheck, RunningMetrics
 
@@ -23,15 +23,7 @@ def test_means_are_over_what_was_added_since_they_were_taken():
     assert metrics.pop_means() == {"loss": 1.5, "accuracy": 0.5}
     assert metrics.pop_means() == {}
     metrics.add(outcome(4.0), labels)
-    again = RunningMetrics(CPU)
-    again.load_state_dict(metrics.state_dict())
-    assert again.pop_means() == {"loss": 4.0, "accuracy": 0.75}
-
-
-@pytest.mark.parametrize("state", [{}, {"sums": torch.zeros(2)}, {"sums": None}])
-def test_damaged_sums_are_refused(state):
-    with pytest.raises(StateError):
-        RunningMetrics(CPU).load_state_dict(state)
+    assert metrics.pop_means() == {"loss": 4.0, "accuracy": 0.75}
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])
@@ -40,14 +32,13 @@ def test_the_step_and_the_classes_at_fault_are_named(loss):
     class_ids = torch.tensor([[0, 1], [4, 2], [3, 5]])
     watch.add(0, outcome(1.0), class_ids)
     watch.raise_if_found()
+    watch.add(7, outcome(loss, bad_task=1), class_ids)
     with pytest.raises(TrainingError, match=r"step 8 .* classes e, c"):
-        watch.add(7, outcome(loss, bad_task=1), class_ids)
+        watch.raise_if_found()
 
 
 def test_where_nothing_waits_the_first_fault_is_kept_until_it_is_asked_for():
-    # As on a GPU, where reading the loss would stall it.
     watch = LossCheck(CPU)
-    watch._raises_in_add = False
     watch.add(2, outcome(1.0), torch.tensor([[0, 1]] * 3))
     watch.raise_if_found()
     watch.add(3, outcome(float("nan"), bad_task=2), torch.tensor([[0, 1], [2, 3], [4, 5]]))

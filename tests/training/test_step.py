@@ -267,7 +267,7 @@ def test_a_loss_that_is_not_finite_leaves_no_trace_but_in_the_random_streams(
             {
                 "learner": dict(spoils.state_dict()),
                 "potentials": sampler.log_potentials,
-                "metrics": step.metrics.state_dict(),
+                "metrics": step.metrics.sums,
                 "counts": step.class_counts,
             }
         )

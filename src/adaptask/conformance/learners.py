@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import io
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from adaptask.conformance.laws import check_laws, equal, require
 from adaptask.errors import AdaptaskError
-from adaptask.interfaces import Episodes, Outcome, gives_task_losses
+from adaptask.interfaces import Episodes, Outcome, gives_task_losses, take_tasks
 
 LearnerFactory = Callable[[int], Any]
 """Builds a fresh learner; torch's random stream has been seeded with the number it is given."""
@@ -154,7 +154,7 @@ def tasks_do_not_influence_each_other(subject: LearnerSubject) -> None:
     learner, episodes = subject.trained(7, dtype=torch.float64), _float64(subject, 7)
     together = _evaluate(learner, episodes)
     for task in range(len(together)):
-        one = Episodes(**{name: part[task : task + 1] for name, part in _tensors(episodes).items()})
+        one = take_tasks(episodes, task, task + 1)
         law = "in evaluation a batch of tasks gives what each gives alone"
         _require_close(together[task : task + 1], _evaluate(learner, one), law)
 
@@ -197,7 +197,7 @@ def evaluation_changes_nothing(subject: LearnerSubject) -> None:
     """In evaluation logits repeat to the last bit; state, gradients and episodes stay."""
     learner, episodes = subject.trained(11), subject.episodes(11)
     learner.zero_grad()
-    state, given = copy.deepcopy(learner.state_dict()), copy.deepcopy(_tensors(episodes))
+    state, given = copy.deepcopy(learner.state_dict()), copy.deepcopy(vars(episodes))
     stream = torch.get_rng_state()
     first, second = _evaluate(learner, episodes), _evaluate(learner, episodes)
     still = torch.equal(stream, torch.get_rng_state())
@@ -205,7 +205,7 @@ def evaluation_changes_nothing(subject: LearnerSubject) -> None:
     require(still or not promised, "what has draws_in_evaluation = False draws nothing there")
     require(torch.equal(first, second), "in evaluation logits repeat to the last bit")
     require(equal(state, learner.state_dict()), "evaluation changes no parameter and no buffer")
-    require(equal(given, _tensors(episodes)), "episodes are left as they were")
+    require(equal(given, vars(episodes)), "episodes are left as they were")
     with_gradient = [name for name, p in learner.named_parameters() if p.grad is not None]
     require(not with_gradient, "evaluation leaves no gradients", with_gradient)
 
@@ -350,10 +350,6 @@ class LearnerSubject:
             query_images=query.to(self.device),
             query_labels=positions.repeat_interleave(n_query).repeat(n_tasks, 1).to(self.device),
         )
-
-
-def _tensors(episodes: Episodes) -> dict[str, Tensor]:
-    return {field.name: getattr(episodes, field.name) for field in fields(episodes)}
 
 
 def _outcome_of(learner: Any, episodes: Episodes) -> Outcome:

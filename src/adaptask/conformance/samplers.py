@@ -30,6 +30,9 @@ _N_QUERY = 4
 _N_LABELS = 3
 _N_ROUNDS = 4
 _MOST_OUTCOMES = 2_000
+_STATE = ("state_dict", "load_state_dict")
+
+_LAWS: list[Law] = []
 
 
 def check_sampler(build: SamplerFactory) -> None:
@@ -47,45 +50,25 @@ def check_sampler(build: SamplerFactory) -> None:
     Raises:
         AssertionError: If a law is broken.
     """
-    check_laws((has_what_a_sampler_needs, *SAMPLER_LAWS), build)
+    check_laws(SAMPLER_LAWS, build)
 
 
-def _needs_log_prob(law: Law) -> Law:
-    """Skip a law for a sampler that does not compute its probabilities."""
+def _law(*needs: str) -> Callable[[Law], Law]:
+    """Add a law to `SAMPLER_LAWS`; it is skipped for samplers that do not have what it needs."""
 
-    @functools.wraps(law)
-    def checked(build: SamplerFactory) -> None:
-        if describe(build(0)).has_log_prob():
-            law(build)
-
-    return checked
-
-
-def _needs_features(law: Law) -> Law:
-    """Skip a law for a sampler that does not learn from class features."""
-
-    @functools.wraps(law)
-    def checked(build: SamplerFactory) -> None:
-        if describe(build(0)).n_features:
-            law(build)
-
-    return checked
-
-
-def _needs(*methods: str) -> Callable[[Law], Law]:
-    """Skip a law for a sampler that does not have some methods."""
-
-    def decorate(law: Law) -> Law:
+    def add(law: Law) -> Law:
         @functools.wraps(law)
         def checked(build: SamplerFactory) -> None:
-            if all(hasattr(build(0), name) for name in methods):
+            if all(map(describe(build(0)).has, needs)):
                 law(build)
 
+        _LAWS.append(checked)
         return checked
 
-    return decorate
+    return add
 
 
+@_law()
 def has_what_a_sampler_needs(build: SamplerFactory) -> None:
     """It can be built, has the methods of a sampler, and no parameters."""
     sampler = build(0)
@@ -94,6 +77,7 @@ def has_what_a_sampler_needs(build: SamplerFactory) -> None:
     require(not list(parameters()), "a sampler has buffers and no parameters")
 
 
+@_law()
 def draws_have_their_form(build: SamplerFactory) -> None:
     """Draws are int64 of the right shape, in range, and distinct within a task."""
     subject = describe(build(0))
@@ -109,6 +93,7 @@ def draws_have_their_form(build: SamplerFactory) -> None:
             require(distinct, "the classes of a task are distinct", ids)
 
 
+@_law()
 def the_seed_decides(build: SamplerFactory) -> None:
     """Equal seeds give equal draws, also after updates; other seeds give others."""
     first, second, other = build(3), build(3), build(4)
@@ -119,7 +104,7 @@ def the_seed_decides(build: SamplerFactory) -> None:
     require(not torch.equal(second.sample(32), other.sample(32)), "another seed draws otherwise")
 
 
-@_needs("state_dict", "load_state_dict")
+@_law(*_STATE)
 def a_restored_state_draws_on(build: SamplerFactory) -> None:
     """A state that went through a file, loaded without pickle, draws and learns on exactly."""
     original, restored = build(5), build(6)
@@ -140,7 +125,7 @@ def a_restored_state_draws_on(build: SamplerFactory) -> None:
     require(same, "a restored sampler learns on exactly")
 
 
-@_needs("state_dict", "load_state_dict")
+@_law(*_STATE)
 def updates_leave_the_random_stream_alone(build: SamplerFactory) -> None:
     """An update draws no random numbers: the next draw of a uniform sampler stays as it was."""
     taught, untaught = build(7), build(7)
@@ -151,7 +136,7 @@ def updates_leave_the_random_stream_alone(build: SamplerFactory) -> None:
         require(torch.equal(*states), "update leaves the random stream as it was")
 
 
-@_needs("state_dict", "load_state_dict")
+@_law(*_STATE)
 def shared_labels_mean_the_same_as_repeated_ones(build: SamplerFactory) -> None:
     """Labels given once for all tasks count for each of them."""
     repeated, shared = describe(build(15)), describe(build(15))
@@ -164,6 +149,7 @@ def shared_labels_mean_the_same_as_repeated_ones(build: SamplerFactory) -> None:
     require(same, "labels of shape `queries` count for all tasks")
 
 
+@_law()
 def updates_keep_no_graph_and_change_no_argument(build: SamplerFactory) -> None:
     """Probabilities and features may require gradients; what is given stays as it was."""
     subject = describe(build(16))
@@ -179,7 +165,7 @@ def updates_keep_no_graph_and_change_no_argument(build: SamplerFactory) -> None:
     require(same, "update leaves its arguments as they were")
 
 
-@_needs_log_prob
+@_law("log_prob")
 def the_order_of_tasks_does_not_matter(build: SamplerFactory) -> None:
     """An update with its entries in another order comes to the same distribution."""
     forward, backward = describe(build(8)), describe(build(8))
@@ -189,7 +175,7 @@ def the_order_of_tasks_does_not_matter(build: SamplerFactory) -> None:
     _require_close(_distribution(forward), _distribution(backward), "the order of tasks is free")
 
 
-@_needs_log_prob
+@_law("log_prob")
 def relabeling_classes_relabels_the_result(build: SamplerFactory) -> None:
     """Nothing is special: renaming what is drawn renames the distribution."""
     plain, renamed = describe(build(9)), describe(build(9))
@@ -199,7 +185,7 @@ def relabeling_classes_relabels_the_result(build: SamplerFactory) -> None:
     _require_close(before, after, "renaming classes renames the result")
 
 
-@_needs_features
+@_law("class_features")
 def permuting_classes_permutes_the_draws(build: SamplerFactory) -> None:
     """Features belong to classes, whatever their numbers: renaming classes renames the draws."""
     plain, renamed = describe(build(18)), describe(build(19))
@@ -207,7 +193,7 @@ def permuting_classes_permutes_the_draws(build: SamplerFactory) -> None:
     _require_same_draws(plain, renamed, names, "permuting classes permutes the draws")
 
 
-@_needs_features
+@_law("class_features")
 def rotating_the_features_changes_nothing(build: SamplerFactory) -> None:
     """No direction of feature space is special: a rotation of all features changes no draw."""
     plain, rotated = describe(build(20)), describe(build(21))
@@ -221,7 +207,7 @@ def rotating_the_features_changes_nothing(build: SamplerFactory) -> None:
     _require_same_draws(plain, rotated, names, "rotating the features changes nothing")
 
 
-@_needs_log_prob
+@_law("log_prob")
 def the_order_within_a_task_does_not_matter(build: SamplerFactory) -> None:
     """Reordering the classes of a task, labels and columns with them, changes nothing."""
     plain, reordered = describe(build(10)), describe(build(10))
@@ -237,7 +223,7 @@ def the_order_within_a_task_does_not_matter(build: SamplerFactory) -> None:
     _require_close(there, back, "log_prob is of sets")
 
 
-@_needs_log_prob
+@_law("log_prob")
 def log_prob_is_a_distribution_and_draws_follow_it(build: SamplerFactory) -> None:
     """If all outcomes can be listed, log_prob sums to one and 20,000 draws agree with it."""
     subject = describe(build(11))
@@ -255,7 +241,7 @@ def log_prob_is_a_distribution_and_draws_follow_it(build: SamplerFactory) -> Non
     require(statistic < limit, f"draws follow log_prob (chi-square below {limit:.0f})", statistic)
 
 
-@_needs("state_dict", "load_state_dict")
+@_law(*_STATE)
 def bad_feedback_is_refused_and_changes_nothing(build: SamplerFactory) -> None:
     """What is wrong raises an AdaptaskError, at once or from `check()`, and leaves no trace."""
     subject = describe(build(12))
@@ -273,7 +259,7 @@ def bad_feedback_is_refused_and_changes_nothing(build: SamplerFactory) -> None:
         require(equal(before, sampler.state_dict()), f"{problem} changes nothing")
 
 
-@_needs("state_dict", "load_state_dict")
+@_law(*_STATE)
 def a_bad_task_among_good_ones_leaves_no_trace(build: SamplerFactory) -> None:
     """Either the whole update is refused, or the others count as if the bad one were not there."""
     n_parts = len(describe(build(17)).feedback(seed=7, n_tasks=1))
@@ -296,7 +282,7 @@ def a_bad_task_among_good_ones_leaves_no_trace(build: SamplerFactory) -> None:
         require(fits, "a bad task among good ones leaves no trace")
 
 
-@_needs("state_dict", "load_state_dict")
+@_law(*_STATE)
 def a_foreign_state_is_refused_and_changes_nothing(build: SamplerFactory) -> None:
     """A state that is incomplete or of another sampler raises, and nothing of it is loaded."""
     sampler = build(13)
@@ -316,7 +302,7 @@ def a_foreign_state_is_refused_and_changes_nothing(build: SamplerFactory) -> Non
         require(equal(good, sampler.state_dict()), "a refused state changes nothing")
 
 
-@_needs("weigh")
+@_law("weigh")
 def weights_are_finite_and_not_negative(build: SamplerFactory) -> None:
     """Each task gets a weight, whatever the losses; reordering tasks reorders the weights."""
     device = describe(build(0)).device
@@ -338,7 +324,7 @@ def weights_are_finite_and_not_negative(build: SamplerFactory) -> None:
             _require_close(again / scale, weights[order] / scale, "weights go with their task")
 
 
-@_needs("weigh", "state_dict", "load_state_dict")
+@_law("weigh", *_STATE)
 def a_restored_state_weighs_on(build: SamplerFactory) -> None:
     """What `weigh` learns is part of the state."""
     original, restored = build(19), build(20)
@@ -352,7 +338,7 @@ def a_restored_state_weighs_on(build: SamplerFactory) -> None:
         require(same, "a restored sampler weighs on exactly")
 
 
-@_needs("choose")
+@_law("choose")
 def chosen_tasks_are_distinct_candidates(build: SamplerFactory) -> None:
     """There are enough candidates, and as many of them are chosen as are asked for."""
     sampler = build(21)
@@ -372,7 +358,7 @@ def chosen_tasks_are_distinct_candidates(build: SamplerFactory) -> None:
             require(fits, "positions are distinct and in range", positions)
 
 
-@_needs("state_dict", "load_state_dict")
+@_law(*_STATE)
 def nonsense_arguments_are_refused(build: SamplerFactory) -> None:
     """`sample` of no tasks, of a fraction of a task or of True tasks raises an AdaptaskError."""
     sampler = build(14)
@@ -384,27 +370,7 @@ def nonsense_arguments_are_refused(build: SamplerFactory) -> None:
         require(False, f"sample({nonsense!r}) is refused")
 
 
-SAMPLER_LAWS: tuple[Law, ...] = (
-    draws_have_their_form,
-    the_seed_decides,
-    shared_labels_mean_the_same_as_repeated_ones,
-    updates_keep_no_graph_and_change_no_argument,
-    a_restored_state_draws_on,
-    updates_leave_the_random_stream_alone,
-    the_order_of_tasks_does_not_matter,
-    relabeling_classes_relabels_the_result,
-    the_order_within_a_task_does_not_matter,
-    permuting_classes_permutes_the_draws,
-    rotating_the_features_changes_nothing,
-    log_prob_is_a_distribution_and_draws_follow_it,
-    bad_feedback_is_refused_and_changes_nothing,
-    a_bad_task_among_good_ones_leaves_no_trace,
-    a_foreign_state_is_refused_and_changes_nothing,
-    weights_are_finite_and_not_negative,
-    a_restored_state_weighs_on,
-    chosen_tasks_are_distinct_candidates,
-    nonsense_arguments_are_refused,
-)
+SAMPLER_LAWS = tuple(_LAWS)
 """The laws that `check_sampler` checks, each a function of a factory."""
 
 
@@ -421,7 +387,7 @@ def _require_same_draws(left: Subject, right: Subject, names: Tensor, law: str) 
     listed.
     """
     outcomes = left.outcomes()
-    if left.has_log_prob():
+    if left.has("log_prob"):
         there = right.sampler.log_prob(names[outcomes])
         _require_close(_distribution(left), there, law)
     elif left.is_enumerable:
@@ -503,15 +469,19 @@ class Subject:
             counts[index[key]] += 1
         return counts
 
-    def has_log_prob(self) -> bool:
-        """Return whether it computes probabilities."""
-        if not hasattr(self.sampler, "log_prob"):
-            return False
-        try:
-            self.sampler.log_prob(self.outcomes()[:1])
-        except AdaptaskError:
-            return False
-        return True
+    def has(self, name: str) -> bool:
+        """Return whether it has a method; `log_prob` only if it computes probabilities.
+
+        `class_features` stands for learning from them.
+        """
+        if name == "class_features":
+            return self.n_features > 0
+        if name == "log_prob" and hasattr(self.sampler, name):
+            try:
+                self.sampler.log_prob(self.outcomes()[:1])
+            except AdaptaskError:
+                return False
+        return hasattr(self.sampler, name)
 
     def update(self, ids: Any, probabilities: Any, labels: Any, *features: Any) -> None:
         """Update the sampler with feedback, and with class features if they are given."""

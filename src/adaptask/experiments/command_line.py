@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from pathlib import Path
@@ -36,13 +36,10 @@ from adaptask.experiments.options import (
     shared_section,
 )
 from adaptask.experiments.paper import TARGET_NAMES
-from adaptask.old_config import upgrade_key
 from adaptask.registry import is_address
 
 _SHORT_FLAGS = {f"--{option}": option for option in SHORT_FLAGS}
 _SWEPT_FLAGS = {"--alpha": "sampler.alpha", "--tau": "sampler.tau", "--lr": "optimizer.lr"}
-_FLAG_OF_KEY = {"optimizer.lr": "lr", "learner.name": "learner", "backbone.name": "backbone"}
-"""Flags without the name of their section."""
 _SAMPLERS = ("uniform", "gcp")
 """What is compared if no samplers are named."""
 
@@ -53,7 +50,7 @@ class CommandLine:
 
     command: str
     arguments: list[str]
-    """Without the command; flags of earlier versions are replaced."""
+    """Without the command."""
     config: RunConfig
     """Where the flags start from: the defaults, a preset, a file, or a run to resume."""
     learners: tuple[str, ...] = ()
@@ -100,7 +97,7 @@ def read_command_line(
     Raises:
         ArgumentError: If a name, a file or an option cannot be used.
     """
-    words = upgrade_flags(arguments)
+    words = list(arguments)
     if command == "sweep":
         words = _vary_lists(words)
     if command in ("compare", "sweep") and _value(words, "--seed") is not None:
@@ -137,25 +134,6 @@ def allow_imports_from_here() -> None:
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:
         sys.path.append(here)
-
-
-def upgrade_flags(arguments: Iterable[str]) -> list[str]:
-    """Return a command line with the flags of today; say so for each that had another name."""
-    found = []
-    for argument in arguments:
-        flag, equals, value = argument.partition("=")
-        key = flag.removeprefix("--").replace("-", "_")
-        current = upgrade_key(key)
-        if current != key:
-            current = _FLAG_OF_KEY.get(current, current)
-        if flag.startswith("--") and "." in key and current != key:
-            renamed = "--" + current.replace("_", "-")
-            sys.stderr.write(
-                f"adaptask: {flag} is now {renamed}; the next version drops the old name.\n"
-            )
-            argument = f"{renamed}{equals}{value}"
-        found.append(argument)
-    return found
 
 
 def _start(

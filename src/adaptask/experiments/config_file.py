@@ -14,12 +14,11 @@ from adaptask import __version__
 from adaptask.errors import ArgumentError
 from adaptask.experiments.config import RunConfig, with_algorithm
 from adaptask.experiments.options import REGISTRIES, check_taken, options_of
-from adaptask.old_config import upgrade_settings
 from adaptask.parsing import by_key, parse_toml
 from adaptask.registry import is_address
 
 FORMAT = 2
-"""Version of the layout; raised when older versions would misread it."""
+"""Version of the layout."""
 _NO_NAMES: Mapping[str, Sequence[str]] = MappingProxyType({})
 
 
@@ -55,7 +54,7 @@ def load_config(
     """Return the configuration in a TOML file; what it does not name is as in `base`.
 
     Args:
-        path: The file, of this or an earlier version.
+        path: The file.
         base: Where the file starts from; a `RunConfig()` by default.
         trust_plugins: Whether to import plug-in classes, `package.module:Class`, that it names.
         known: A configuration whose plug-ins are trusted, since it is in use already.
@@ -111,12 +110,12 @@ def _parse_settings(text: str) -> dict[str, Any]:
     except ValueError as error:
         raise ArgumentError(f"this is not TOML: {error}.") from error
     found = values.pop("format", FORMAT)
-    if not isinstance(found, int) or found > FORMAT:
+    if found != FORMAT:
         raise ArgumentError(
-            f"the configuration has format {found}; adaptask {__version__} reads formats up to "
-            f"{FORMAT}. Install the version that wrote it."
+            f"the configuration has format {found}; adaptask {__version__} reads format {FORMAT}. "
+            "Install the version that wrote it."
         )
-    return upgrade_settings(values)
+    return values
 
 
 def apply_settings(

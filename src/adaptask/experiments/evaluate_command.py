@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,6 +15,7 @@ from adaptask.data import EpisodeSource, load, load_statistics
 from adaptask.data.datasets import splits_of
 from adaptask.data.images import (
     EvaluationTasks,
+    ImageSet,
     resize_images,
     shrink_images,
     shrunk_shape,
@@ -58,21 +60,12 @@ def evaluate_run(
     folder = RunFolder(path)
     if not folder.config.exists():
         raise no_run_in(Path(path))
-    config = load_config(folder.config, trust_plugins=trust_plugins)
-    count = config.evaluation.n_episodes if n_episodes is None else n_episodes
-    tested = {
-        "n_way": config.tested_way if n_way is None else n_way,
-        "n_shot": config.tested_shot if n_shot is None else n_shot,
-        "n_query": config.evaluation.n_query if n_query is None else n_query,
-        "n_episodes": count,
-        "seed": config.evaluation.seed if seed is None else seed,
-    }
-    kinds = tuple(dict.fromkeys(tasks)) or config.evaluation.tasks
-    evaluation = replace(config.evaluation, **tested, n_validation=count, tasks=kinds)
-    where, machine = choose_device(device), config.machine
+    where, config = choose_device(device), load_config(folder.config, trust_plugins=trust_plugins)
     if not half_precision_pays(where):
-        machine = replace(machine, precision="float32", channels_last="no")
-    config = replace(config, evaluation=evaluation, machine=machine)
+        plain = replace(config.machine, precision="float32", channels_last="no")
+        config = replace(config, machine=plain)
+    wanted = {"n_way": n_way, "n_shot": n_shot, "n_query": n_query, "n_episodes": n_episodes}
+    config = _as_tested(config, {**wanted, "seed": seed}, tasks)
     train, shrink = load(config.data.dataset, "train"), config.data.shrink
     image_shape = shrunk_shape(train, shrink)
     learner, steps = trained_learner(folder, config, image_shape, where, weights)
@@ -87,27 +80,55 @@ def evaluate_run(
     # All are built first: nothing is measured if one of them cannot be.
     evaluators = [
         build_evaluator(config, split, where, source, SINGLE_PROCESS, kind)
-        for kind in evaluation.tasks
+        for kind in config.evaluation.tasks
     ]
     results = [evaluator(learner) for evaluator in evaluators]
-    image_set = source.image_set
-    for result in results:
-        within = ", within groups" if result.tasks == "within-group" else ""
-        sys.stdout.write(
-            f"{image_set.dataset} ({image_set.split}), {evaluation.n_way}-way "
-            f"{evaluation.n_shot}-shot{within}, {result.n_episodes} episodes: {result}, hardest "
-            f"tenth {100 * result.hardest_tenth:.2f} %\n"
-        )
+    _print_results(results, config, source.image_set)
     sys.stdout.write(f"Weights after step {', '.join(map(str, steps))} of {folder.path}\n")
     try:
-        log = MetricsLog(folder.path / "evaluations.jsonl")
-        for result in results:
-            within = "/within-group" if result.tasks == "within-group" else ""
-            name = f"{image_set.dataset}/{image_set.split}{within}"
-            log.log(steps[0], name, {**tested, **result.summary()})
+        _record_results(results, config, source.image_set, folder, steps[0])
     except TrainingError as error:  # the result is not worth less for it
         _warn(f"Warning: the result above could not be recorded: {error}")
     return results[0]
+
+
+def _as_tested(
+    config: RunConfig, wanted: Mapping[str, int | None], tasks: Sequence[EvaluationTasks]
+) -> RunConfig:
+    """Return the configuration of a run with other test tasks; what is None stays."""
+    evaluation = replace(config.evaluation, n_way=config.tested_way, n_shot=config.tested_shot)
+    given: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
+    evaluation = replace(evaluation, **given)
+    kinds = tuple(dict.fromkeys(tasks)) or evaluation.tasks
+    # The split may be that of validation.
+    evaluation = replace(evaluation, n_validation=evaluation.n_episodes, tasks=kinds)
+    return replace(config, evaluation=evaluation)
+
+
+def _print_results(results: Sequence[Evaluation], config: RunConfig, image_set: ImageSet) -> None:
+    for result in results:
+        within = ", within groups" if result.tasks == "within-group" else ""
+        sys.stdout.write(
+            f"{image_set.dataset} ({image_set.split}), {config.tested_way}-way "
+            f"{config.tested_shot}-shot{within}, {result.n_episodes} episodes: {result}, hardest "
+            f"tenth {100 * result.hardest_tenth:.2f} %\n"
+        )
+
+
+def _record_results(
+    results: Sequence[Evaluation],
+    config: RunConfig,
+    image_set: ImageSet,
+    folder: RunFolder,
+    step: int,
+) -> None:
+    log = MetricsLog(folder.path / "evaluations.jsonl")
+    names = ("n_way", "n_shot", "n_query", "n_episodes", "seed")
+    tested = {name: getattr(config.evaluation, name) for name in names}
+    for result in results:
+        within = "/within-group" if result.tasks == "within-group" else ""
+        name = f"{image_set.dataset}/{image_set.split}{within}"
+        log.log(step, name, {**tested, **result.summary()})
 
 
 def trained_learner(

@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -47,16 +47,13 @@ from adaptask.training.process import (
     seed_process,
     set_up_process,
 )
-from adaptask.training.run_folder import RunFolder
+from adaptask.training.run_folder import ALGORITHMS, TEST, RunFolder
 from adaptask.training.trainer import Trainer
 
 T = TypeVar("T")
 
 MAY_CHANGE = ("steps", "machine", "every", "evaluation.tasks")
 """What may change when a run is resumed."""
-TEST = "test.json"
-ALGORITHMS = "algorithms.json"
-"""Which classes the run is made of, for readers that cannot import them."""
 
 # Compiling takes 10 to 30 seconds, a minute at most, and saves a third of a millisecond per step.
 _STEPS_THAT_PAY = 20_000
@@ -336,16 +333,13 @@ def _keep(
     best = trainer.best.checkpoints
     shown = learner.members[0] if isinstance(learner, Ensemble) else learner
     steps = [checkpoint.step for checkpoint in best] or [trainer.step]
-    tested, record = None, dict[str, Any](steps=steps, accuracies=None)
+    tested = None
     if results:
         tested = (testers[0].source.image_set.class_names, results[0].confusion)
-        record |= results[0].record()
-    for result in results[1:]:
-        record[result.tasks] = result.record()
     save_preview(folder.path, shown, trainer.sampler, trainer.source, tested)  # type: ignore[arg-type]
     for outdated in (FAILURE, PRUNED):
         (folder.path / outdated).unlink(missing_ok=True)
-    replace_file(folder.path / TEST, json.dumps(record).encode())
+    folder.save_test(results, steps)
     if not results:
         kept = f"Kept {_described(best)}, not tested."
         trainer.display.message(f"{kept}\nThe run is in {folder.path}")

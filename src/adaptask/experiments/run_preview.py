@@ -17,7 +17,6 @@ from adaptask.interfaces import TaskSampler
 from adaptask.randomness import RandomModule, derive_seed
 
 FILE = "portrait.npz"
-"""As the report and folders of earlier versions have it."""
 N_TASKS = 24
 """How many tasks of the sampler are kept."""
 

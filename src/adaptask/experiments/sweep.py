@@ -10,7 +10,6 @@ import itertools
 import math
 import re
 import shlex
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -25,7 +24,6 @@ from adaptask.experiments.config import RunConfig, check_config
 from adaptask.experiments.config_file import option_value, with_option
 from adaptask.experiments.options import short_name
 from adaptask.experiments.study import run_and_report
-from adaptask.old_config import upgrade_key
 from adaptask.registry import is_address
 from adaptask.report.run import Run
 from adaptask.report.study import Arm, Study
@@ -153,7 +151,7 @@ def parse_space(base: RunConfig, vary: Sequence[str]) -> dict[str, BaseDistribut
                 "--vary takes options with their values, such as optimizer.weight_decay=0,5e-4; "
                 f"got {text!r}."
             )
-        key = _current_key(name.strip().replace("-", "_"))
+        key = name.strip().replace("-", "_")
         if key in space:
             raise ArgumentError(f"{key} is given twice; give all its values in one place.")
         # A comma in brackets is part of a value that is a list.
@@ -167,13 +165,6 @@ def parse_space(base: RunConfig, vary: Sequence[str]) -> dict[str, BaseDistribut
             "--vary optimizer.weight_decay=0,5e-4."
         )
     return space
-
-
-def _current_key(key: str) -> str:
-    """Return what an option is called now; say so if it had another name."""
-    if (current := upgrade_key(key)) != key:
-        sys.stderr.write(f"adaptask: {key} is now called {current}.\n")
-    return current
 
 
 def _distribution(base: RunConfig, key: str, texts: Sequence[str]) -> BaseDistribution:

@@ -14,6 +14,12 @@ from adaptask.report.tables import Table
 if TYPE_CHECKING:
     from rich.console import Console, JustifyMethod
 
+# Control characters, direction marks, unpaired surrogates, unassigned characters and line ends
+# steer a terminal, break XML or the layout of a page. Joiners are invisible too, but Persian,
+# Indian scripts and many emoji need them.
+_INVISIBLE = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+_JOINERS = "\u200c\u200d"
+
 _LATEX = {
     **{c: f"\\{c}" for c in "&%$#_{}"},
     "\\": r"\textbackslash{}",
@@ -38,7 +44,7 @@ def to_markdown(table: Table) -> str:
     headings, *rows = _escape(table, _markdown, bold="**{}**")
     rules = [":---" if i < table.n_labels else "---:" for i in range(len(headings))]
     lines = [f"| {' | '.join(row)} |" for row in (headings, rules, *rows)]
-    title = [f"**{_markdown(table.title)}**", ""] if plain(table.title).strip() else []
+    title = [f"**{_markdown(table.title)}**", ""] if clean(table.title) else []
     notes = ["", *(f"- {_markdown(note)}" for note in table.notes)] if table.notes else []
     return "\n".join([*title, *lines, *notes]) + "\n"
 
@@ -53,7 +59,7 @@ def _escape(table: Table, escape: Callable[[str], str], bold: str) -> list[list[
 
 
 def _markdown(text: str) -> str:
-    escaped = re.sub(r"([\\|`*_<>~&$])", r"\\\1", plain(text).strip())
+    escaped = re.sub(r"([\\|`*_<>~&$])", r"\\\1", clean(text))
     # Brackets alone, such as those of an interval, are not a link.
     return escaped.replace("[", r"\[") if "](" in escaped else escaped
 
@@ -66,18 +72,8 @@ def to_csv(table: Table) -> str:
     content = io.StringIO()
     writer = csv.writer(content, lineterminator="\n")
     for row in (table.headings, *([cell.text for cell in row] for row in table.rows)):
-        writer.writerow([_not_a_formula(plain(text)) for text in row])
+        writer.writerow(map(clean, row))
     return content.getvalue()
-
-
-def _not_a_formula(text: str) -> str:
-    """Put an apostrophe before text that a spreadsheet would evaluate as a formula.
-
-    Figures with a sign stay as they are: without letters they cannot call anything.
-    """
-    is_formula = text.lstrip()[:1] in ("=", "+", "-", "@")
-    is_figure = re.fullmatch(r"[-+][\d\s.,±\[\]+-]*", text)
-    return f"'{text}" if is_formula and not is_figure else text
 
 
 def to_latex(table: Table) -> str:
@@ -105,7 +101,7 @@ def to_latex(table: Table) -> str:
 
 def _latex(text: str) -> str:
     # Before a figure it is a minus sign, elsewhere a hyphen.
-    parts = re.split(r"(?<![^\s\[])-(?=\d)", plain(text).strip())
+    parts = re.split(r"(?<![^\s\[])-(?=\d)", clean(text))
     return "$-$".join("".join(_LATEX.get(c, c) for c in part) for part in parts)
 
 
@@ -119,24 +115,28 @@ def print_table(table: Table, console: Console) -> None:
     drawn = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
     for i in shown:
         justify: JustifyMethod = "left" if i < table.n_labels else "right"
-        drawn.add_column(Text(plain(table.headings[i])), justify=justify, overflow="fold")
+        drawn.add_column(Text(clean(table.headings[i])), justify=justify, overflow="fold")
     for row in table.rows:
         cells = (row[i] for i in shown)
-        drawn.add_row(*(Text(plain(c.text), style="bold" if c.is_bold else "") for c in cells))
-    console.print(Text(plain(table.title), style="bold"))
+        drawn.add_row(*(Text(clean(c.text), style="bold" if c.is_bold else "") for c in cells))
+    console.print(Text(clean(table.title), style="bold"))
     console.print(drawn)
     console.print()
     hidden = tuple(f"{name}: " for i, name in enumerate(table.headings) if i not in shown)
     for note in table.notes:
         if not note.startswith(hidden):
-            console.print(Text(plain(note), style="dim"))
+            console.print(Text(clean(note), style="dim"))
 
 
-def plain(text: str) -> str:
-    """Return a text on one line, without control characters and invalid Unicode.
+def clean(text: str) -> str:
+    r"""Return a text on one line, with U+FFFD in place of invisible characters.
 
-    >>> plain("a" + chr(10) + "b" + chr(27) + "[31m")
-    'a b [31m'
+    >>> clean("a\tb\u202ec")
+    'a b�c'
+    >>> clean("\u0645\u06cc\u200c\u0631\u0648\u0645") == "\u0645\u06cc\u200c\u0631\u0648\u0645"
+    True
     """
-    kinds = {"Cc": " ", "Zl": " ", "Zp": " ", "Cs": "\ufffd"}
-    return "".join(kinds.get(unicodedata.category(c), c) for c in text)
+    return "".join(
+        "\ufffd" if unicodedata.category(c) in _INVISIBLE and c not in _JOINERS else c
+        for c in " ".join(text.split())
+    )

@@ -93,12 +93,10 @@ def _study_of_runs(folder: Path, paths: Sequence[Path], *, check_related: bool =
     labels = _labels_of(groups)
     names = _names_of(labels)
     baselines: dict[_Settings, str] = {}
-    for settings, name in zip(groups, names, strict=True):
-        if dict(settings).get("sampler.name") == "uniform":
-            baselines.setdefault(_without_sampler(settings), name)
-    for settings, name in zip(groups, names, strict=True):
-        if not _learns(groups[settings]):
-            baselines.setdefault(_without_sampler(settings), name)
+    name_of = dict(zip(groups, names, strict=True))
+    still = [settings for settings in groups if not _learns(groups[settings])]
+    for settings in sorted(still, key=lambda one: dict(one).get("sampler.name") != "uniform"):
+        baselines.setdefault(_without_sampler(settings), name_of[settings])
     arms = {}
     for settings, name, label in zip(groups, names, labels, strict=True):
         members = sorted(groups[settings].items())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from adaptask.errors import ArgumentError
-from adaptask.report.formats import plain, print_table, to_csv, to_latex, to_markdown
+from adaptask.report.formats import clean, print_table, to_csv, to_latex, to_markdown
 from adaptask.report.grouping import find_study
 from adaptask.report.page.writer import write_report
 from adaptask.report.study import Study
@@ -74,11 +74,11 @@ def print_report(report: Report, failures: Mapping[str, str] | None = None) -> N
         console.print()
     # A sweep chooses by validation, and a note says what; test accuracies decide nothing.
     for verdict in () if report.summary.study.by_validation else report.verdicts:
-        console.print(plain(verdict), markup=False)
+        console.print(clean(verdict), markup=False)
     if failures:
         console.print()
         # A reason that many runs share, such as a missing dataset, is printed once.
         for reason in dict.fromkeys(failures.values()):
             names = ", ".join(name for name, why in failures.items() if why == reason)
-            console.print(plain(f"{names} failed: {reason}"), markup=False, style="red")
+            console.print(clean(f"{names} failed: {reason}"), markup=False, style="red")
     console.print(f"\nThe report is {report.page.resolve()}", markup=False, soft_wrap=True)

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptask.errors import StateError
-from adaptask.old_config import upgrade_settings
 from adaptask.parsing import parse_json, parse_toml
 
 FAILURE = "failure.txt"
@@ -53,18 +52,6 @@ class Algorithm:
     """Whether a sampler changes with feedback."""
 
 
-_BUILT_IN = {
-    "uniform": Algorithm("uniform", "draws all classes with the same probability", learns=False),
-    "c": Algorithm("c", "prefers classes that are hard by themselves"),
-    "cp": Algorithm("cp", "prefers sets of classes that the learner confuses, drawn exactly"),
-    "gcp": Algorithm(
-        "gcp",
-        "prefers classes that the learner confuses with each other, chosen greedily pair by pair",
-    ),
-}
-"""Samplers of runs from versions that wrote no `algorithms.json`."""
-
-
 @dataclass(frozen=True, eq=False)
 class Snapshot:
     """What a sampler had learned after a step, and how often each class had been drawn."""
@@ -92,7 +79,7 @@ class Preview:
     test_class_names: tuple[str, ...] = ()
     test_confusion: NDArray[np.int64] | None = None
     """Test queries of a class (row) that were classified as another (column), `classes x classes`;
-    None for runs of versions that did not record it."""
+    None without test classes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +135,7 @@ class Run:
         for kind in ("sampler", "learner", "backbone"):
             name = self.settings.get(kind, {}).get("name")
             if kind not in found and isinstance(name, str):
-                found[kind] = built_in(kind, name)
+                found[kind] = describe_name(name)
         return found
 
     @property
@@ -272,26 +259,20 @@ def _read_algorithms(path: Path) -> dict[str, Algorithm]:
         for kind, values in parse_json(path.read_text(encoding="utf-8")).items():
             name, description = str(values["name"]), str(values.get("description", ""))
             learns = values.get("learns") is not False
-            found[str(kind)] = Algorithm(_short_name(name), description.rstrip("."), learns)
+            found[str(kind)] = Algorithm(describe_name(name).name, description.rstrip("."), learns)
         return found
 
 
-def built_in(kind: str, name: str) -> Algorithm:
-    """Return what is known about an algorithm that has only a name."""
-    known = _BUILT_IN.get(name) if kind == "sampler" else None
-    return known or Algorithm(_short_name(name))
-
-
-def _short_name(name: str) -> str:
-    """Return a name, or the class name of a plug-in, which is named as `module:Class`."""
-    return name.rpartition(":")[2].rpartition(".")[2]
+def describe_name(name: str) -> Algorithm:
+    """Return what is known about an algorithm that has only a name, such as `module:Class`."""
+    return Algorithm(name.rpartition(":")[2].rpartition(".")[2], learns=name != "uniform")
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """Return the description of a run, section by section, with the names of today."""
+    """Return the description of a run, section by section."""
     with _reading(path, "Restore it, or remove the run."):
         parse = parse_json if path.suffix == ".json" else parse_toml
-        settings = upgrade_settings(parse(path.read_text(encoding="utf-8")))
+        settings = parse(path.read_text(encoding="utf-8"))
         for name, kind in _SETTINGS.items():
             if type(value := settings.get(name, kind())) is not kind:
                 raise TypeError(f"{name} must be of type {kind.__name__}; got {value!r}")
@@ -334,7 +315,7 @@ def read_test(path: Path) -> TestResult | None:
         within = found.get("within-group")
         return TestResult(
             _accuracies(found),
-            tasks=str(found.get("tasks", "uniform")),  # of versions that had no others
+            tasks=str(found.get("tasks", "uniform")),
             within_group=None if within is None else _accuracies(within),
         )
 

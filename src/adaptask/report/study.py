@@ -21,6 +21,8 @@ from adaptask.report.run import Run
 
 FILE = "study.json"
 FORMAT = 1
+NO_VALUE = "-"
+"""The label of an arm that does not have what the others differ in, such as an option."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +144,11 @@ class Study:
                     f"{_listed(labels)}."
                 )
 
+    @property
+    def varying(self) -> list[str]:
+        """The labels in which the arms differ."""
+        return [k for k in self.arms[0].labels if len({arm.labels[k] for arm in self.arms}) > 1]
+
     def write(self, folder: Path) -> None:
         """Write it into its folder.
 
@@ -222,8 +229,8 @@ def _from_json(found: dict[str, Any], folder: Path) -> Study:
             Citation(_labels(cited["labels"]), _published(cited["published"]))
             for cited in found["citations"]
         ),
-        by_validation=_typed(found.get("by_validation", False), bool),
-        first_section=_typed(found.get("first_section", ""), str),
+        by_validation=_typed(found["by_validation"], bool),
+        first_section=_typed(found["first_section"], str),
     )
 
 
@@ -247,10 +254,8 @@ def _labels(found: dict[str, Any]) -> dict[str, str]:
 
 
 def _published(found: dict[str, Any]) -> Published:
-    # Earlier versions also wrote `seconds`, which was never used.
-    figures = {key: value for key, value in found.items() if key != "seconds"}
-    accuracy = float(_typed(figures.pop("accuracy"), int, float))
-    return Published(accuracy, **{k: _typed(v, int, float, NoneType) for k, v in figures.items()})
+    accuracy = float(_typed(found["accuracy"], int, float))
+    return Published(accuracy, _typed(found["interval"], int, float, NoneType))
 
 
 def _typed(value: Any, *types: type) -> Any:

@@ -46,8 +46,8 @@ class ArmSummary:
     """Seeds of runs that have ended without a result: their dataset has no test classes."""
     unfinished: Mapping[int, str] = field(default_factory=dict)
     """Progress of each run that has neither failed nor finished, by seed."""
-    seconds: Mapping[int, float] = field(default_factory=dict)
-    """Time of a training step by seed."""
+    seconds_per_step: float | None = None
+    """Median time of a training step over the seeds; None if no run has recorded it."""
     difference: PairedDifference | None = None
     """To the baseline; None without a baseline, or without a seed that has finished in both."""
     p: float | None = None
@@ -56,11 +56,6 @@ class ArmSummary:
     """The difference that would have been found with 80 % probability."""
     validation: float | None = None
     """Mean over the runs of their best validation accuracy so far; None before the first."""
-
-    @property
-    def seconds_per_step(self) -> float | None:
-        """Median time of a training step over the seeds; None if no run has recorded it."""
-        return median(self.seconds.values()) if self.seconds else None
 
     @property
     def spread(self) -> float | None:
@@ -191,7 +186,7 @@ def _within_group(run: Run) -> NDArray[np.float64]:
 
 def _summarize_arm(arm: Arm, accuracies_of: AccuraciesOf) -> ArmSummary:
     """Return the results of an arm by itself."""
-    tests, seconds, best = {}, {}, []
+    tests, seconds, best = {}, [], []
     failures: dict[int, str] = {}
     unfinished: dict[int, str] = {}
     untested: list[int] = []
@@ -206,7 +201,7 @@ def _summarize_arm(arm: Arm, accuracies_of: AccuraciesOf) -> ArmSummary:
             (failures if failed else unfinished)[run.seed] = why
         pace, (_, validation) = run.seconds_per_step, run.curve("val", "accuracy")
         if pace is not None:
-            seconds[run.seed] = pace
+            seconds.append(pace)
         if len(validation):
             best.append(100 * float(validation.max()))
     return ArmSummary(
@@ -217,7 +212,7 @@ def _summarize_arm(arm: Arm, accuracies_of: AccuraciesOf) -> ArmSummary:
         failures=failures,
         untested=tuple(untested),
         unfinished=unfinished,
-        seconds=seconds,
+        seconds_per_step=median(seconds) if seconds else None,
         validation=fmean(best) if best else None,
     )
 

@@ -66,9 +66,6 @@ def main_tables(tables: Sequence[Table], summary: StudySummary) -> list[Table]:
     return [*main, named["hard-tasks"]] if summary.within_group and "hard-tasks" in named else main
 
 
-_VALIDATION = "validation (%)"
-
-
 @dataclass(frozen=True)
 class _Column:
     heading: str
@@ -82,32 +79,34 @@ class _Column:
 
 
 def _results(summary: StudySummary) -> Table:
-    # Columns that are empty for all arms are left out.
-    columns = [c for c in _columns(summary) if any(map(c.text, summary.arms))]
-    table = _arm_table(summary, columns, name="results", title=summary.study.title)
-    meanings = (f"{column.heading}: {column.meaning}" for column in columns if column.meaning)
-    brief = (i for i, c in enumerate(columns, start=table.n_labels) if c.is_brief)
-    return replace(
-        table,
-        heading="All arms",
-        notes=(*meanings, *missing_runs(summary), *summary.remarks, *summary.study.notes),
-        brief=(*range(table.n_labels), *brief),
-    )
+    table = _arm_table(summary, _columns(summary), "results", summary.study.title, "All arms")
+    notes = (*missing_runs(summary), *summary.remarks, *summary.study.notes)
+    return replace(table, notes=(*table.notes, *notes))
 
 
 def _arm_table(
-    summary: StudySummary, columns: Sequence[_Column], *, name: str, title: str
+    summary: StudySummary, columns: Sequence[_Column], name: str, title: str, heading: str
 ) -> Table:
-    """Return a table with a row per arm: its labels, then the columns."""
+    """Return a table with a row per arm: its labels, then columns that are not empty for all."""
     keys = list(summary.arms[0].arm.labels)
+    columns = [c for c in columns if any(map(c.text, summary.arms))]
     rows = []
     for found in summary.arms:
         labels = [Cell(found.arm.labels[key]) for key in keys]
         is_bold = _is_better(summary, found)
         figures = [Cell(c.text(found), is_bold and c.is_accuracy) for c in columns]
         rows.append((*labels, *figures))
-    headings = (*keys, *(column.heading for column in columns))
-    return Table(name, title, headings, tuple(rows), n_labels=len(keys))
+    brief = (i for i, column in enumerate(columns, start=len(keys)) if column.is_brief)
+    return Table(
+        name=name,
+        title=title,
+        headings=(*keys, *(column.heading for column in columns)),
+        rows=tuple(rows),
+        n_labels=len(keys),
+        notes=tuple(f"{column.heading}: {column.meaning}" for column in columns if column.meaning),
+        heading=heading,
+        brief=(*range(len(keys)), *brief),
+    )
 
 
 def _columns(summary: StudySummary) -> list[_Column]:
@@ -120,7 +119,7 @@ def _columns(summary: StudySummary) -> list[_Column]:
     # A corrected p-value above 0.05 may stand beside an interval without 0.
     holm = f", after Holm's correction for {summary.n_tests} tests, which the interval is not"
     validation = _Column(
-        _VALIDATION,
+        "validation (%)",
         lambda found: _decimals(found.validation),
         "best of each run, mean over the seeds.",
         is_brief=True,
@@ -136,11 +135,7 @@ def _columns(summary: StudySummary) -> list[_Column]:
             is_brief=True,
             is_accuracy=True,
         ),
-        _Column(
-            "sd",
-            lambda found: _decimals(found.spread),
-            "standard deviation over the seeds.",
-        ),
+        _Column("sd", lambda found: _decimals(found.spread), "standard deviation over the seeds."),
         _Column(
             _difference_heading(summary),
             lambda found: _difference_text(found.difference),
@@ -176,18 +171,9 @@ def _hard_tasks(summary: StudySummary) -> Table | None:
         ),
         *([] if summary.within_group is None else _within_group_columns(summary.within_group)),
     ]
-    columns = [c for c in columns if any(map(c.text, summary.arms))]
-    if not columns:
-        return None
     title = f"{summary.study.title}: hard test tasks"
-    table = _arm_table(summary, columns, name="hard-tasks", title=title)
-    brief = (i for i, c in enumerate(columns, start=table.n_labels) if c.is_brief)
-    return replace(
-        table,
-        heading="Hard test tasks",
-        notes=tuple(f"{c.heading}: {c.meaning}" for c in columns if c.meaning),
-        brief=(*range(table.n_labels), *brief),
-    )
+    table = _arm_table(summary, columns, "hard-tasks", title, "Hard test tasks")
+    return table if len(table.headings) > table.n_labels else None
 
 
 def _within_group_columns(within: StudySummary) -> list[_Column]:
@@ -254,15 +240,17 @@ def _seeds(summary: StudySummary) -> Table:
     def text(seed: int, found: ArmSummary) -> str:
         if seed in found.accuracies:
             return f"{found.accuracies[seed]:.2f}"
-        if seed in found.failures:
-            return "failed"
-        return "unfinished" if seed in found.unfinished else ""
+        states = {
+            "failed": found.failures,
+            "unfinished": found.unfinished,
+            "not tested": found.untested,
+        }
+        return next((word for word, seeds in states.items() if seed in seeds), "")
 
     seeds = sorted({run.seed for found in summary.arms for run in found.arm.runs})
-    columns = [_Column(f"seed {seed}", partial(text, seed)) for seed in seeds]
+    columns = [_Column(f"seed {seed}", partial(text, seed), is_brief=True) for seed in seeds]
     title = f"{summary.study.title}: test accuracy of each run, %"
-    table = _arm_table(summary, columns, name="seeds", title=title)
-    return replace(table, heading="Test accuracy of each run, %")
+    return _arm_table(summary, columns, "seeds", title, "Test accuracy of each run, %")
 
 
 def _paper(summary: StudySummary) -> Table:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from adaptask.report.statistics import MIN_SEEDS
-from adaptask.report.study import Study
+from adaptask.report.study import NO_VALUE, Study
 from adaptask.report.summary import ArmSummary, StudySummary
+
+_NAMES = ("sampler", "learner", "backbone", "dataset", "strategy", "name")
+"""Labels whose values say what they are."""
 
 
 def verdicts(summary: StudySummary) -> list[str]:
@@ -123,12 +126,12 @@ def _result(summary: StudySummary, found: ArmSummary, ours: str, theirs: str) ->
         if low > 0 or high < 0
         else ""
     )
-    return f"{figures}: no significant difference{alone}; {_unseen(found.detectable or 0.0)}"
-
-
-def _unseen(detectable: float) -> str:
-    least = f"{detectable:.0f}" if detectable >= 10 else f"{detectable:.1f}"
-    return f"one below about {least} points would not have been detected reliably"
+    least = found.detectable or 0.0
+    unseen = f"one below about {least:.{0 if least >= 10 else 1}f} points"
+    return (
+        f"{figures}: no significant difference{alone}; {unseen} would not have been detected "
+        "reliably"
+    )
 
 
 def _words(
@@ -139,8 +142,7 @@ def _words(
     What all arms of the study have in common is left out.
     """
     differing = [key for key in labels if labels[key] != baseline[key]]
-    varying = [key for key in labels if len({arm.labels[key] for arm in study.arms}) > 1]
-    shared = [key for key in varying if key not in differing]
+    shared = [key for key in study.varying if key not in differing]
     return (
         named(labels, differing) or "the arm",
         named(baseline, differing) or "the baseline",
@@ -180,15 +182,17 @@ def p_value(p: float) -> str:
 
 
 def named(labels: Mapping[str, str], keys: Iterable[str]) -> str:
-    """Return labels as words; the key is added to numbers and truth values.
+    """Return labels as words, with their keys unless they are names.
 
-    >>> named({"learner": "maml", "shots": "5", "alpha": "-"}, ["learner", "shots", "alpha"])
-    'maml, shots 5'
+    >>> labels = {"learner": "maml", "shots": "5", "alpha": "-", "tau": "0.5"}
+    >>> named(labels, labels)
+    'maml, 5-shot, tau 0.5'
     """
 
     def word(key: str) -> str:
-        value = labels[key]
-        bare = value.lower() not in ("true", "false") and any(c.isalpha() for c in value)
-        return value if bare else f"{key} {value}"
+        value, counted = labels[key], key.removeprefix("n_").removesuffix("s")
+        if counted in ("shot", "way"):
+            return f"{value}-{counted}"
+        return value if key in _NAMES else f"{key} {value}"
 
-    return ", ".join(word(key) for key in keys if labels[key] not in ("", "-"))
+    return ", ".join(word(key) for key in keys if labels[key] not in ("", NO_VALUE))

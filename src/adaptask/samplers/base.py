@@ -142,9 +142,6 @@ class Sampler(FeedbackModule):
     """Whether it learns from class features, so that `update` must be given them."""
     n_features: int | None = None
     """Size d of the class features; set by samplers that use them."""
-    uses_accuracy: ClassVar[bool] = False
-    """Whether it learns from `Feedback.accuracy`, for which every query counts. Several processes
-    send each other only the mean query of each class otherwise."""
     _problems = PROBLEMS
 
     def __init__(
@@ -488,27 +485,6 @@ def describe_refusal(passed: Array, problems: tuple[str, ...]) -> str:
         f"{problems[int(failed[entry].argmax())]}; entry {entry} does not comply ({n_refused} of "
         f"{len(failed)} refused). Nothing of this update was applied."
     )
-
-
-def mean_queries(probabilities: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return one query per class that stands for all of its queries: their mean.
-
-    A `Sampler` learns the same from it if all classes of a task have equally many queries. It is
-    the smallest form in which an outcome can be sent to other processes. Tasks with values that
-    are not finite, unknown labels or a class without queries become NaN, which samplers refuse.
-
-    Args:
-        probabilities: `tasks x queries x way`.
-        labels: `tasks x queries` or `queries`.
-
-    Returns:
-        Mean probabilities, `tasks x way x way`, and the labels that belong to them, `way`.
-    """
-    positions = torch.arange(probabilities.shape[-1], device=probabilities.device)
-    one_hot = (labels.unsqueeze(-1) == positions).to(probabilities.dtype)
-    means = one_hot.mT @ probabilities / one_hot.sum(-2).unsqueeze(-1)
-    known = one_hot.sum(-1, keepdim=True).amin(-2, keepdim=True)
-    return torch.where(known > 0, means, torch.nan), positions
 
 
 def check_tensor(

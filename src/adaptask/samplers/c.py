@@ -39,7 +39,6 @@ class CSampler(Sampler):
     """
 
     description = "prefers classes that the learner misclassifies, each by itself (Eq. 3)"
-    _former_names = ("ClassSampler",)
 
     log_weights: Tensor
     """`classes`, log w, at first 0."""

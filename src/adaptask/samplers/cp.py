@@ -81,7 +81,6 @@ class CPSampler(PairPotentialSampler):
         "prefers classes that the learner confuses with each other, drawn from the exact "
         "distribution (Eq. 4)"
     )
-    _former_names = ("ClassPairSampler",)
 
     n_unaccepted: Tensor
     """Draws that Gibbs sweeps finished because no candidate was accepted, a scalar int64."""

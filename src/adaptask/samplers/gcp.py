@@ -262,7 +262,6 @@ class GCPSampler(PairPotentialSampler):
         "prefers classes that the learner confuses with each other, chosen greedily pair by pair "
         "(Algorithm 1)"
     )
-    _former_names = ("GreedyClassPairSampler",)
 
     def __init__(
         self,

@@ -107,7 +107,6 @@ class NeighborSampler(Sampler):
 
     description = "prefers classes whose features are near to each other"
     uses_class_features: ClassVar[bool] = True
-    uses_accuracy: ClassVar[bool] = True
     n_features: int
 
     class_features: Tensor

@@ -29,8 +29,6 @@ from torch.distributed.rendezvous import rendezvous
 
 from adaptask.errors import AdaptaskError, ArgumentError, TrainingError
 from adaptask.interfaces import Episodes, take_tasks
-from adaptask.samplers import Sampler
-from adaptask.samplers.base import mean_queries
 
 T = TypeVar("T")
 
@@ -159,40 +157,25 @@ class ProcessGroup:
         return self._gather_flat([values])[0].flatten()
 
     def gather_feedback(
-        self,
-        sampler: object,
-        probabilities: Tensor,
-        labels: Tensor,
-        *class_features: Tensor,
-        extra: Sequence[Tensor] = (),
-        n_parts: int,
+        self, *feedback: Tensor, extra: Sequence[Tensor] = (), n_parts: int
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Return the outcome of the tasks of all processes, in the order in which they were drawn.
 
-        A `Sampler` needs K x K numbers per task, unless it `uses_accuracy`. Others, which may use
-        every query, get all probabilities and labels.
-
         Args:
-            sampler: The sampler that gets the feedback.
-            probabilities: Of the queries of this process, `share x queries x way`.
-            labels: `share x queries`.
-            *class_features: If the sampler uses them, `share x way x d` float32.
+            *feedback: Of the tasks of this process, each `share x ...`: query probabilities,
+                labels, and class features if the sampler uses them.
             extra: Small tensors to send along.
             n_parts: Number of parts of an accumulated step; each process has a share of each part.
 
         Returns:
-            Probabilities, labels and, if given, class features of all tasks; and the extra
-            tensors, each `processes x` its shape.
+            The feedback of all tasks; and the extra tensors, each `processes x` its shape.
         """
-        is_condensed = isinstance(sampler, Sampler) and not sampler.uses_accuracy
-        if is_condensed:
-            probabilities, labels = mean_queries(probabilities, labels)
-        own = [] if is_condensed else [labels]  # those of mean queries are known
-        sent = [probabilities, *class_features, *own]
-        received = self._gather_flat([*sent, *extra])
-        tasks = [_in_order(part, n_parts) for part in received[: len(sent)]]
-        all_labels = labels if is_condensed else tasks.pop().to(labels.dtype)
-        return [tasks[0], all_labels, *tasks[1:]], received[len(sent) :]
+        received = self._gather_flat([*feedback, *extra])
+        tasks = [
+            _in_order(part, n_parts).to(own.dtype)
+            for part, own in zip(received, feedback, strict=False)
+        ]
+        return tasks, received[len(feedback) :]
 
     def _gather_flat(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Return small tensors of all processes, each `processes x` its shape, by one message."""

@@ -20,7 +20,7 @@ from adaptask.errors import ArgumentError, TrainingError
 from adaptask.interfaces import EpisodeLearner
 from adaptask.training.device_steps import DeviceSteps, finish, record_event
 from adaptask.training.distributed import SINGLE_PROCESS, ProcessGroup
-from adaptask.training.step import PRECISIONS, Precision, check_logits
+from adaptask.training.step import PRECISIONS, Precision, check_logits, evaluation_mode
 
 # Pixels of the images of a batch, all channels as one. A Conv-4 or ResNet-12 holds about three
 # maps of 64 floats per pixel at once: 3 GB on an accelerator, which larger batches keep busy. On a
@@ -186,9 +186,9 @@ class Evaluator:
         confusion = torch.zeros((n_classes, n_classes), dtype=torch.int64, device=device)
         starts = range(0, n_episodes, self.tasks_per_batch)
         draws = getattr(learner, "draws_in_evaluation", True)
-        report = progress or _ignore_progress
+        report: OnProgress = progress or (lambda n_done, n_episodes: None)
         report(0, n_episodes)
-        with _evaluating(learner), _seeded(self.seed, device) if draws else nullcontext():
+        with evaluation_mode(learner), _seeded(self.seed, device) if draws else nullcontext():
             for start in starts[self.group.rank :: self.group.size]:
                 stop = min(start + self.tasks_per_batch, n_episodes)
                 self._evaluate(learner, start, stop, scores[:, start:stop], confusion)
@@ -249,24 +249,6 @@ def _default_batch(source: EpisodeSource, n_episodes: int, n_images: int) -> int
     if on_cpu:
         return most
     return next((n for n in range(most, most // 2, -1) if n_episodes % n == 0), most)
-
-
-def _ignore_progress(n_done: int, n_episodes: int) -> None:
-    return
-
-
-@contextmanager
-def _evaluating(learner: EpisodeLearner) -> Iterator[None]:
-    """Put a module into `eval()` mode, and restore the mode of every part of it afterwards."""
-    modules = list(learner.modules()) if isinstance(learner, nn.Module) else []
-    flags = [module.training for module in modules]
-    try:
-        if isinstance(learner, nn.Module):
-            learner.eval()
-        yield
-    finally:
-        for module, flag in zip(modules, flags, strict=True):
-            module.training = flag
 
 
 @contextmanager

@@ -16,7 +16,6 @@ from __future__ import annotations
 import inspect
 import io
 import json
-import math
 import os
 import platform
 import re
@@ -38,7 +37,6 @@ from adaptask.atomic_file import not_written, replace_file
 from adaptask.errors import ArgumentError, StateError, TrainingError
 from adaptask.parsing import parse_json
 from adaptask.registry import Registry, describe_class
-from adaptask.samplers import Sampler, kl_from_uniform
 from adaptask.training.checkpoints import (
     BEST,
     LAST,
@@ -69,9 +67,6 @@ DISTRIBUTION_BUFFERS = ("log_potentials", "log_weights")
 
 _GIT_SECONDS = 5.0
 _PLAIN_TYPES = (bool, int, float, str)
-# Tasks from which the KL divergence of a sampler is estimated if it cannot be summed: fewer for
-# many ways, since the probability of a set is a sum over the orders in which it can be drawn.
-_MANY_WAYS, _DRAWS, _FEW_DRAWS = 9, 1000, 100
 
 
 @dataclass(frozen=True)
@@ -199,17 +194,19 @@ class RunFolder:
         for name, content in ((RUN, settings), (ALGORITHMS, algorithms)):
             replace_file(self.path / name, json.dumps(content, indent=1).encode() + b"\n")
 
-    def save_test(self, evaluation: Evaluation, steps: Sequence[int]) -> None:
+    def save_test(self, results: Sequence[Evaluation], steps: Sequence[int]) -> None:
         """Write the test result; the run is finished then.
 
         Args:
-            evaluation: The result.
+            results: One for each kind of tasks, the main one first; empty without test classes.
             steps: After which steps the weights were saved that were tested.
 
         Raises:
             TrainingError: If it cannot be written.
         """
-        record = {"steps": list(steps), **evaluation.record()}
+        record: dict[str, Any] = {"steps": list(steps), "accuracies": None}
+        for i, result in enumerate(results):
+            record |= {result.tasks: result.record()} if i else result.record()
         replace_file(self.path / TEST, json.dumps(record).encode())
 
     def save(self, state: Mapping[str, Any]) -> None:
@@ -373,13 +370,6 @@ def constructor_options(algorithm: object) -> dict[str, Any]:
     rule = getattr(algorithm, "rule", None)
     values = {name: getattr(algorithm, name, getattr(rule, name, None)) for name in names}
     return {name: value for name, value in values.items() if type(value) in _PLAIN_TYPES}
-
-
-def distance_from_uniform(sampler: Sampler) -> dict[str, float]:
-    """Return the KL divergence of a sampler's tasks from uniform, and their entropy, in nats."""
-    n_draws = _DRAWS if sampler.n_way < _MANY_WAYS else _FEW_DRAWS
-    kl = float(kl_from_uniform(sampler, n_draws=n_draws).value)
-    return {"kl": kl, "entropy": math.log(math.comb(sampler.n_classes, sampler.n_way)) - kl}
 
 
 def environment() -> dict[str, Any]:

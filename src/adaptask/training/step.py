@@ -14,7 +14,7 @@ from torch import Tensor, nn, optim
 from torch.nn.functional import cross_entropy
 
 from adaptask.arguments import check_choice, check_integer, check_number
-from adaptask.errors import ArgumentError, StateError, TrainingError
+from adaptask.errors import ArgumentError, TrainingError
 from adaptask.interfaces import (
     EpisodeLearner,
     Episodes,
@@ -64,15 +64,6 @@ class TrainingStep:
         group: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
         self.learner, self.sampler, self.source = learner, sampler, source
-        self._uses_features = bool(getattr(sampler, "uses_class_features", False))
-        if self._uses_features:
-            n_features = n_features_of(learner, type(sampler).__name__)
-            expected = getattr(sampler, "n_features", None)
-            if expected not in (None, n_features):
-                raise ArgumentError(
-                    f"the sampler must be built for the {n_features} features of the learner; got "
-                    f"one with n_features={expected}."
-                )
         self.optimizer, self.group = optimizer, group
         self.n_shot = check_integer("n_shot", n_shot, low=1)
         self.n_query = check_integer("n_query", n_query, low=1)
@@ -88,6 +79,7 @@ class TrainingStep:
         if clip_norm is not None and check_number("clip_norm", clip_norm, low=0, high=inf) == 0:
             raise ArgumentError("clip_norm must be above 0, or nothing is learned; got 0.")
         self.precision = check_choice("precision", precision, PRECISIONS)
+        self._uses_features = _uses_features(sampler, learner)
         self._n_candidates = check_hooks(
             sampler, learner, n_tasks=n_tasks, accumulate=accumulate, n_processes=group.size
         )
@@ -100,7 +92,7 @@ class TrainingStep:
         device = source.device
         self.metrics = RunningMetrics(device)
         class_names = getattr(getattr(source, "image_set", None), "class_names", None)
-        self.loss_check = LossCheck(device, class_names, is_single_process=group.size == 1)
+        self.loss_check = LossCheck(device, class_names)
         self._kernels = find_kernels("adaptask.training.triton_kernels", device)
         self._one = torch.ones((), dtype=torch.int64, device=device)
         self._step_number = torch.zeros((), dtype=torch.int64, device=device)
@@ -258,6 +250,8 @@ class TrainingStep:
         """Add the outcome to the metrics, and check whether the loss is finite."""
         if self._kernels is None:
             self.loss_check.add(self._step_number, outcome, episodes.class_ids)
+            if self.group.size == 1:  # several processes stop together, in `_gather_feedback`
+                self._raise_at_once()
             self.metrics.add(outcome, episodes.query_labels)
             return
         self.loss_check.allocate(episodes.class_ids.shape[1])
@@ -276,10 +270,16 @@ class TrainingStep:
         """Return the outcome of the tasks of all processes; a loss that is not finite stops all."""
         found = [self.loss_check.step, self.loss_check.class_ids]
         gathered, (steps, class_ids) = self.group.gather_feedback(
-            self.sampler, *feedback, extra=found, n_parts=self.accumulate
+            *feedback, extra=found, n_parts=self.accumulate
         )
         self.loss_check.merge(steps.long(), class_ids.long())
+        self._raise_at_once()
         return gathered
+
+    def _raise_at_once(self) -> None:
+        """Refuse a loss that is not finite before anything is learned from it; on the CPU only."""
+        if self.source.device.type == "cpu":
+            self.loss_check.raise_if_found()
 
     @contextmanager
     def _restored_on_error(self) -> Iterator[None]:
@@ -395,6 +395,20 @@ def n_features_of(learner: object, sampler: str) -> int:
     return n_features
 
 
+def _uses_features(sampler: object, learner: object) -> bool:
+    """Return whether a sampler learns from class features; refuse a learner that has others."""
+    if not getattr(sampler, "uses_class_features", False):
+        return False
+    n_features = n_features_of(learner, type(sampler).__name__)
+    expected = getattr(sampler, "n_features", None)
+    if expected not in (None, n_features):
+        raise ArgumentError(
+            f"the sampler must be built for the {n_features} features of the learner; got one with "
+            f"n_features={expected}."
+        )
+    return True
+
+
 def embed_support(learner: nn.Module, episodes: Episodes) -> Tensor:
     """Return the features of the support images, `tasks x images x ...`.
 
@@ -412,18 +426,27 @@ def embed_support(learner: nn.Module, episodes: Episodes) -> Tensor:
             f"the learner {type(learner).__name__} must give its features to the sampler: as "
             "`features` of the Outcome of its training_step, or by a method embed(images)."
         )
-    in_training = [module for module in learner.modules() if module.training]
-    try:
-        for module in in_training:
-            module.training = False
+    with evaluation_mode(learner):
         if embed is not None:
             features: Tensor = embed(images)
             return features
         # Backbones from elsewhere take images without a dimension of tasks.
         return torch.unflatten(backbone(images.flatten(0, 1)), 0, images.shape[:2])
+
+
+@contextmanager
+def evaluation_mode(learner: object) -> Iterator[None]:
+    """Put a module into `eval()` mode, and restore the mode of every part of it afterwards."""
+    if not isinstance(learner, nn.Module):
+        yield
+        return
+    flags = {module: module.training for module in learner.modules()}
+    learner.eval()
+    try:
+        yield
     finally:
-        for module in in_training:
-            module.training = True
+        for module, flag in flags.items():
+            module.training = flag
 
 
 def class_means(features: Tensor, labels: Sequence[Tensor], n_way: int) -> Tensor:
@@ -523,39 +546,14 @@ class RunningMetrics:
         self.sums.zero_()
         return {"loss": loss / count, "accuracy": right / count} if count else {}
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return the sums."""
-        return {"sums": self.sums.clone()}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Continue from sums that were saved.
-
-        Raises:
-            StateError: If they are damaged.
-        """
-        sums = state.get("sums")
-        if not isinstance(sums, Tensor) or sums.shape != self.sums.shape:
-            raise StateError("the sums of the metrics are damaged. Load another checkpoint.")
-        self.sums.copy_(sums)
-
 
 class LossCheck:
     """Finds the first step whose loss is not finite, without making a GPU wait.
 
-    On the CPU `add` raises at once, before anything was learned from the step. On other devices
-    the step and its classes are kept there, and `raise_if_found` raises. With several processes
-    `add` does not raise, but `merge` does, on the CPU, and in all of them.
+    The step and its classes are kept on the device until `raise_if_found` is called.
     """
 
-    def __init__(
-        self,
-        device: torch.device,
-        class_names: Sequence[str] | None = None,
-        *,
-        is_single_process: bool = True,
-    ) -> None:
-        self._raises_in_merge = device.type == "cpu"
-        self._raises_in_add = self._raises_in_merge and is_single_process
+    def __init__(self, device: torch.device, class_names: Sequence[str] | None = None) -> None:
         self._class_names = class_names
         self.step = torch.full((), -1, dtype=torch.int64, device=device)
         """The first step whose loss was not finite; -1 if there is none."""
@@ -569,14 +567,10 @@ class LossCheck:
 
     @torch.no_grad()
     def add(self, step: Tensor, outcome: Outcome, class_ids: Tensor) -> None:
-        """Check one part of a step, whose number, counted from 0, is a scalar on the device.
-
-        Raises:
-            TrainingError: On the CPU, if the loss is not finite.
-        """
+        """Check one part of a step, whose number, counted from 0, is a scalar on the device."""
         self.allocate(class_ids.shape[1])
         is_finite = outcome.loss.isfinite()
-        if self._raises_in_add and bool(is_finite):
+        if is_finite.is_cpu and bool(is_finite):  # there is nothing to wait for
             return
         finite_tasks = outcome.query_logits.isfinite().flatten(1).all(-1)
         # By index_select: plain indexing would read the position on the host.
@@ -585,20 +579,12 @@ class LossCheck:
         is_first = ~is_finite & (self.step < 0)
         self.step.copy_(torch.where(is_first, step, self.step))
         self.class_ids.copy_(torch.where(is_first, bad_classes, self.class_ids))
-        if self._raises_in_add:
-            self.raise_if_found()
 
     def merge(self, steps: Tensor, class_ids: Tensor) -> None:
-        """Combine what all processes found: `steps` is `processes`, ids are `processes x way`.
-
-        Raises:
-            TrainingError: On the CPU, if any process has found a loss that is not finite.
-        """
+        """Combine what all processes found: `steps` is `processes`, ids are `processes x way`."""
         first = (steps >= 0).to(torch.uint8).argmax(keepdim=True)  # 0 if no process found one
         self.step.copy_(steps.index_select(0, first).squeeze(0))
         self.class_ids.copy_(class_ids.index_select(0, first).squeeze(0))
-        if self._raises_in_merge:
-            self.raise_if_found()
 
     def reset(self) -> None:
         """Forget what was found."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from adaptask.interfaces import TaskSampler
 from adaptask.intervals import Intervals
 from adaptask.learners import Ensemble
 from adaptask.registry import BACKBONES, LEARNERS, SAMPLERS
-from adaptask.samplers import Sampler
+from adaptask.samplers import Sampler, kl_from_uniform
 from adaptask.training.checkpoints import BestCheckpoints, Checkpoint, check_savable
 from adaptask.training.cuda_graph import GraphEngine
 from adaptask.training.device_steps import DeviceSteps, finish, record_event
@@ -42,10 +42,13 @@ from adaptask.training.run_folder import (
     RunFolder,
     constructor_options,
     describe_algorithm,
-    distance_from_uniform,
 )
 from adaptask.training.step import TrainingStep
 from adaptask.training.sync_batchnorm import convert_sync_batchnorm
+
+# Tasks from which the KL divergence of a sampler is estimated if it cannot be summed: fewer for
+# many ways, since the probability of a set is a sum over the orders in which it can be drawn.
+_MANY_WAYS, _DRAWS, _FEW_DRAWS = 9, 1000, 100
 
 
 class Trainer:
@@ -98,7 +101,7 @@ class Trainer:
         precision: str = "float32",
         compiled: bool = False,
         engine: str = "auto",
-        validation: Evaluator | Callable[[nn.Module], Evaluation] | None = None,
+        validation: Evaluator | None = None,
         keep_best: int = 1,
         every: Intervals = Intervals(),  # noqa: B008, it is frozen
         folder: RunFolder | Path | str | None = None,
@@ -106,17 +109,7 @@ class Trainer:
         loggers: Sequence[Logger] = (),
         group: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
-        check_members("sampler", sampler, "sample", "update")
-        check_members("source", source, "device", "draw")
-        if display is not None and not isinstance(display, Display):
-            raise ArgumentError(
-                f"display must derive from adaptask.training.Display; got {format_value(display)}."
-            )
-        if group.size > 1 and not _has_state(sampler):
-            raise ArgumentError(
-                "a run on several processes needs a sampler with state_dict and load_state_dict, "
-                f"so that all processes draw the same tasks; {type(sampler).__name__} lacks them."
-            )
+        _check_parts(sampler, source, display, group)
         self.learner, self.source = learner, source
         self.sampler: Any = sampler  # what it has beyond the protocol is used if it is there
         self.optimizer = optimizer or build_optimizer("adam", learner.parameters())
@@ -196,6 +189,10 @@ class Trainer:
                     if received is not None:
                         self._stop(received)
                     yield None
+            except TrainingError as error:
+                if not self.group.is_main:  # the main process says where it is
+                    raise
+                raise TrainingError(f"{error} {self._last_checkpoint()}") from error
             finally:
                 self.display.end(self.step)
                 if self.group is not SINGLE_PROCESS:
@@ -228,7 +225,7 @@ class Trainer:
         with self.group.sync_errors():
             if self.folder is not None:
                 steps = [checkpoint.step for checkpoint in self.best.checkpoints] or [self.step]
-                self.folder.save_test(result, steps)
+                self.folder.save_test([result], steps)
         return result
 
     def _stop(self, received: signal.Signals) -> NoReturn:
@@ -352,7 +349,7 @@ class Trainer:
             "optimizer": optimizer_state(self.optimizer),
             "sampler": self.sampler.state_dict() if _has_state(self.sampler) else {},
             "source": self.source.state_dict() if hasattr(self.source, "state_dict") else {},
-            "metrics": self._train_step.metrics.state_dict(),
+            "metrics": {"sums": self._train_step.metrics.sums},
             "class_counts": self._train_step.class_counts,
             "best": [vars(checkpoint) for checkpoint in self.best.checkpoints],
             "random": random_state(),
@@ -384,13 +381,13 @@ class Trainer:
             self.sampler.load_state_dict(state["sampler"])
         if hasattr(self.source, "load_state_dict"):
             self.source.load_state_dict(state["source"])
-        self._train_step.metrics.load_state_dict(state["metrics"])
+        self._train_step.metrics.sums.copy_(state["metrics"]["sums"])
         if self._train_step.class_counts is not None:
             self._train_step.class_counts.copy_(state["class_counts"])
         self._train_step.loss_check.reset()
         self.best.checkpoints = tuple(map(Checkpoint.from_state, state["best"]))
         self.step, self._seconds = int(state["step"]), float(state["seconds"])
-        self._random_of_others = list(state.get("random_of_others", ()))  # old ones have none
+        self._random_of_others = list(state["random_of_others"])
         set_random_state(state["random"], self._random_of_others, rank=self.group.rank)
 
     def release(self) -> None:
@@ -408,16 +405,14 @@ class Trainer:
             begin_step(self.step, n_steps)
         if not self.learner.training:
             self.learner.train()
-        self._name_checkpoint(lambda: self._engine(self.step))
+        self._engine(self.step)
         self.step += 1
         intervals = self.every.resolve(n_steps).items()
         due = {n for n, k in intervals if self.step == n_steps or (k and self.step % k == 0)}
         shown: dict[str, float] = {}
         if due:
-            if self.source.device.type == "cuda":
-                yield record_event(
-                    self.source.device
-                )  # so that waiting counts as time of the steps
+            if self.source.device.type == "cuda":  # so that waiting counts as time of the steps
+                yield record_event(self.source.device)
             self._count_seconds()
             shown = yield from self._do(due)
             self._clock = time.perf_counter()
@@ -435,7 +430,7 @@ class Trainer:
         if due & {"validate", "checkpoint"}:
             self._check_weights()
         else:
-            self._name_checkpoint(self._train_step.loss_check.raise_if_found)
+            self._train_step.loss_check.raise_if_found()
         shown: dict[str, float] = {}
         if "log" in due:
             shown |= self._log()
@@ -459,19 +454,9 @@ class Trainer:
             self.group.check_equal("the potentials", [v for v in state if isinstance(v, Tensor)])
             _, *self._random_of_others = self.group.gather(random_state())
 
-    def _name_checkpoint(self, act: Callable[[], None]) -> None:
-        """Call what may find a loss that is not finite; the error then names the checkpoint."""
-        try:
-            act()
-        except TrainingError as error:
-            raise self._with_checkpoint(str(error)) from error
-
-    def _with_checkpoint(self, message: str) -> TrainingError:
-        if not self.group.is_main:
-            return TrainingError(message)  # the main process says where it is
+    def _last_checkpoint(self) -> str:
         kept = None if self.folder is None else self.folder.last_checkpoint()
-        where = "There is no checkpoint yet." if kept is None else f"The last checkpoint is {kept}."
-        return TrainingError(f"{message} {where}")
+        return "There is no checkpoint yet." if kept is None else f"The last checkpoint is {kept}."
 
     def _log(self) -> dict[str, float]:
         """Record the means since the last record."""
@@ -484,19 +469,14 @@ class Trainer:
         """Save what the sampler has learned, and how far its tasks are from uniform."""
         folder.snapshots.save(self.step, self.sampler, self._train_step.class_counts)
         if isinstance(self.sampler, Sampler):
+            n_draws = _DRAWS if self.sampler.n_way < _MANY_WAYS else _FEW_DRAWS
             with suppress(ArgumentError):  # a sampler without log_prob
-                self._record("sampler", distance_from_uniform(self.sampler))
+                kl = float(kl_from_uniform(self.sampler, n_draws=n_draws).value)
+                self._record("sampler", {"kl": kl})
 
-    def _validate(
-        self, validation: Evaluator | Callable[[nn.Module], Evaluation]
-    ) -> DeviceSteps[float]:
+    def _validate(self, validation: Evaluator) -> DeviceSteps[float]:
         """Evaluate the learner, keep it if it is among the best, and return its accuracy."""
-        if isinstance(validation, Evaluator):
-            result = yield from validation.steps(
-                self.learner, partial(self.display.evaluate, "val")
-            )
-        else:  # any callable will do
-            result = validation(self.learner)
+        result = yield from validation.steps(self.learner, partial(self.display.evaluate, "val"))
         self._record("val", result.summary())
         if self.best.offer(self.step, result, self.learner) and self.folder is not None:
             self.folder.save_best(self.best.checkpoints)
@@ -510,14 +490,31 @@ class Trainer:
 
     def _check_weights(self) -> None:
         """Raise if weights are not finite."""
-        self._name_checkpoint(self._train_step.loss_check.raise_if_found)
+        self._train_step.loss_check.raise_if_found()
         state = [value for value in self.learner.state_dict().values() if isinstance(value, Tensor)]
         finite = [value.isfinite().all() for value in state if value.is_floating_point()]
         if finite and not bool(torch.stack(finite).all()):
-            raise self._with_checkpoint(
+            raise TrainingError(
                 f"some weights are not finite after step {self.step}. Start again with a "
                 "lower learning rate, a clipped gradient or, instead of bfloat16, float32."
             )
+
+
+def _check_parts(
+    sampler: object, source: object, display: object | None, group: ProcessGroup
+) -> None:
+    """Check that the parts of a trainer have what it needs."""
+    check_members("sampler", sampler, "sample", "update")
+    check_members("source", source, "device", "draw")
+    if display is not None and not isinstance(display, Display):
+        raise ArgumentError(
+            f"display must derive from adaptask.training.Display; got {format_value(display)}."
+        )
+    if group.size > 1 and not _has_state(sampler):
+        raise ArgumentError(
+            "a run on several processes needs a sampler with state_dict and load_state_dict, so "
+            f"that all processes draw the same tasks; {type(sampler).__name__} lacks them."
+        )
 
 
 def _has_state(sampler: object) -> bool:

@@ -22,7 +22,7 @@ HOSTILE = [
     "]]> --> {{ 7 * 7 }}",
 ]
 N_CLASSES, STEPS = 20, (50, 100, 150, 200)
-CONFIG = """format = 1
+CONFIG = """format = 2
 steps = 200
 seed = {seed}
 [data]
@@ -30,9 +30,10 @@ dataset = "made-up"
 [task]
 n_way = 5
 n_shot = {shots}
-[model]
-learner = "protonet"
-backbone = "conv4"
+[learner]
+name = "protonet"
+[backbone]
+name = "conv4"
 [sampler]
 name = "{sampler}"
 """

@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from adaptask.report.page.class_plots import (
-    map_classes,
-    png_data_uri,
-)
-from adaptask.report.page.series import class_labels, clean, shorten
+from adaptask.report.formats import clean
+from adaptask.report.page.class_plots import map_classes, png_data_uri
+from adaptask.report.page.series import class_labels, shorten
 
 
 def test_large_images_become_small():

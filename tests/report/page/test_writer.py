@@ -154,7 +154,6 @@ def test_a_plug_in_is_described_by_its_folder_and_never_imported(tmp_path, arm):
     found = Elements(write_report(tmp_path, Study("Own", arms), [], []).read_text("utf-8"))
     assert "Task samplers: uniform and Mine." in found.text
     assert "Mine draws <i> all" in found.text
-    assert "uniform draws all classes with the same probability" in found.text
 
 
 def test_what_has_no_result_is_listed(elements):

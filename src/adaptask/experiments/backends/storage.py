@@ -18,9 +18,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 
 from adaptask.errors import ArgumentError, TrainingError
-from adaptask.experiments.run import TEST
 from adaptask.training.checkpoints import LAST, PREVIOUS
-from adaptask.training.run_folder import LOCK
+from adaptask.training.run_folder import LOCK, TEST
 
 _CONFIG = "config.toml"
 _FIRST_TO_LAST = {_CONFIG: 0, LAST: 2, TEST: 3}  # all other files: 1

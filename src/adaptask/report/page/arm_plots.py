@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from adaptask.report.formats import clean
 from adaptask.report.page.data import StudyData
 from adaptask.report.page.figures import INK, PANEL, Legend, Plot, make_plot
 from adaptask.report.page.series import (
     BACKGROUND,
-    NO_VALUE,
     PALETTE,
     Curve,
     Panel,
@@ -20,12 +20,12 @@ from adaptask.report.page.series import (
     Series,
     Style,
     aggregate,
-    clean,
-    describe,
     sampler_labels,
     shorten,
 )
+from adaptask.report.study import NO_VALUE
 from adaptask.report.summary import ArmSummary
+from adaptask.report.verdicts import named
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -141,10 +141,9 @@ def _draw_difference(axes: Axes, found: ArmSummary, baseline: ArmSummary, y: flo
 
 def _comparison_name(data: StudyData, found: ArmSummary) -> str:
     """Return an arm in words: the labels that differ within the study, its sampler first."""
-    labels, of_sampler = found.arm.labels, sampler_labels(data.study)
-    varying = [k for k in labels if len({arm.labels.get(k) for arm in data.study.arms}) > 1]
-    keys = sorted(varying, key=lambda key: key not in of_sampler)
-    return clean(", ".join(describe(k, labels[k]) for k in keys if labels[k] != NO_VALUE))
+    of_sampler = sampler_labels(data.study)
+    keys = sorted(data.study.varying, key=lambda key: key not in of_sampler)
+    return clean(named(found.arm.labels, keys))
 
 
 def curve_plot(data: StudyData, metric: Metric) -> Plot | None:
@@ -281,12 +280,9 @@ def setting_lines(
         reading = None if value is None else series.reading(value, validation=validation)
         if reading is None:
             continue
-        rest = [
-            describe(key, item)
-            for key, item in series.arm.labels.items()
-            if key not in (setting, *panel.labels) and item != NO_VALUE
-        ]
-        groups.setdefault(", ".join(rest), []).append(reading)
+        labels = series.arm.labels
+        rest = clean(named(labels, [k for k in labels if k not in (setting, *panel.labels)]))
+        groups.setdefault(rest, []).append(reading)
     lines = {
         name: sorted(line, key=lambda reading: reading.value)
         for name, line in groups.items()

@@ -226,19 +226,16 @@ def map_classes(similarity: NDArray[np.floating]) -> NDArray[np.float64] | None:
 
 def tasks_values(data: StudyData) -> dict[str, Any]:
     """Return the values of `tasks.html.j2`, the first tasks of samplers; empty without any."""
-    if data.potentials:
-        previews = data.potentials[0].samplers
-    else:
-        found = [(series.name, series.preview()) for series in data.close_ups()]
-        previews = tuple((name, preview) for name, preview in found if preview is not None)
     samplers = []
-    for name, preview in previews:
+    for series in data.close_ups():
+        if (preview := series.preview()) is None:
+            continue
         names = class_labels(preview.class_names)
         drawn = [
             [class_picture(preview, names, class_id, 2) for class_id in task]
             for task in preview.tasks[:N_TASKS]
         ]
-        samplers.append((name, data.close_up_style(name), drawn))
+        samplers.append((series.name, data.close_up_style(series.name), drawn))
     return {"samplers": samplers} if samplers else {}
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from adaptask.parsing import by_key
+from adaptask.report.formats import clean
 from adaptask.report.page.data import StudyData
-from adaptask.report.page.series import clean
 from adaptask.report.run import Run
 from adaptask.report.study import Study
 from adaptask.report.verdicts import missing_runs

@@ -3,40 +3,19 @@
 from __future__ import annotations
 
 import math
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptask.report.run import Algorithm, Preview, Run, built_in
+from adaptask.report.formats import clean
+from adaptask.report.run import Algorithm, Preview, Run, describe_name
 from adaptask.report.study import Arm, Study
-
-NO_VALUE = "-"
+from adaptask.report.verdicts import named
 
 MAX_COLORS = 8
 """A plot can have this many lines in different colors."""
-
-# Control characters, direction marks, unpaired surrogates, unassigned characters and line ends
-# break XML or the layout of a page. Joiners are invisible too, but Persian, Indian scripts and many
-# emoji need them.
-_INVISIBLE = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
-_JOINERS = "\u200c\u200d"
-
-
-def clean(text: str) -> str:
-    r"""Return a text on one line, with U+FFFD in place of invisible characters.
-
-    >>> clean("a\tb\u202ec")
-    'a b�c'
-    >>> clean("\u0645\u06cc\u200c\u0631\u0648\u0645") == "\u0645\u06cc\u200c\u0631\u0648\u0645"
-    True
-    """
-    return "".join(
-        "\ufffd" if unicodedata.category(c) in _INVISIBLE and c not in _JOINERS else c
-        for c in " ".join(text.split())
-    )
 
 
 def shorten(text: str, length: int) -> str:
@@ -218,12 +197,7 @@ class Panel:
 
 def read_panels(study: Study) -> list[Panel]:
     """Return the panels of a study, in its order."""
-    varying = {
-        key
-        for key in set().union(*(arm.labels for arm in study.arms))
-        if len({arm.labels.get(key) for arm in study.arms}) > 1
-    }
-    of_sampler = sampler_labels(study)
+    of_sampler, varying = sampler_labels(study), study.varying
     baselines = {arm.baseline for arm in study.arms}
     groups: dict[tuple[tuple[str, str], ...], list[Series]] = {}
     for arm in study.arms:
@@ -233,8 +207,9 @@ def read_panels(study: Study) -> list[Panel]:
     panels = []
     for key, members in groups.items():
         # What is the same everywhere is at the top of the page.
-        title = ", ".join(describe(k, v) for k, v in key if k in varying and v != NO_VALUE)
-        panels.append(Panel(title, dict(key), tuple(members)))
+        labels = dict(key)
+        title = clean(named(labels, [k for k in labels if k in varying]))
+        panels.append(Panel(title, labels, tuple(members)))
     return panels
 
 
@@ -242,40 +217,23 @@ def sampler_labels(study: Study) -> list[str]:
     """Return the labels that say how tasks are drawn: the sampler and its options in any run."""
     runs = (run for arm in study.arms for run in arm.runs)
     options = set().union(*(run.settings.get("sampler", {}) for run in runs)) | {"sampler"}
-    keys = dict.fromkeys(key for arm in study.arms for key in arm.labels)
-    return [key for key in keys if key.removeprefix("sampler.") in options]
+    return [key for key in study.arms[0].labels if key.removeprefix("sampler.") in options]
 
 
 def _read_series(arm: Arm, keys: Iterable[str], baselines: set[str | None]) -> Series:
     begun = tuple(run for run in arm.runs if run.is_readable)
     label = arm.labels.get("sampler", "")
     known = begun[0].algorithms.get("sampler") if begun else None
-    sampler = known or built_in("sampler", label)
+    sampler = known or describe_name(label)
     name = label or sampler.name
-    options = [(key, arm.labels[key]) for key in keys if key != "sampler"]
-    parts = [name] if name else []
-    parts += [describe(key, value) for key, value in options if value != NO_VALUE]
+    options = named(arm.labels, [key for key in keys if key != "sampler"])
     return Series(
-        name=clean(", ".join(parts)) or clean(arm.name),
+        name=clean(", ".join(filter(None, (name, options)))) or clean(arm.name),
         arm=arm,
         records=begun,
         sampler=sampler,
         is_baseline=arm.name in baselines or (baselines == {None} and not sampler.learns),
     )
-
-
-def describe(key: str, value: str) -> str:
-    """Return a label in words.
-
-    >>> describe("shots", "1"), describe("learner", "protonet"), describe("filters", "64")
-    ('1-shot', 'protonet', 'filters 64')
-    """
-    if key in ("shots", "n_shot"):
-        return clean(f"{value}-shot")
-    if key in ("ways", "n_way"):
-        return clean(f"{value}-way")
-    is_name = key in ("learner", "dataset", "backbone", "sampler", "strategy", "name")
-    return clean(value if is_name else f"{key} {value}")
 
 
 def choose_styles(panels: Iterable[Panel]) -> dict[str, Style]:

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from adaptask.atomic_file import not_written, replace_file
+from adaptask.report.formats import clean
 from adaptask.report.page.arm_plots import (
     DIFFICULTY,
     DIVERGENCE,
@@ -36,7 +37,6 @@ from adaptask.report.page.data import StudyData, read_data
 from adaptask.report.page.figures import Plot
 from adaptask.report.page.potential_plots import evolution_plot, heatmap_values, pairs_values
 from adaptask.report.page.provenance import describe_runs
-from adaptask.report.page.series import clean
 from adaptask.report.study import Study
 from adaptask.report.tables import Table
 from adaptask.report.verdicts import missing_runs
@@ -155,7 +155,9 @@ def write_report(
         for ending, write in formats.items():
             replace_file(folder / "tables" / f"{table.name}.{ending}", write(table))
     data = read_data(folder, study)
-    sections = [_fill(section, data) for section in _ordered(study)]
+    # The figure that a study reproduces comes first.
+    ordered = sorted(SECTIONS, key=lambda section: section.id != study.first_section)
+    sections = [_fill(section, data) for section in ordered]
     content = _render(
         sections=[section for section in sections if section.absent or not section.is_empty],
         study=study,
@@ -171,11 +173,6 @@ def write_report(
         with suppress(OSError):  # it does no harm
             (folder / file).unlink()
     return path
-
-
-def _ordered(study: Study) -> list[Section]:
-    """Return the sections, with the figure that a study reproduces first."""
-    return sorted(SECTIONS, key=lambda section: section.id != study.first_section)
 
 
 def _fill(section: Section, data: StudyData) -> SimpleNamespace:
