@@ -25,6 +25,7 @@ def learner(source, name="protonet"):
     torch.manual_seed(0)
     options = {} if name in ("protonet", "matchingnet", "relationnet") else {"n_way": 3}
     options = options if name in ("maml", "maml++", "anil", "reptile") else {}
+    options = {"n_classes": source.image_set.n_classes} if name == "classifier" else options
     pooled = {"n_pooled": 2} if name == "relationnet" else {}
     backbone = build_backbone(
         "conv4", image_shape=source.image_set.image_shape, filters=16, **pooled
