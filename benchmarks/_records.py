@@ -6,14 +6,12 @@ import csv
 import hashlib
 import io
 import json
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from adaptask.report.run import Run
-from adaptask.training.displays import Display
 
 DOCS = Path(__file__).parents[1] / "docs"
 RECORDS = DOCS / "reproduction"
@@ -85,11 +83,3 @@ def discard_weights(folder: Path) -> None:
     """Remove the weights of a finished run."""
     for file in folder.glob("*.pt"):
         file.unlink()
-
-
-class Errors(Display):
-    """Prints warnings alone, so that the output is a table."""
-
-    def warn(self, text: str) -> None:
-        """Print a warning."""
-        print(text, file=sys.stderr, flush=True)

@@ -35,7 +35,7 @@ from typing import Any
 
 import torch
 
-from _records import Errors, chosen_weights, discard_weights, late_training, percentages
+from _records import chosen_weights, discard_weights, late_training, percentages
 from adaptask.data import load
 from adaptask.experiments.config import DataConfig, EvaluationConfig, RunConfig, StartConfig
 from adaptask.experiments.factory import build_parts, build_testers, open_split
@@ -46,6 +46,7 @@ from adaptask.experiments.run import resolve_auto, run_steps
 from adaptask.intervals import Intervals
 from adaptask.report.run import Run
 from adaptask.training.device_steps import finish
+from adaptask.training.displays import Quiet
 from adaptask.training.process import choose_device
 
 PARTS = ("pretrain", "none", "1", "5")
@@ -135,7 +136,7 @@ def pretrain(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
         config = pretraining_config(arguments, seed)
         folder, file = arguments.folder / f"pretrain-{seed}", backbone_file(arguments, seed)
         if not file.exists():
-            finish(run_steps(config, folder, display=Errors()))
+            finish(run_steps(config, folder, display=Quiet(sys.stderr)))
             torch.save(read_weights(str(folder)), file)
         discard_weights(folder)
         yield record(config, folder, arguments)
@@ -171,7 +172,7 @@ def meta_train(arguments: argparse.Namespace, shots: int) -> Iterator[dict[str, 
                 if time.monotonic() > arguments.deadline:
                     print(f"{name} is left for the next time.", file=sys.stderr, flush=True)
                     return
-                finish(run_steps(config, folder, display=Errors()))
+                finish(run_steps(config, folder, display=Quiet(sys.stderr)))
             discard_weights(folder)
             yield record(config, folder, arguments)
 

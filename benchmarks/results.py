@@ -2,10 +2,10 @@
 
 Run: python benchmarks/results.py    (reads docs/reproduction, writes the page and its picture)
 
-Every comparison with uniform sampling that is in the records takes part: `cifar-fs.csv` and
-`resnet12.csv` (the paper's settings), `neighbor.csv` and `league.csv`. How hard training tasks are
-is their loss over the last steps of a run: the last 5,000 in the first two files, the last fifth
-in the others.
+Every comparison with uniform sampling that is in the records takes part: `cifar-fs.csv`,
+`resnet12.csv` and `full-length.csv` (the paper's settings), `neighbor.csv` and `league.csv`. How
+hard training tasks are is their loss over the last steps of a run: the last 5,000 in the first
+three files, the last fifth in the others.
 """
 
 from __future__ import annotations
@@ -25,9 +25,20 @@ from league import CLEAN, UNIFORM, described, read_league
 
 PAGE = DOCS / "results.md"
 PICTURE = DOCS / "images" / "results.png"
-FILES = tuple(RECORDS / f"{n}.csv" for n in ("cifar-fs", "resnet12", "neighbor", "league"))
+FILES = tuple(
+    file
+    for name in ("cifar-fs", "resnet12", "full-length", "neighbor", "league")
+    if (file := RECORDS / f"{name}.csv").exists()
+)
 
-LEARNERS = {"protonet": "ProtoNet", "matchingnet": "Matching Network", "anil": "ANIL"}
+LEARNERS = {
+    "protonet": "ProtoNet",
+    "matchingnet": "Matching Network",
+    "anil": "ANIL",
+    "maml++": "MAML++",
+    "metaoptnet-svm": "MetaOptNet-SVM",
+    "metaoptnet-ridge": "MetaOptNet-RR",
+}
 DATASETS = {"omniglot": "Omniglot", "cifar-fs": "CIFAR-FS", "dirty": "dirty CIFAR-FS"}
 NEIGHBOR = {
     "1": ("ProtoNet, 5-way", "`neighbor`, fixed strength"),
@@ -84,11 +95,17 @@ class Comparison:
         return self.arm["train_loss"] / self.loss
 
     @property
-    def verdict(self) -> int:
-        """1 if the whole interval of the difference is above zero, -1 if it is below, else 0."""
+    def interval(self) -> tuple[float, float]:
+        """The 95 % interval of the difference; there are two seeds or more."""
         low, high = self.difference.low, self.difference.high
         assert low is not None
         assert high is not None
+        return low, high
+
+    @property
+    def verdict(self) -> int:
+        """1 if the whole interval of the difference is above zero, -1 if it is below, else 0."""
+        low, high = self.interval
         return 1 if low > 0 else -1 if high < 0 else 0
 
 
@@ -96,9 +113,10 @@ class Comparison:
 
 
 def read_comparisons() -> list[Comparison]:
-    """Return every comparison of the records, solved training tasks first."""
-    found = [*of_the_paper(), *of_resnet12(), *of_neighbor(), *of_the_league()]
-    return sorted(found, key=lambda c: (c.loss, c.sampler))
+    """Return every comparison of two seeds or more, solved training tasks first."""
+    found = [*of_the_paper(), *of_full_length(), *of_neighbor(), *of_the_league()]
+    repeated = [c for c in found if c.difference.low is not None]
+    return sorted(repeated, key=lambda c: (c.loss, c.sampler))
 
 
 def compared(
@@ -128,8 +146,13 @@ def compared(
     worst = None
     if "hardest_tenth" in theirs:
         worst = paired_difference(ours["hardest_tenth"], theirs["hardest_tenth"])
-    means = [{f: statistics.fmean(v.values()) for f, v in side.items()} for side in by_seed]
-    return Comparison(dataset, setting, sampler, *means, difference, worst, published)
+    uniform_means, arm_means = (
+        {field: statistics.fmean(values.values()) for field, values in side.items()}
+        for side in by_seed
+    )
+    return Comparison(
+        dataset, setting, sampler, uniform_means, arm_means, difference, worst, published
+    )
 
 
 def grouped(
@@ -171,39 +194,33 @@ def of_the_paper() -> list[Comparison]:
     return found
 
 
-def printed_gain(learner: str, shots: int) -> float | None:
-    """Return what the paper's Table 3 says that gcp gains on CIFAR-FS."""
+def printed_gain(learner: str, shots: int, backbone: str = "conv4") -> float | None:
+    """Return what the paper says that gcp gains on CIFAR-FS."""
+    paper = TABLE_2 if backbone == "resnet12" else TABLE_3
     cells = (
-        TABLE_3.published(METHODS[learner] + suffix, "cifar-fs", shots)
+        paper.published(METHODS[learner] + suffix, "cifar-fs", shots, backbone)
         for suffix in ("", " with gcp-sampling")
     )
     before, after = (None if cell is None else cell.accuracy for cell in cells)
     return None if before is None or after is None else after - before
 
 
-def of_resnet12() -> list[Comparison]:
-    """Return those of ResNet-12 on CIFAR-FS at the paper's length."""
+def of_full_length() -> list[Comparison]:
+    """Return those of ResNet-12, and of other rows of the paper, that full_length.py makes."""
     rows = [
-        {**row, "hardest_tenth": row["worst_tenth"]} for row in read_rows(RECORDS / "resnet12.csv")
+        {**row, "hardest_tenth": row.get("hardest_tenth") or row["worst_tenth"]}
+        for name in ("resnet12.csv", "full-length.csv")
+        for row in read_rows(RECORDS / name)
     ]
-    runs = grouped(rows, "learner", "shots", "sampler")
+    runs = grouped(rows, "learner", "backbone", "shots", "sampler")
     found = []
-    for (learner, shots, sampler), arm in runs.items():
-        if sampler == UNIFORM:
+    for (learner, backbone, shots, sampler), arm in runs.items():
+        baseline = runs.get((learner, backbone, shots, UNIFORM))
+        if sampler == UNIFORM or baseline is None:
             continue
-        published = None
-        if sampler == "gcp":
-            method = {"protonet": "PN"}[learner]
-            before, after = (
-                TABLE_2.published(method + suffix, "cifar-fs", int(shots), "resnet12")
-                for suffix in ("", " with gcp-sampling")
-            )
-            assert before is not None
-            assert after is not None
-            if before.accuracy is not None and after.accuracy is not None:
-                published = after.accuracy - before.accuracy
-        setting = f"{LEARNERS[learner]} on ResNet-12, {shots}-shot"
-        baseline = runs[learner, shots, UNIFORM]
+        where = " on ResNet-12" if backbone == "resnet12" else ""
+        published = printed_gain(learner, int(shots), backbone) if sampler == "gcp" else None
+        setting = f"{LEARNERS[learner]}{where}, {shots}-shot"
         found.append(
             compared("cifar-fs", setting, f"`{sampler}`", baseline, arm, published=published)
         )
@@ -338,7 +355,7 @@ def draw_settings(axes: Axes, shown: Sequence[Comparison], rows: Sequence[tuple[
         color = GCP if is_gcp else NEIGHBOR_COLOR
         is_fixed = "fixed" in one.sampler
         label = "gcp" if is_gcp else "neighbor, fixed strength" if is_fixed else "neighbor"
-        axes.plot([one.difference.low, one.difference.high], [y, y], color=color, lw=1.6)
+        axes.plot(one.interval, [y, y], color=color, lw=1.6)
         axes.plot(
             [one.difference.mean],
             [y],

@@ -44,15 +44,20 @@ def test_tables_and_picture_are_those_of_the_records(results, found, page):
 
 
 def test_every_pair_of_the_records_is_compared(results, found, page):
-    keys = ("comparison", "setting", "learner", "augmentation", "schedule", "shots", "precision")
+    keys = ("comparison", "setting", "learner", "backbone", "augmentation", "schedule", "shots")
     n_runs, arms = 0, set()
     for file in results.FILES:
+        # Both have runs of the same kind.
+        kind = "resnet12" if file.stem == "full-length" else file.stem
         for row in results.read_rows(file):
             n_runs += 1
             if row["sampler"] != "uniform":
-                arms.add((file.name, row["sampler"], *(row.get(key) for key in keys)))
+                described = (row.get(key) for key in (*keys, "precision"))
+                arms.add((kind, row["sampler"], *described))
     assert len(found) == len(arms)
+    readme = (results.DOCS.parent / "README.md").read_text()
     assert f"{n_runs} runs" in page
+    assert f"in {n_runs} runs" in readme
     chosen = [c for c in found if results.chooses(c)]
     assert f"all {len(chosen)} comparisons" in page
     assert f"so {len(chosen)} comparisons" in page
