@@ -76,6 +76,8 @@ class Comparison:
     arm: Mapping[str, float]
     difference: PairedDifference
     worst_tenth: PairedDifference | None
+    within_group: PairedDifference | None
+    """On test tasks within an alphabet, where these were tested."""
     published: float | None = None
     """The difference that the paper prints."""
 
@@ -130,7 +132,7 @@ def compared(
     published: float | None = None,
 ) -> Comparison:
     """Return a comparison of two lists of runs, by the seeds that both have."""
-    fields = ("accuracy", "train_loss", "train_accuracy", "hardest_tenth")
+    fields = ("accuracy", "train_loss", "train_accuracy", "hardest_tenth", "within_group")
     common = {row["seed"] for row in uniform} & {row["seed"] for row in arm}
     by_seed = [
         {
@@ -143,15 +145,16 @@ def compared(
     theirs, ours = by_seed
     difference = difference or paired_difference(ours["accuracy"], theirs["accuracy"])
     assert difference is not None
-    worst = None
-    if "hardest_tenth" in theirs:
-        worst = paired_difference(ours["hardest_tenth"], theirs["hardest_tenth"])
+    worst, within = (
+        paired_difference(ours[field], theirs[field]) if field in theirs else None
+        for field in ("hardest_tenth", "within_group")
+    )
     uniform_means, arm_means = (
         {field: statistics.fmean(values.values()) for field, values in side.items()}
         for side in by_seed
     )
     return Comparison(
-        dataset, setting, sampler, uniform_means, arm_means, difference, worst, published
+        dataset, setting, sampler, uniform_means, arm_means, difference, worst, within, published
     )
 
 

@@ -81,7 +81,7 @@ def test_a_verdict_needs_an_interval_on_one_side_of_zero(results):
     uniform = {"train_loss": 1.0}
     for mean, verdict in ((3.0, 1), (0.1, 0), (-3.0, -1)):
         difference = PairedDifference((0, 1, 2, 3), mean, 1.0, 0.5, 3.0, 0.1)
-        one = results.Comparison("d", "s", "x", uniform, uniform, difference, None)
+        one = results.Comparison("d", "s", "x", uniform, uniform, difference, None, None)
         assert one.verdict == verdict
 
 
@@ -119,12 +119,12 @@ def test_differences_of_the_text_are_in_the_records(results, found, page):
     assert f"[{of_shots[5]:+.2f} and {of_shots[1]:+.2f}]" in text
     assert set(said) - {over_all, *(f"{mean:+.2f}" for mean in of_shots.values())} <= known
     for sampler, factor, difference in re.findall(
-        rf"`(\w+)` \(([\d.]+) times[^)]*\) ({SIGNED})", text
+        rf"`([\w-]+)` \(([\d.]+) times[^)]*\) ({SIGNED})", text
     ):
         one = only(found, "cifar-fs", "ProtoNet, 4,000 steps", sampler)
         assert f"{one.difference.mean:+.2f}" == difference
         assert f"{one.factor:.2f}" == factor
-    assert len(re.findall(r"times[^)]*\) [+-]", text)) == 4
+    assert len(re.findall(r"times[^)]*\) [+-]", text)) == 7
     for sampler, difference in re.findall(
         rf"`([\w-]+)` \(?({SIGNED})", text.partition("## Where it does not")[0]
     ):
@@ -161,6 +161,39 @@ def test_summaries_of_the_text_follow_from_the_records(results, found, page):
     assert f"Of {len(without)} comparisons without a gain on average" in page
     shown = {(c.dataset, c.setting) for c in found if results.is_shown(c)}
     assert f"in {len(shown)} settings" in page
+
+
+def test_what_is_said_of_hard_training_tasks(results, found, page):
+    harder = [
+        c
+        for c in found
+        if (c.dataset, c.setting) == ("cifar-fs", "ProtoNet, 4,000 steps")
+        and results.chooses(c)
+        and c.factor >= results.HARDER
+    ]
+    assert len(harder) == 7
+    assert all(c.difference.mean < 0 for c in harder)
+    with_zero = {c.name for c in harder if c.verdict == 0}
+    assert with_zero == {"hard-class", "gcp", "cp"}  # "the first three"
+    part = page.partition("## Where it does not")[2].partition("\n## ")[0]
+    assert {c.name for c in harder} == set(re.findall(r"`([\w-]+)` \([\d.]+ times[^)]*\) -", part))
+    dirty = [c for c in found if c.dataset == "dirty" and results.chooses(c)]
+    assert all(c.verdict < 1 for c in dirty)  # "no sampler gains"
+
+
+def test_what_is_said_of_hard_test_tasks(results, found, page):
+    gains = [c for c in found if c.dataset == "omniglot" and c.verdict > 0]
+    assert f"In all {len(gains)} comparisons that gain on Omniglot" in page
+    for one in gains:
+        assert one.worst_tenth.mean > one.difference.mean
+        assert one.within_group.mean > one.difference.mean
+    for setting, sampler, said in (
+        ("ProtoNet, 5-way", "neighbor", "{:.2f} on average, {:.2f} on the worst tenth and {:.2f}"),
+        ("ANIL", "neighbor`, fixed strength", "ANIL {:.2f}, {:.2f} and {:.2f}"),
+    ):
+        one = only(found, "omniglot", setting, sampler)
+        parts = (one.difference, one.worst_tenth, one.within_group)
+        assert said.format(*(part.mean for part in parts)) in page
 
 
 def test_how_often_classes_and_pairs_meet(page):
