@@ -13,13 +13,9 @@ the next seed. `--time` measures a step of every sampler alone.
 from __future__ import annotations
 
 import argparse
-import csv
-import hashlib
-import io
 import statistics
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -31,6 +27,8 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from _records import DOCS, append, digest, late_training, read_rows
+from _records import fill_in as replace_marked
 from adaptask.data import ImageSet
 from adaptask.data.datasets import default_augmentation, load
 from adaptask.data.images import EvaluationTasks
@@ -50,7 +48,6 @@ from adaptask.report.run import Run
 from adaptask.report.statistics import PairedDifference, hardest_tenth, holm, paired_difference
 from adaptask.report.study import Arm
 
-DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "which-sampler.md"
 RECORDS = DOCS / "reproduction" / "league.csv"
 TIMES = DOCS / "reproduction" / "league-times.csv"
@@ -247,9 +244,6 @@ def record(planned: Planned) -> dict[str, Any]:
     run = Run(planned.run.path, planned.run.seed)  # read now
     assert run.test is not None
     tasks, within = run.test.accuracies, run.test.within_group
-    steps, losses = run.curve("train", "loss")
-    _, accuracies = run.curve("train", "accuracy")
-    is_late = steps > 0.8 * planned.run.config.steps
     return {
         "setting": planned.setting,
         "sampler": planned.sampler,
@@ -258,8 +252,7 @@ def record(planned: Planned) -> dict[str, Any]:
         "accuracy": f"{100 * tasks.mean():.4f}",
         "within_group": "" if within is None else f"{100 * within.mean():.4f}",
         "hardest_tenth": f"{100 * hardest_tenth(tasks):.4f}",
-        "train_loss": f"{losses[is_late].mean():.4f}",
-        "train_accuracy": f"{100 * accuracies[is_late].mean():.2f}",
+        **late_training(run, after=0.8 * planned.run.config.steps),
         "accuracy_by_block": blocks(tasks),
         "within_group_by_block": "" if within is None else blocks(within),
     }
@@ -269,18 +262,6 @@ def blocks(accuracies: np.ndarray[Any, np.dtype[np.float64]]) -> str:
     """Return the mean accuracies of blocks of test tasks in percent, separated by spaces."""
     some = np.array_split(100 * accuracies, min(N_BLOCKS, len(accuracies)))
     return " ".join(f"{block.mean():.3f}" for block in some)
-
-
-def append(file: Path, row: Mapping[str, Any]) -> None:
-    """Add a line to a file of records, in one write: several processes may share it."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    header, line = io.StringIO(), io.StringIO()
-    csv.DictWriter(header, row, lineterminator="\n").writeheader()
-    csv.DictWriter(line, row, lineterminator="\n").writerow(row)
-    with suppress(FileExistsError), file.open("x") as stream:
-        stream.write(header.getvalue())
-    with file.open("a") as stream:
-        stream.write(line.getvalue())
 
 
 def measure_times(planned: Sequence[Planned], times: Path) -> None:
@@ -301,14 +282,6 @@ def measure_times(planned: Sequence[Planned], times: Path) -> None:
 
 
 # Results ------------------------------------------------------------------------------------------
-
-
-def read_rows(file: Path) -> list[dict[str, str]]:
-    """Return the lines of a file of records, none if there is no file."""
-    if not file.exists():
-        return []
-    with file.open() as stream:
-        return list(csv.DictReader(stream))
 
 
 @dataclass(frozen=True)
@@ -517,19 +490,7 @@ def fill_in(page: str, league: League) -> str:
         "facts": facts(league),
         **{setting: table(league, setting) for setting in SETTINGS},
     }
-    for name, text in made.items():
-        begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
-        before, found, rest = page.partition(begin)
-        _, closed, after = rest.partition(end)
-        assert found, begin
-        assert closed, end
-        page = f"{before}{begin}\n{text}\n{end}{after}"
-    return page
-
-
-def digest() -> str:
-    """Return what identifies the records that the picture was drawn from."""
-    return hashlib.sha256(RECORDS.read_bytes()).hexdigest()
+    return replace_marked(page, made)
 
 
 def main() -> None:
@@ -557,7 +518,7 @@ def main() -> None:
         league = read_league()
         PAGE.write_text(fill_in(PAGE.read_text(), league))
         # A test compares it with the records, so that it is drawn again when they change.
-        draw(league).savefig(PICTURE, metadata={"Records": digest()})
+        draw(league).savefig(PICTURE, metadata={"Records": digest(RECORDS)})
         return
     arguments.log = 500
     arguments.steps = arguments.steps or (1000 if arguments.time else 4000)

@@ -11,8 +11,6 @@ H200, torch 2.11, all 130 runs took seven minutes in four processes that shared 
 from __future__ import annotations
 
 import argparse
-import csv
-import hashlib
 import json
 import statistics
 from collections.abc import Iterator
@@ -25,6 +23,7 @@ from matplotlib.figure import Figure
 from scipy import stats
 from torch import Tensor
 
+from _records import DOCS, digest, late_training, read_rows
 from adaptask.data.datasets import load
 from adaptask.data.images import EvaluationTasks
 from adaptask.experiments.backends.interleaved import Interleaved
@@ -42,7 +41,6 @@ from adaptask.report.run import Run
 from adaptask.report.study import Arm
 from adaptask.samplers import NeighborSampler
 
-DOCS = Path(__file__).parents[1] / "docs"
 RECORDS = DOCS / "reproduction" / "neighbor.csv"
 PICTURE = DOCS / "images" / "neighbor-differences.png"
 LABELS = {
@@ -179,9 +177,7 @@ def arm(
 def record(run: Run, name: str) -> dict[str, Any]:
     """Return what is kept of a run that has ended."""
     result = json.loads((run.path / "test.json").read_text())
-    lines = map(json.loads, (run.path / "metrics.jsonl").read_text().splitlines())
     config: RunConfig = run.config
-    late = [line for line in lines if "loss" in line and line["step"] > 0.8 * config.steps]
     within = result.get("within-group")
     comparison, _, label = name.partition("-")
     return {
@@ -199,8 +195,7 @@ def record(run: Run, name: str) -> dict[str, Any]:
         "hardest_tenth": f"{100 * result['hardest_tenth']:.4f}",
         "within_group": f"{100 * within['accuracy']:.4f}" if within else "",
         "within_group_hardest_tenth": f"{100 * within['hardest_tenth']:.4f}" if within else "",
-        "train_loss": f"{statistics.fmean(line['loss'] for line in late):.4f}",
-        "train_accuracy": f"{100 * statistics.fmean(line['accuracy'] for line in late):.2f}",
+        **late_training(run, after=0.8 * config.steps),
     }
 
 
@@ -218,8 +213,7 @@ def make_runs(comparisons: list[str], folder: Path) -> Iterator[dict[str, Any]]:
 
 def paired_differences(field: str) -> dict[str, list[float]]:
     """Return the differences to uniform, seed by seed, of every comparison that has the field."""
-    with RECORDS.open() as file:
-        rows = [row for row in csv.DictReader(file) if row[field]]
+    rows = [row for row in read_rows(RECORDS) if row[field]]
     value = {(r["comparison"], r["sampler"], r["seed"]): float(r[field]) for r in rows}
     found: dict[str, list[float]] = {}
     for (comparison, sampler, seed), accuracy in value.items():
@@ -268,8 +262,7 @@ def main() -> None:
     if arguments.picture:
         mpl.rcParams["font.size"] = 10
         # A test compares it with the records, so that it is drawn again when they change.
-        digest = hashlib.sha256(RECORDS.read_bytes()).hexdigest()
-        draw().savefig(PICTURE, metadata={"Records": digest})
+        draw().savefig(PICTURE, metadata={"Records": digest(RECORDS)})
         return
     for row in make_runs(arguments.only, arguments.folder):
         print(",".join(map(str, row.values())), flush=True)

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
 import time
 from collections.abc import Iterator
@@ -36,6 +35,7 @@ from typing import Any
 
 import torch
 
+from _records import chosen_weights, discard_weights, late_training, percentages
 from adaptask.data import load
 from adaptask.experiments.config import DataConfig, EvaluationConfig, RunConfig, StartConfig
 from adaptask.experiments.factory import build_parts, build_testers, open_split
@@ -44,8 +44,9 @@ from adaptask.experiments.options import AlgorithmConfig, configure
 from adaptask.experiments.recipes import meta_baseline, pretraining
 from adaptask.experiments.run import resolve_auto, run_steps
 from adaptask.intervals import Intervals
+from adaptask.report.run import Run
 from adaptask.training.device_steps import finish
-from adaptask.training.displays import Display
+from adaptask.training.displays import Quiet
 from adaptask.training.process import choose_device
 
 PARTS = ("pretrain", "none", "1", "5")
@@ -112,27 +113,10 @@ def backbone_file(arguments: argparse.Namespace, seed: int) -> Path:
     return folder / f"backbone-{seed % arguments.pretrainings}.pt"
 
 
-def discard_weights(folder: Path) -> None:
-    """Remove the weights of a finished run."""
-    for file in folder.glob("*.pt"):
-        file.unlink()
-
-
-class Errors(Display):
-    """Prints warnings alone, so that the output is a table."""
-
-    def warn(self, text: str) -> None:
-        """Print a warning."""
-        print(text, file=sys.stderr, flush=True)
-
-
 def record(config: RunConfig, folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     """Return what is kept of a run that has ended."""
+    run = Run(folder, config.seed)
     result = json.loads((folder / "test.json").read_text())
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    train = [line for line in lines if line["split"] == "train"]
-    late = [line for line in train if line["step"] > 0.8 * config.steps]
-    chosen = [x for x in lines if x["split"] == "val" and x["step"] == result["steps"][0]]
     return {
         "learner": config.learner.name,
         "shots": config.tested_shot,
@@ -140,18 +124,10 @@ def record(config: RunConfig, folder: Path, arguments: argparse.Namespace) -> di
         "seed": config.seed,
         "pretraining": config.seed % arguments.pretrainings,
         **percentages(result),
-        "best_step": result["steps"][0],
-        "validation": f"{100 * chosen[-1]['accuracy']:.2f}",
-        "train_loss": f"{statistics.fmean(line['loss'] for line in late):.4f}",
-        "train_accuracy": f"{100 * statistics.fmean(line['accuracy'] for line in late):.2f}",
-        "seconds": f"{train[-1]['seconds']:.1f}",
+        **chosen_weights(run),
+        **late_training(run, after=0.8 * config.steps),
+        "seconds": f"{run.curve('train', 'seconds')[1][-1]:.1f}",
     }
-
-
-def percentages(result: dict[str, Any]) -> dict[str, str]:
-    """Return accuracy, interval and hardest tenth in percent."""
-    names = ("accuracy", "interval", "hardest_tenth")
-    return {name: f"{100 * result[name]:.4f}" for name in names}
 
 
 def pretrain(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -160,7 +136,7 @@ def pretrain(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
         config = pretraining_config(arguments, seed)
         folder, file = arguments.folder / f"pretrain-{seed}", backbone_file(arguments, seed)
         if not file.exists():
-            finish(run_steps(config, folder, display=Errors()))
+            finish(run_steps(config, folder, display=Quiet(sys.stderr)))
             torch.save(read_weights(str(folder)), file)
         discard_weights(folder)
         yield record(config, folder, arguments)
@@ -196,7 +172,7 @@ def meta_train(arguments: argparse.Namespace, shots: int) -> Iterator[dict[str, 
                 if time.monotonic() > arguments.deadline:
                     print(f"{name} is left for the next time.", file=sys.stderr, flush=True)
                     return
-                finish(run_steps(config, folder, display=Errors()))
+                finish(run_steps(config, folder, display=Quiet(sys.stderr)))
             discard_weights(folder)
             yield record(config, folder, arguments)
 

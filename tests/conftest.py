@@ -1,4 +1,5 @@
 import contextlib
+import importlib
 import os
 import runpy
 import signal
@@ -266,3 +267,20 @@ class TasksetStandIn:
 def learn2learn_stand_in():
     """What stands for `MetaDataset` and `Taskset` of learn2learn, which cannot be built here."""
     return MetaDatasetStandIn, TasksetStandIn
+
+
+@pytest.fixture(scope="session")
+def benchmark_script():
+    """Imports a script of benchmarks/ by its name; it finds what scripts share beside it."""
+    folder = Path(__file__).parents[1] / "benchmarks"
+
+    def load(name):
+        if name not in sys.modules:
+            sys.path.insert(0, str(folder))
+            try:
+                importlib.import_module(name)
+            finally:
+                sys.path.remove(str(folder))
+        return sys.modules[name]
+
+    return load

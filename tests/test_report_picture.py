@@ -1,7 +1,5 @@
 """The picture of a report in the documentation is of the demo and the page as they are now."""
 
-import importlib.util
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,13 +9,8 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
-def script():
-    path = ROOT / "benchmarks" / "report_picture.py"
-    spec = importlib.util.spec_from_file_location("report_picture", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+def script(benchmark_script):
+    return benchmark_script("report_picture")
 
 
 def test_the_picture_is_up_to_date(script):

@@ -1,8 +1,6 @@
 """The league of samplers: its dirty pool, its figures, and the page that says what came out."""
 
-import importlib.util
 import re
-import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,12 +16,8 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
-def league():
-    spec = importlib.util.spec_from_file_location("league", ROOT / "benchmarks" / "league.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+def league(benchmark_script):
+    return benchmark_script("league")
 
 
 # The dirty pool -----------------------------------------------------------------------------------
@@ -223,7 +217,7 @@ def test_the_page_and_the_picture_say_what_the_records_say(league):
     again = "write it again: python benchmarks/league.py --write"
     assert page == league.fill_in(page, found), again
     with Image.open(league.PICTURE) as picture:
-        assert picture.text["Records"] == league.digest(), again
+        assert picture.text["Records"] == league.digest(league.RECORDS), again
     for setting, samplers in found.samplers.items():
         seeds = found.values(setting, "uniform").keys()
         assert len(seeds) >= 5
