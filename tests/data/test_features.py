@@ -15,7 +15,6 @@ from adaptask.backbones import build_backbone
 from adaptask.data import EpisodeSource, ImageSet, channel_statistics, load, open_episodes
 from adaptask.data.augmentation import GaussianNoise
 from adaptask.data.cache import cache_root, check_cache, write_cache
-from adaptask.data.contact_sheet import contact_sheet
 from adaptask.data.images import resize_images, shrink_images
 from adaptask.data.prepare import prepare_features
 from adaptask.errors import AdaptaskError, ArgumentError, DataError
@@ -645,8 +644,6 @@ def test_what_is_for_images_is_refused():
     image_set = source.image_set
     with pytest.raises(ArgumentError, match=r"features must be none, noise .* got RandomCrop"):
         EpisodeSource(image_set, augmentation="crop-flip")
-    with pytest.raises(ArgumentError, match="holds features, which have no picture"):
-        contact_sheet(image_set)
     with pytest.raises(ArgumentError, match="features are not converted"):
         resize_images(image_set, (3, 32, 32))
     images = ImageSet.from_labels(

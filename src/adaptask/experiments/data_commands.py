@@ -1,4 +1,4 @@
-"""What `adaptask data list | download | prepare | check | sheet` do."""
+"""What `adaptask data list | download | prepare | check` do."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from rich.text import Text
 
 from adaptask.data.benchmarks import BENCHMARKS, Benchmark
 from adaptask.data.cache import cache_root, check_cache, find_duplicates
-from adaptask.data.contact_sheet import contact_sheet
 from adaptask.data.convert import Progress
 from adaptask.data.datasets import (
     DATASETS,
@@ -168,24 +167,6 @@ def check_dataset(*, name: str) -> None:
     for (first, second), n in report.duplicates.most_common():
         line = f"  {n:4}  {first[1]} ({first[0]}) = {second[1]} ({second[0]})"
         console.print(_printable(line), markup=False)
-
-
-def draw_sheet(
-    *,
-    name: str,
-    split: str = "train",
-    out: Path | None = None,
-    n_classes: int = 12,
-    n_images: int = 12,
-) -> None:
-    """Draw a contact sheet of a split into a file, by default `NAME-SPLIT.png`."""
-    path = out or Path(f"{name.replace(':', '.')}-{split}.png")
-    sheet = contact_sheet(load(name, split), n_classes=n_classes, n_images=n_images)
-    try:
-        sheet.save(path)
-    except (OSError, ValueError) as error:
-        raise ArgumentError(f"the sheet cannot be written to {path}: {error}.") from error
-    _console().print(f"{path} shows {split} of {name}.", markup=False)
 
 
 def _console() -> Console:
