@@ -181,6 +181,15 @@ def test_an_installed_dataset_has_a_name(installed, plugin, capsys, monkeypatch)
         load("shape", "train")
 
 
+def test_the_name_of_a_plugin_is_not_given_to_a_prepared_dataset(installed, tmp_path):
+    """It would never be loaded: the name is the plug-in's."""
+    images = [(torch.zeros(1, 4, 4), i % 3) for i in range(6)]
+    with pytest.raises(ArgumentError, match="'shapes' belongs to an installed plug-in"):
+        EpisodeSource.from_dataset(images, name=installed)
+    with pytest.raises(ArgumentError, match="'shapes' belongs to an installed plug-in"):
+        data_commands.prepare_dataset(dataset="folder", source=tmp_path, name=installed)
+
+
 def test_commands_take_plugins(plugin, tmp_path, capsys):
     data_commands.check_dataset(name=f"{plugin}:shapes")
     said = capsys.readouterr().out

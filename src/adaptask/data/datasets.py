@@ -12,6 +12,7 @@ It may return an `ImageSet` instead, and None for a split that it does not have.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
@@ -204,6 +205,31 @@ def _unknown(name: str) -> ArgumentError:
         f"there is no dataset '{name}'; {guess} are {', '.join(names())}. "
         "Your own function is named as package.module:function."
     )
+
+
+def check_new_name(name: str, but: str = "") -> None:
+    """Check that a dataset of the user's own can be kept under a name.
+
+    Args:
+        name: The name.
+        but: A name of the package that may be used.
+
+    Raises:
+        ArgumentError: If it cannot be that of a folder, or belongs to another dataset.
+    """
+    if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", name):
+        raise ArgumentError(
+            "the name of a dataset consists of lower-case letters, digits, '.', '_' and '-', and "
+            f"starts with a letter or digit; got '{name}'."
+        )
+    if name == "downloads":
+        raise ArgumentError("the name 'downloads' belongs to the folder of downloads; use another.")
+    if name in DATASETS and name != but:
+        raise ArgumentError(f"the name '{name}' belongs to a dataset of the package; use another.")
+    if name in _installed():
+        raise ArgumentError(
+            f"the name '{name}' belongs to an installed plug-in, {_installed()[name]}; use another."
+        )
 
 
 def names() -> list[str]:

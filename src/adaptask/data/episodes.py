@@ -24,8 +24,9 @@ from adaptask.data.augmentation import (
     steps_of,
 )
 from adaptask.data.cache import cache_root, write_cache
+from adaptask.data.class_splits import ClassSplits, split_classes
 from adaptask.data.convert import Progress
-from adaptask.data.datasets import DATASETS, default_augmentation, load, load_statistics
+from adaptask.data.datasets import check_new_name, default_augmentation, load, load_statistics
 from adaptask.data.episode_plan import (
     EpisodePlan,
     Groups,
@@ -34,10 +35,9 @@ from adaptask.data.episode_plan import (
     take_episodes,
 )
 from adaptask.data.features import check_form
-from adaptask.data.image_folder import check_dataset_name
 from adaptask.data.images import EvaluationTasks, ImageSet, shrink_images
 from adaptask.data.normalization import channel_statistics, scale_and_shift
-from adaptask.data.object_datasets import ClassSplits, read_dataset, split_classes
+from adaptask.data.object_datasets import read_dataset
 from adaptask.data.storage import Storage, choose_storage, copy_to
 from adaptask.data.subsets import ordered_subsets, random_keys
 from adaptask.errors import ArgumentError, DataError, StateError
@@ -270,7 +270,7 @@ class EpisodeSource:
                 then as it was.
         """
         if name is not None:
-            check_dataset_name(name, list(DATASETS))
+            check_new_name(name)
         images, labels = read_dataset(
             dataset,
             columns=columns,

@@ -201,34 +201,6 @@ def _label_array(labels: Any) -> Any:
     return flat
 
 
-def take_classes(image_set: ImageSet, class_names: Sequence[str], split: str) -> ImageSet:
-    """Return some classes of an image set, in the order given, as a split of their own.
-
-    Raises:
-        ArgumentError: If there is no such class, or one is named twice.
-    """
-    import torch
-
-    place = {name: i for i, name in enumerate(image_set.class_names)}
-    unknown = [name for name in class_names if name not in place]
-    if unknown or len(set(class_names)) != len(class_names) or not class_names:
-        raise ArgumentError(
-            f"the split '{split}' must name one or more different classes of {image_set.dataset}, "
-            f"such as '{image_set.class_names[0]}'; got {list(class_names)[:5]}"
-            + (f", of which {unknown[:5]} are not there." if unknown else ".")
-        )
-    starts = image_set.class_starts.tolist()
-    parts = [image_set.images[starts[place[n]] : starts[place[n] + 1]] for n in class_names]
-    counts = torch.tensor([0, *(len(part) for part in parts)])
-    return ImageSet(
-        dataset=image_set.dataset,
-        split=split,
-        images=torch.cat(parts),
-        class_names=tuple(class_names),
-        class_starts=counts.cumsum(0),
-    )
-
-
 def is_finite(features: Tensor) -> bool:
     """Return whether there is neither a NaN nor an infinity, without a copy of all features."""
     import torch

@@ -84,6 +84,9 @@ class ClassImages:
     rotation: int = 0
     """By how many degrees to turn them, counterclockwise: 0, 90, 180 or 270."""
 
+    def __len__(self) -> int:
+        return len(self.images)
+
 
 @dataclass(frozen=True)
 class Found:

@@ -6,8 +6,7 @@ Neither library is imported: what counts is `len(dataset)` and `dataset[i]`.
 from __future__ import annotations
 
 import sys
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,68 +17,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from adaptask.arguments import check_integer, format_value
 from adaptask.data.convert import ImageFormat, Progress, convert_image
-from adaptask.data.image_folder import check_fractions, split_at_random
-from adaptask.data.images import SPLITS, ImageSet, take_classes
 from adaptask.errors import ArgumentError, DataError
 
-ClassSplits = Mapping[str, Sequence[str | int]] | tuple[float, float, float]
-"""The classes of `train`, `val` and `test`, or which fraction of the classes each of them gets."""
-
 _BATCH = 64
-
-
-def split_classes(whole: ImageSet, class_splits: ClassSplits | None) -> dict[str, ImageSet]:
-    """Return an image set by split: `train` has all classes if nothing is said.
-
-    Args:
-        whole: All classes.
-        class_splits: The classes of each split by name, or three fractions, drawn with seed 0.
-
-    Raises:
-        ArgumentError: If a split is not known, has no classes, or shares one with another.
-        DataError: If there is one class only, or fewer than splits.
-    """
-    names = {name: name for name in whole.class_names}
-    if len(names) < 2:
-        raise DataError(
-            f"{whole.dataset} has one class, {whole.class_names[0]!r}; a task needs at least 2."
-        )
-    if class_splits is None:
-        return {"train": whole}
-    class_splits = _plain(class_splits)
-    if isinstance(class_splits, Mapping):
-        given = {split: _plain(part) for split, part in class_splits.items()}
-        for split, part in given.items():
-            if isinstance(part, str | bytes) or not isinstance(part, Iterable):
-                raise ArgumentError(
-                    f"class_splits must have a list of classes for '{split}'; got "
-                    f"{format_value(part)}. Fractions are three numbers: (0.64, 0.16, 0.2)."
-                )
-        parts = {split: [str(name) for name in part] for split, part in given.items()}
-    elif isinstance(class_splits, str) or not isinstance(class_splits, Sequence):
-        raise ArgumentError(
-            "class_splits must be the classes of each split, such as {'train': [...], 'test': "
-            "[...]}, or three fractions for train, val and test, such as (0.64, 0.16, 0.2); got "
-            f"{format_value(class_splits)}."
-        )
-    else:
-        fractions = check_fractions(class_splits)
-        drawn = split_at_random(fractions, 0, names, lambda: f"Found {', '.join(names)}.")
-        parts = {split: list(part) for split, part in drawn.items()}
-    if "train" not in parts or not parts.keys() <= set(SPLITS):
-        raise ArgumentError(
-            f"class_splits must have the classes of 'train', and may have those of 'val' and "
-            f"'test'; got {list(parts)}."
-        )
-    found = Counter(name for part in parts.values() for name in part)
-    if shared := sorted(name for name, n in found.items() if n > 1):
-        raise ArgumentError(f"class_splits must name a class once; twice: {shared[:5]}.")
-    return {s: take_classes(whole, parts[s], s) for s in SPLITS if s in parts}
-
-
-def _plain(value: Any) -> Any:
-    """Return the content of a tensor or an array, and anything else as it is."""
-    return value.tolist() if isinstance(value, Tensor | np.ndarray | np.generic) else value
 
 
 def read_dataset(
