@@ -33,6 +33,7 @@ from adaptask.data.cache import (
     write_cache,
 )
 from adaptask.data.images import SPLITS, ImageSet
+from adaptask.data.normalization import channel_statistics, divisors
 from adaptask.errors import AdaptaskError, ArgumentError, DataError
 from adaptask.registry import import_object, is_address
 
@@ -118,10 +119,9 @@ def load_statistics(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
     Of features: those of every feature. The deviation of a constant is given as 1.
     """
     if is_plugin(name):
-        mean, deviation = _plugin_statistics(name)
-    else:
-        mean, deviation = _read(name, read_statistics)
-    return mean, tuple(value or 1.0 for value in deviation)
+        return _plugin_statistics(name)
+    mean, deviation = _read(name, read_statistics)
+    return mean, divisors(deviation)
 
 
 def splits_of(name: str) -> tuple[str, ...]:
@@ -320,8 +320,6 @@ def _load_plugin(name: str, split: str) -> ImageSet:
 
 @cache
 def _plugin_statistics(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    from adaptask.data.normalization import channel_statistics
-
     return channel_statistics(_load_plugin(name, "train").images)
 
 

@@ -22,7 +22,7 @@ from numpy.lib.format import open_memmap
 
 from adaptask.data.class_splits import SplitOptions, name_some, repeated_classes
 from adaptask.data.images import SPLITS
-from adaptask.data.layouts import SPLIT_OF, entries
+from adaptask.data.layouts import SPLIT_OF, entries, subfolders
 from adaptask.errors import DataError
 from adaptask.parsing import parse_json
 
@@ -86,6 +86,7 @@ def find_features(source: Path, scratch: Path, options: SplitOptions) -> FoundFe
         DataError: If the files cannot be read, do not fit each other, or cannot be split.
     """
     reader = _Reader(scratch)
+    outer, source = source, _unwrap(source)
     units, left_out = _units(source)
     by_split = _by_split(source, units) if options.lists is None else {}
     if by_split:
@@ -102,9 +103,8 @@ def find_features(source: Path, scratch: Path, options: SplitOptions) -> FoundFe
                 f"{source} has features of one class, {next(iter(classes))!r}; a task needs at "
                 "least 2. Give labels that tell classes apart, or one array per class."
             )
-        parts, how, unlisted = options.divide(
-            classes, (source, source / "splits"), lambda: _classes_found(classes)
-        )
+        places = (source, source / "splits", outer, outer / "splits")
+        parts, how, unlisted = options.divide(classes, places, lambda: _classes_found(classes))
         left_out += [f"{name} (in no list)" for name in unlisted]
     for split, found in parts.items():
         fewest = 2 if split == "train" else 1
@@ -144,6 +144,18 @@ def _classes_found(classes: Mapping[str, Vectors]) -> str:
 
 _Files = dict[str, list[Path]]
 """By the name of a split or class what makes it up: features and labels, a file, or a folder."""
+
+
+def _unwrap(source: Path) -> Path:
+    """Return the folder that has the files: archives often have a folder or two around them."""
+    for _ in range(2):
+        inside = subfolders(source) if source.is_dir() else []
+        if len(inside) != 1 or inside[0].name.lower() in SPLIT_OF:
+            break
+        if any(Path(entry.name).suffix.lower() in SUFFIXES for entry in entries(source)):
+            break
+        source = inside[0]
+    return source
 
 
 def _units(source: Path) -> tuple[_Files, list[str]]:
@@ -274,6 +286,11 @@ class _Reader:
                     f"{path} has features without labels; expected an array 'labels' beside "
                     "'features', the file labels.npy beside features.npy, or one array per class."
                 )
+            if features.ndim == 1:
+                raise DataError(
+                    f"{path} has {features.size:,} numbers, no vectors. If they are labels, call "
+                    "the files features.npy and labels.npy."
+                )
         if len(arrays) > 1 and any(array.ndim != 2 for array in arrays.values()):
             raise DataError(
                 f"{path} has the arrays {', '.join(arrays)}; expected 'features', vectors x size, "
@@ -399,6 +416,7 @@ def _rows_by_label(labels: Array, n_vectors: int, where: str) -> dict[str, Array
         raise DataError(
             f"labels must be one integer or name per vector, {n_vectors:,}; those of {where} are "
             f"{labels.dtype} of shape {labels.shape}."
+            + (" Save names as labels.astype(str)." if labels.dtype.kind == "S" else "")
         )
     names, counts = np.unique(labels, return_counts=True)
     pieces = np.split(np.argsort(labels, kind="stable"), np.cumsum(counts)[:-1])

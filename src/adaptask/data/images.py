@@ -192,12 +192,15 @@ def _label_array(labels: Any) -> Any:
     import numpy as np
 
     flat = np.asarray(labels)
+    if flat.dtype.kind == "U" and isinstance(labels, list | tuple):
+        # NumPy would turn a missing label, such as the NaN of a data frame, into a name.
+        flat = np.asarray(labels, dtype=object)
     if flat.dtype == object:  # as a column of a data frame is
         kinds = {type(label) for label in flat.flat}
         if kinds <= {str, np.str_}:
             return flat.astype(str)
-        if kinds <= {int} or all(issubclass(kind, np.integer) for kind in kinds):
-            return flat.astype(np.int64)
+        if all(issubclass(kind, int | np.integer) and kind is not bool for kind in kinds):
+            return np.asarray(flat.tolist())  # still of objects if some exceed 64 bits
     return flat
 
 

@@ -58,7 +58,10 @@ def read_dataset(
     labels: list[Any] = []
     images: Any = None
     for batch in loader:
-        for image, label in batch:
+        for item in batch:
+            if isinstance(item, DataError):
+                raise item
+            image, label = item
             if images is None:
                 images = np.empty((len(dataset), *image.shape), image.dtype)
             if image.shape != images.shape[1:] or image.dtype != images.dtype:
@@ -75,8 +78,12 @@ def read_dataset(
     return torch.from_numpy(images), _named(labels, dataset, columns[1])
 
 
-class _Items(Dataset[tuple[np.ndarray[Any, Any], Any]]):
-    """The items of a dataset as arrays with labels; in a class, so that processes can read them."""
+class _Items(Dataset[tuple[np.ndarray[Any, Any], Any] | DataError]):
+    """The items of a dataset as arrays with labels; in a class, so that processes can read them.
+
+    The error of an item that cannot be used is returned: raised in a worker process it would be
+    reported with the code of the worker.
+    """
 
     def __init__(
         self, dataset: Any, columns: tuple[str, str], image_size: int | None, gray: bool
@@ -87,15 +94,17 @@ class _Items(Dataset[tuple[np.ndarray[Any, Any], Any]]):
     def __len__(self) -> int:
         return len(self._dataset)
 
-    def __getitem__(self, index: int) -> tuple[np.ndarray[Any, Any], Any]:
+    def __getitem__(self, index: int) -> tuple[np.ndarray[Any, Any], Any] | DataError:
         try:
             item = self._dataset[index]
             image, label = self._pair(item)
             return self._pixels(image), _plain_label(label)
         except Exception as error:  # whatever the code of the dataset raises
-            raise DataError(
+            refusal = DataError(
                 f"item {index} of the dataset cannot be used: {type(error).__name__}: {error}"
-            ) from error
+            )
+            refusal.__cause__ = error
+            return refusal
 
     def _pair(self, item: Any) -> tuple[Any, Any]:
         if isinstance(item, Mapping):
@@ -111,8 +120,13 @@ class _Items(Dataset[tuple[np.ndarray[Any, Any], Any]]):
         """Return an image as `channels x height x width` uint8, or a vector as it is."""
         if not isinstance(image, Image.Image):
             array = _bytes_of(image)
-            if array.ndim == 1 or (self._image_size is None and not self._gray):
+            if self._image_size is None and not self._gray:
                 return array
+            if len(array) not in (1, 3) or array.ndim != 3:
+                raise ValueError(
+                    "image_size and gray are for images of 1 or 3 channels; got shape "
+                    f"{array.shape}. Convert others in the dataset"
+                )
             image = Image.fromarray(
                 array[0] if len(array) == 1 else np.ascontiguousarray(np.moveaxis(array, 0, -1))
             )
@@ -127,15 +141,20 @@ class _Items(Dataset[tuple[np.ndarray[Any, Any], Any]]):
 
 def _bytes_of(image: Any) -> np.ndarray[Any, Any]:
     """Return an array or tensor as bytes; a vector of floats, which is features, as it is."""
+    if isinstance(image, Tensor) and image.dtype == torch.bfloat16:
+        raise ValueError("bfloat16 is not read; convert it in the dataset: x.float()")
     array: np.ndarray[Any, Any] = (
         image.numpy(force=True) if isinstance(image, Tensor) else np.asarray(image)
     )
     if array.ndim == 1 and array.dtype.kind == "f":
         # Numbers of Python have no type of their own; so a row of Hugging Face has its vectors.
         return array.astype(np.float32) if isinstance(image, list | tuple) else array
-    if array.ndim != 3:
-        got = format_value(image) if array.dtype == object else f"shape {array.shape}"
-        raise ValueError(f"an image is of Pillow, or channels x height x width; got {got}")
+    if array.ndim != 3 or 0 in array.shape:
+        got = f"{array.dtype} of shape {array.shape}"
+        raise ValueError(
+            "an image is of Pillow, or channels x height x width, and features are a vector of "
+            f"floats; got {format_value(image) if array.dtype == object else got}"
+        )
     if array.shape[0] not in (1, 3, 4) and array.shape[2] in (1, 3, 4):
         raise ValueError(
             f"an image is channels x height x width; the shape {array.shape} looks like height x "
