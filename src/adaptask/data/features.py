@@ -152,7 +152,8 @@ def _unwrap(source: Path) -> Path:
         inside = subfolders(source) if source.is_dir() else []
         if len(inside) != 1 or inside[0].name.lower() in SPLIT_OF:
             break
-        if any(Path(entry.name).suffix.lower() in SUFFIXES for entry in entries(source)):
+        suffixes = {Path(entry.name).suffix.lower() for entry in entries(source)}
+        if not suffixes.isdisjoint((*SUFFIXES, *PICKLES)):
             break
         source = inside[0]
     return source
