@@ -460,7 +460,7 @@ BAD = {
     cut(write_npy_pair): "cut short, damaged, or not what its name says",
     cut(write_tensors): "cut short, damaged.*is not all there",
     a_header_that_lies: "cut short, damaged, or not what its name says",
-    bfloat16: "BF16; save it as float16 or float32",
+    bfloat16: "x.safetensors cannot be read: its tensor 'a' is BF16; save it as float16 or float32",
     offsets_beyond_the_end: "'a' is not all there",
     a_list_as_header: "cut short, damaged, or not what its name says",
     shared_classes: "train.npz and test.npz in .* have 12 labels in common: 0, 1, 10, 11, 2 and 7",

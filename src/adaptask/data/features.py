@@ -358,7 +358,12 @@ class _Reader:
 
 
 def read_safetensors(path: Path) -> dict[str, Array]:
-    """Return the tensors of a file by name: 8 bytes, a header in JSON of that length, numbers."""
+    """Return the tensors of a file by name: 8 bytes, a header in JSON of that length, numbers.
+
+    Raises:
+        DataError: If NumPy has no such type.
+        ValueError: If it is damaged; so may other errors.
+    """
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         n_bytes = path.stat().st_size - 8 - length
@@ -372,7 +377,10 @@ def read_safetensors(path: Path) -> dict[str, Array]:
         dtype, shape = entry["dtype"], tuple(entry["shape"])
         start, stop = entry["data_offsets"]
         if dtype not in _SAFETENSORS:
-            raise ValueError(f"its tensor {name!r} is {dtype}; save it as float16 or float32")
+            raise DataError(
+                f"{path} cannot be read: its tensor {name!r} is {dtype}; save it as float16 or "
+                "float32, such as x.float()."
+            )
         if not all(type(n) is int and n >= 0 for n in (*shape, start, stop)):
             raise ValueError("its header is not one of tensors")
         expected = math.prod(shape) * np.dtype(_SAFETENSORS[dtype]).itemsize
