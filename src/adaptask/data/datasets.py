@@ -151,19 +151,6 @@ def default_augmentation(name: str) -> str:
     return DATASETS.get(name, FOLDER).augmentation
 
 
-def check_available(name: str) -> None:
-    """Check that a dataset can be loaded; generate it if it is made on first use.
-
-    Raises:
-        ArgumentError: If there is no dataset of that name.
-        DataError: If it has not been prepared, or is a plug-in that does not work.
-    """
-    if is_plugin(name):
-        _load_plugin(name, "train")
-    else:
-        dataset_folder(name)
-
-
 def dataset_folder(name: str) -> Path:
     """Return the folder of a dataset's cache; a generated dataset is made first."""
     folder = cache_root() / name
