@@ -7,6 +7,7 @@ from adaptask.cli import main
 from adaptask.data.datasets import DATASETS, load
 from adaptask.errors import ArgumentError, DataError
 from adaptask.experiments import data_commands
+from adaptask.experiments.list_command import print_list
 
 
 @pytest.fixture
@@ -53,6 +54,20 @@ def test_file_names_that_are_not_utf_8_are_printed(birds, cache_home, capsys):
         pytest.skip("this file system has only UTF-8 names")
     data_commands.prepare_dataset(dataset="folder", source=birds, image_size=8)
     assert r"left out: nest-\udcff/ (empty)" in capsys.readouterr().out
+
+
+def test_a_source_whose_name_is_not_utf_8_can_be_listed(birds, cache_home, tmp_path, capsys):
+    source = tmp_path / os.fsdecode(b"birds-\xff")
+    try:
+        shutil.copytree(birds, source)
+    except OSError:
+        pytest.skip("this file system has only UTF-8 names")
+    data_commands.prepare_dataset(dataset="folder", source=source, name="birds", image_size=8)
+    data_commands.list_datasets()
+    print_list()
+    said = capsys.readouterr().out
+    assert said.count(r"birds-\udcff, split") == 3
+    said.encode()
 
 
 def test_list_shows_every_dataset_and_what_is_prepared(birds, cache_home, capsys):

@@ -354,7 +354,10 @@ def _status(name: str) -> Status:
     splits = meta["splits"].values()
     return Status(
         name,
-        meta["source"] if isinstance(entry, OwnImages) else entry.description,
+        # The name of a file may be bytes that are not UTF-8, which cannot be printed.
+        meta["source"].encode(errors="backslashreplace").decode()
+        if isinstance(entry, OwnImages)
+        else entry.description,
         folder,
         True,
         needs_source,
