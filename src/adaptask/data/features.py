@@ -22,7 +22,7 @@ from numpy.lib.format import open_memmap
 
 from adaptask.data.class_splits import SplitOptions, name_some, repeated_classes
 from adaptask.data.images import SPLITS
-from adaptask.data.layouts import SPLIT_OF, entries, subfolders
+from adaptask.data.layouts import SPLIT_OF, entries, unwrap
 from adaptask.errors import DataError
 from adaptask.parsing import parse_json
 
@@ -86,7 +86,9 @@ def find_features(source: Path, scratch: Path, options: SplitOptions) -> FoundFe
         DataError: If the files cannot be read, do not fit each other, or cannot be split.
     """
     reader = _Reader(scratch)
-    outer, source = source, _unwrap(source)
+    outer = source
+    if source.is_dir():
+        source = unwrap(source, _has_features)
     units, left_out = _units(source)
     by_split = _by_split(source, units) if options.lists is None else {}
     if by_split:
@@ -146,17 +148,9 @@ _Files = dict[str, list[Path]]
 """By the name of a split or class what makes it up: features and labels, a file, or a folder."""
 
 
-def _unwrap(source: Path) -> Path:
-    """Return the folder that has the files: archives often have a folder or two around them."""
-    for _ in range(2):
-        inside = subfolders(source) if source.is_dir() else []
-        if len(inside) != 1 or inside[0].name.lower() in SPLIT_OF:
-            break
-        suffixes = {Path(entry.name).suffix.lower() for entry in entries(source)}
-        if not suffixes.isdisjoint((*SUFFIXES, *PICKLES)):
-            break
-        source = inside[0]
-    return source
+def _has_features(folder: Path) -> bool:
+    names = [entry.name.lower() for entry in entries(folder)]
+    return any(name in SPLIT_OF or name.endswith((*SUFFIXES, *PICKLES)) for name in names)
 
 
 def _units(source: Path) -> tuple[_Files, list[str]]:

@@ -18,6 +18,7 @@ from adaptask.data.layouts import (
     left_out_of,
     split_folders,
     subfolders,
+    unwrap,
 )
 from adaptask.errors import DataError
 
@@ -35,7 +36,7 @@ def find_classes(source: Path, options: SplitOptions) -> Found:
         ArgumentError: If there are fractions or a seed, but folders or lists decide.
         DataError: If the folder cannot be split as it is.
     """
-    outer, source = source, _unwrap(source)
+    outer, source = source, unwrap(source, _has_classes)
     if options.lists is None and (given := split_folders(source)):
         options.check_not_random("the folders train/, val/ and test/")
         return _split_by_folders(source, given)
@@ -69,18 +70,10 @@ def _class_folders(place: Path) -> dict[str, Path]:
     }
 
 
-def _unwrap(source: Path) -> Path:
-    """Return the folder that has the classes: `source`, or what it wraps in one or two folders."""
-    for _ in range(2):
-        inside = subfolders(source)
-        # A folder with images in it is a class, and a single train/ is a split: no wrappers. Other
-        # files, such as a README, may be beside a wrapper.
-        if len(inside) != 1 or image_files(source) or image_files(inside[0]):
-            break
-        if split_folders(source):
-            break
-        source = inside[0]
-    return source
+def _has_classes(folder: Path) -> bool:
+    # A folder with images in it is a class, and a single train/ is a split: neither wraps others.
+    has_images = any(image_files(place) for place in (folder, *subfolders(folder)))
+    return has_images or bool(split_folders(folder))
 
 
 def _files_beside(folder: Path) -> list[str]:

@@ -25,8 +25,8 @@ SPLITS = ("train", "val", "test")
 EvaluationTasks = Literal["uniform", "within-group"]
 """Whose classes an evaluation task has: any of the split, or those of one group."""
 
-# Weights of red, green and blue in brightness, ITU-R BT.601, as Pillow has them.
-_BRIGHTNESS = (0.299, 0.587, 0.114)
+BRIGHTNESS = (0.299, 0.587, 0.114)
+"""Weights of red, green and blue in brightness, ITU-R BT.601, as Pillow has them."""
 _BATCH = 1024
 
 _ROTATION = re.compile(r"/rot\d{3}$")
@@ -254,7 +254,7 @@ def _resize(images: Tensor, image_shape: tuple[int, int, int]) -> Tensor:
     channels, *size = image_shape
     pixels = images.float()
     if channels < images.shape[1]:
-        weights = torch.tensor(_BRIGHTNESS, device=images.device).view(1, 3, 1, 1)
+        weights = torch.tensor(BRIGHTNESS, device=images.device).view(1, 3, 1, 1)
         pixels = (pixels * weights).sum(1, keepdim=True)
     if list(pixels.shape[2:]) != size:
         pixels = interpolate(pixels, size, mode="bilinear", antialias=True)

@@ -137,6 +137,19 @@ def image_files(folder: Path) -> list[Path]:
     return [folder / e.name for e in found if _is_image_name(e.name) and not _is_folder(e)]
 
 
+def unwrap(source: Path, has_content: Callable[[Path], bool]) -> Path:
+    """Return the folder with the content: archives often have a folder or two around it.
+
+    Other files, such as a README, may be beside the inner one.
+    """
+    for _ in range(2):
+        inside = subfolders(source)
+        if len(inside) != 1 or has_content(source):
+            break
+        source = inside[0]
+    return source
+
+
 def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
