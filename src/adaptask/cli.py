@@ -32,7 +32,7 @@ _DESCRIPTION = """Adaptive task sampling for few-shot meta-learning.
 Start with `adaptask demo`."""
 
 app = SubcommandApp()
-app.command(data_app, name="data", help="List, prepare, check and look at datasets.")
+app.command(data_app, name="data", help="List, download, prepare and check datasets.")
 
 
 def _one_line_per_paragraph(helptext: str) -> str:

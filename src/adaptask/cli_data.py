@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from tyro.conf import Positional, arg
 from tyro.extras import SubcommandApp
@@ -109,26 +109,3 @@ def data_check(name: Positional[Name]) -> None:
     from adaptask.experiments.data_commands import check_dataset
 
     check_dataset(name=name)
-
-
-@app.command(name="sheet")
-def data_sheet(
-    name: Positional[Name],
-    *,
-    split: Literal["train", "val", "test"] = "train",
-    out: Annotated[Path | None, arg(metavar="FILE")] = None,
-    n_classes: int = 12,
-    n_images: int = 12,
-) -> None:
-    """Draw a contact sheet: some images of some classes, as a PNG file.
-
-    Args:
-        name: A prepared dataset, or the address of your own, package.module:function.
-        split: Which split to show.
-        out: Where to write; by default NAME-SPLIT.png.
-        n_classes: Number of classes, spread over the split.
-        n_images: Number of images per class.
-    """
-    from adaptask.experiments.data_commands import draw_sheet
-
-    draw_sheet(name=name, split=split, out=out, n_classes=n_classes, n_images=n_images)

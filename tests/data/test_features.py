@@ -15,7 +15,6 @@ from adaptask.backbones import build_backbone
 from adaptask.data import EpisodeSource, ImageSet, channel_statistics, load, open_episodes
 from adaptask.data.augmentation import GaussianNoise
 from adaptask.data.cache import cache_root, check_cache, write_cache
-from adaptask.data.contact_sheet import contact_sheet
 from adaptask.data.images import resize_images, shrink_images
 from adaptask.data.prepare import prepare_features
 from adaptask.errors import AdaptaskError, ArgumentError, DataError
@@ -211,6 +210,20 @@ def test_an_archive_of_files_is_a_source(tmp_path, cache_home):
     assert str(tmp_path) not in done.source
 
 
+@pytest.mark.parametrize("wrapped_in", ["dino", "data/dino"])
+def test_a_folder_around_the_files_is_opened(wrapped_in, tmp_path, cache_home):
+    """As it is in an archive of a folder."""
+    folder = tmp_path / "source" / wrapped_in
+    folder.mkdir(parents=True)
+    write_npz(folder, *features_and_labels())
+    (tmp_path / "source" / "README.md").write_text("by a network")
+    (folder / "train.txt").write_text("0\n3\n")
+    shutil.make_archive(str(tmp_path / "x"), "gztar", tmp_path / "source")
+    for source in (tmp_path / "source", tmp_path / "x.tar.gz"):
+        prepare_features(source, name="mine")
+        assert load("mine", "train").class_names == ("0", "3")
+
+
 def test_groups_of_classes_are_not_divided(tmp_path, cache_home):
     features, labels = features_and_labels()
     names = np.array([f"group-{label % 4}/class-{label}" for label in labels])
@@ -275,6 +288,16 @@ def short_labels(folder, features, labels):
 
 def float_labels(folder, features, labels):
     return write_npz(folder, features, labels.astype(np.float32))
+
+
+def labels_of_bytes(folder, features, labels):
+    return write_npz(folder, features, labels.astype(bytes))
+
+
+def files_of_other_names(folder, features, labels):
+    np.save(folder / "X.npy", features)
+    np.save(folder / "y.npy", labels)
+    return folder
 
 
 def one_class(folder, features, labels):
@@ -420,6 +443,8 @@ BAD = {
     infinite: "must be finite; some are NaN",
     short_labels: "one integer or name per vector, 240; those of .* shape \\(239,\\)",
     float_labels: "one integer or name per vector.*float32",
+    labels_of_bytes: r"of .*x.npz are \|S.*Save names as labels.astype\(str\)",
+    files_of_other_names: r"y.npy has 240 numbers, no vectors\..*features.npy and labels.npy",
     one_class: "one class, '0'; a task needs at least 2",
     two_classes: "2 classes cannot be split into 3 parts",
     doubles: r"must be float16 or float32; .* is float64.*astype\('float32'\)",
@@ -435,7 +460,7 @@ BAD = {
     cut(write_npy_pair): "cut short, damaged, or not what its name says",
     cut(write_tensors): "cut short, damaged.*is not all there",
     a_header_that_lies: "cut short, damaged, or not what its name says",
-    bfloat16: "BF16; save it as float16 or float32",
+    bfloat16: "x.safetensors cannot be read: its tensor 'a' is BF16; save it as float16 or float32",
     offsets_beyond_the_end: "'a' is not all there",
     a_list_as_header: "cut short, damaged, or not what its name says",
     shared_classes: "train.npz and test.npz in .* have 12 labels in common: 0, 1, 10, 11, 2 and 7",
@@ -487,6 +512,7 @@ def test_a_changed_byte_in_a_header_is_survived(start, tmp_path, cache_home):
         (lambda f, y: (torch.tensor(f).bfloat16(), y), "float32; what was given is bfloat16"),
         (lambda f, y: (f.astype(object), y), "float16 or float32; what was given is object"),
         (lambda f, y: ("x.npz", y), "must be a tensor or an array"),
+        (lambda f, y: (None, y), "must be a tensor or an array.*got None"),
         (lambda f, y: (f[:, 0], y), r"`vectors x size`.*what was given has shape \(240,\)"),
         (lambda f, y: (f[:, :0], y), r"`vectors x size`.*what was given has shape \(240, 0\)"),
         (lambda f, y: (f * np.nan, y), "must be finite"),
@@ -494,6 +520,8 @@ def test_a_changed_byte_in_a_header_is_survived(start, tmp_path, cache_home):
         (lambda f, y: (f, y.astype(float)), "one label per vector"),
         (lambda f, y: (f, [None, *y[1:]]), "one label per vector.*of type object"),
         (lambda f, y: (f, np.array([np.nan, *map(str, y[1:])], object)), "of type object"),
+        (lambda f, y: (f, [np.nan, *map(str, y[1:])]), "of type object"),
+        (lambda f, y: (f, [2**70, *y[1:]]), "of type object"),
         (lambda f, y: (f, y * 0), "one class, '0'; a task needs at least 2"),
     ],
 )
@@ -628,6 +656,18 @@ def test_noise_has_the_strength_that_it_says_and_is_for_training_alone():
         GaussianNoise(strength=-1)
 
 
+@pytest.mark.parametrize("size", [0.0, 1e-42])
+def test_a_feature_too_small_to_divide_by_its_deviation_is_only_centered(
+    size, tmp_path, cache_home
+):
+    features, labels = features_and_labels()
+    features[:, 3] = size * np.sign(features[:, 3])
+    prepare_features(write_npz(tmp_path, features, labels), name="mine")
+    for source in (EpisodeSource.from_features(features, labels), open_episodes("mine", "train")):
+        found = source.draw(torch.arange(5)[None], n_shot=5, n_query=5).query_images[:, :, 3]
+        assert found.abs().max() <= 1e-41
+
+
 @pytest.mark.parametrize("augmentation", [None, "noise"])
 def test_a_share_is_a_part_of_the_whole(augmentation):
     features, labels = features_and_labels()
@@ -645,8 +685,6 @@ def test_what_is_for_images_is_refused():
     image_set = source.image_set
     with pytest.raises(ArgumentError, match=r"features must be none, noise .* got RandomCrop"):
         EpisodeSource(image_set, augmentation="crop-flip")
-    with pytest.raises(ArgumentError, match="holds features, which have no picture"):
-        contact_sheet(image_set)
     with pytest.raises(ArgumentError, match="features are not converted"):
         resize_images(image_set, (3, 32, 32))
     images = ImageSet.from_labels(

@@ -16,6 +16,14 @@ def test_statistics_agree_with_numpy_in_double_precision():
     np.testing.assert_allclose(deviation, reference.std((0, 2, 3)), rtol=1e-12)
 
 
+def test_a_constant_channel_is_divided_by_one():
+    images = torch.full((6, 2, 3, 3), 51, dtype=torch.uint8)
+    images[0, 0] = 102
+    mean, deviation = channel_statistics(images)
+    assert mean[1] == pytest.approx(0.2)
+    assert deviation[0] < deviation[1] == 1
+
+
 def test_scale_and_shift_are_subtraction_of_the_mean_and_division_by_the_deviation():
     scale, shift = scale_and_shift(((0.5, 0.25), (0.2, 0.4)), 2)
     values = torch.rand(3, 2, 4, 4, generator=torch.Generator().manual_seed(0))

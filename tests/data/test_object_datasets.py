@@ -151,6 +151,29 @@ def test_a_name_keeps_them_in_the_cache(tmp_path, monkeypatch):
         EpisodeSource.from_dataset(Pictures(), name="cub")
 
 
+@pytest.mark.parametrize(
+    "option",
+    [{"augmentation": "blur"}, {"normalization": ((0.5,), (0.5,))}, {"seed": -1}, {"storag": "x"}],
+)
+def test_options_that_are_refused_leave_the_cache_as_it_was(option, tmp_path, monkeypatch):
+    monkeypatch.setenv("ADAPTASK_CACHE", str(tmp_path))
+    EpisodeSource.from_dataset(Pictures(), name="pets", class_splits=(0.5, 0.0, 0.5))
+    for name in ("pets", "new"):
+        with pytest.raises((ArgumentError, TypeError)):
+            EpisodeSource.from_dataset(Pictures(), name=name, **option)
+    assert load("pets", "train").n_classes == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["pets"]
+
+
+def test_an_item_that_fails_in_a_worker_is_named_like_any_other():
+    messages = []
+    for workers in (0, 2):
+        with pytest.raises(DataError) as refusal:
+            EpisodeSource.from_dataset(Pictures(transform=broken), workers=workers)
+        messages.append(str(refusal.value))
+    assert messages[0] == messages[1]
+
+
 def test_a_dataset_of_vectors_is_one_of_features():
     vectors, labels = torch.randn(30, 7), torch.arange(30) % 3
     source = EpisodeSource.from_dataset(TensorDataset(vectors, labels))
@@ -207,6 +230,9 @@ def broken(_):
         (Pictures(transform=lambda image: {"bytes": b"x"}), "of Pillow, or channels .*got {'bytes"),
         (Pictures(label=lambda i: torch.tensor([0, 1])), "a label is an integer or a name"),
         (Pictures(label=float), "a label is an integer or a name"),
+        (Pictures(transform=lambda image: torch.rand(5).bfloat16()), r"bfloat16 .*x.float\(\)"),
+        (Pictures(transform=lambda image: np.arange(5)), "a vector of floats; got int64 of shape"),
+        (Pictures(transform=lambda image: image[:, :, :0]), r"got uint8 of shape \(8, 9, 0\)"),
         (Pictures(label=lambda i: i if i else "ant"), "all integers or all names"),
         (Pictures(label=lambda i: 3), "one class, 'dog'; a task needs at least 2"),
         (Rows(), r"it has no \['image', 'label'\], only \['img', 'kind', 'id'\]; give columns"),
@@ -220,6 +246,15 @@ def broken(_):
 def test_what_cannot_be_used_is_refused(dataset, message):
     with pytest.raises((ArgumentError, DataError), match=message):
         EpisodeSource.from_dataset(dataset)
+
+
+@pytest.mark.parametrize("shape", [(7,), (4, 8, 9), (2, 8, 9)])
+@pytest.mark.parametrize("options", [{"image_size": 8}, {"gray": True}])
+def test_only_pictures_are_resized_and_made_gray(shape, options):
+    dataset = Pictures(transform=lambda image: torch.zeros(shape))
+    assert EpisodeSource.from_dataset(dataset).image_set.image_shape[0] == shape[0]
+    with pytest.raises(DataError, match="image_size and gray are for images of 1 or 3 channels"):
+        EpisodeSource.from_dataset(dataset, **options)
 
 
 def test_names_that_do_not_fit_are_not_used():

@@ -180,7 +180,7 @@ def test_decoding_never_runs_far_ahead_of_writing(tmp_path, monkeypatch):
     Image.new("L", (4, 4)).save(tmp_path / "x.png")
     images = ClassImages("a", [tmp_path / "x.png"] * 256 * 12, "here")
     pool = CountingPool()
-    converter = Converter(ImageFormat(1, 4, 4), n_images=1, pool=pool, progress=None)
+    converter = Converter(ImageFormat(1, 4, 4), pool)
     pieces = converter.convert([images])
     next(pieces)
     assert pool.n_submitted == 7

@@ -2,12 +2,12 @@ import os
 import shutil
 
 import pytest
-from PIL import Image
 
 from adaptask.cli import main
 from adaptask.data.datasets import DATASETS, load
 from adaptask.errors import ArgumentError, DataError
 from adaptask.experiments import data_commands
+from adaptask.experiments.list_command import print_list
 
 
 @pytest.fixture
@@ -56,6 +56,20 @@ def test_file_names_that_are_not_utf_8_are_printed(birds, cache_home, capsys):
     assert r"left out: nest-\udcff/ (empty)" in capsys.readouterr().out
 
 
+def test_a_source_whose_name_is_not_utf_8_can_be_listed(birds, cache_home, tmp_path, capsys):
+    source = tmp_path / os.fsdecode(b"birds-\xff")
+    try:
+        shutil.copytree(birds, source)
+    except OSError:
+        pytest.skip("this file system has only UTF-8 names")
+    data_commands.prepare_dataset(dataset="folder", source=source, name="birds", image_size=8)
+    data_commands.list_datasets()
+    print_list()
+    said = capsys.readouterr().out
+    assert said.count(r"birds-\udcff, split") == 3
+    said.encode()
+
+
 def test_list_shows_every_dataset_and_what_is_prepared(birds, cache_home, capsys):
     data_commands.prepare_dataset(dataset="folder", source=birds, name="birds", image_size=8)
     capsys.readouterr()
@@ -90,17 +104,6 @@ def test_check_says_when_there_are_none(birds, cache_home, capsys):
     assert "No image is in more than one split." in capsys.readouterr().out
 
 
-def test_sheet_draws_a_file(birds, cache_home, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    data_commands.prepare_dataset(dataset="folder", source=birds, image_size=8)
-    data_commands.draw_sheet(name="folder", n_classes=2, n_images=3)
-    with Image.open(tmp_path / "folder-train.png") as sheet:
-        assert sheet.size[0] > 3 * 64
-    assert "folder-train.png" in capsys.readouterr().out
-    with pytest.raises(ArgumentError, match="cannot be written"):
-        data_commands.draw_sheet(name="folder", out=tmp_path / "nowhere" / "x.png")
-
-
 def test_benchmarks_take_no_options(birds, cache_home):
     with pytest.raises(ArgumentError, match="options are for 'folder'"):
         data_commands.prepare_dataset(dataset="cub", source=birds, image_size=8)
@@ -115,11 +118,9 @@ def test_preparing_ones_own_dataset_by_its_name_says_how_to(birds, cache_home, o
     assert "folder, birds" not in str(refusal.value)
 
 
-def test_a_dataset_that_is_not_prepared_cannot_be_checked_or_drawn(cache_home):
+def test_a_dataset_that_is_not_prepared_cannot_be_checked(cache_home):
     with pytest.raises(DataError, match="adaptask data prepare cub"):
         data_commands.check_dataset(name="cub")
-    with pytest.raises(DataError, match="adaptask data prepare cub"):
-        data_commands.draw_sheet(name="cub")
 
 
 def test_the_help_shows_real_defaults(capsys, monkeypatch):

@@ -21,10 +21,10 @@ import torch.nn.functional as F  # noqa: N812 (its usual name)
 from torch import Tensor
 
 from adaptask.arguments import check_number, format_value
+from adaptask.data.images import BRIGHTNESS
 from adaptask.errors import ArgumentError
 
 _BOX_ATTEMPTS = 10
-_GRAY_WEIGHTS = (0.299, 0.587, 0.114)
 
 
 class Augmentation(Protocol):
@@ -416,5 +416,5 @@ def _centers(size: int, start: Tensor, extent: Tensor, like: Tensor) -> Tensor:
 def _gray(images: Tensor) -> Tensor:
     if images.shape[1] == 1:
         return images
-    red, green, blue = (images[:, c, None] * weight for c, weight in enumerate(_GRAY_WEIGHTS))
+    red, green, blue = (images[:, c, None] * weight for c, weight in enumerate(BRIGHTNESS))
     return red + green + blue

@@ -78,19 +78,9 @@ class Piece:
 class Converter:
     """Turns the images of a source into pixels, class by class, and records what is unreadable."""
 
-    def __init__(
-        self,
-        image_format: ImageFormat,
-        *,
-        n_images: int,
-        pool: Executor | None,
-        progress: Progress | None,
-    ) -> None:
+    def __init__(self, image_format: ImageFormat, pool: Executor | None) -> None:
         self._format = image_format
-        self._n_images = n_images
-        self._n_done = 0
         self._pool = pool
-        self._progress = progress
         self._problems: list[str] = []
 
     def convert(self, classes: Sequence[ClassImages]) -> Iterator[Pixels]:
@@ -120,9 +110,6 @@ class Converter:
         self._problems += problems
         if len(self._problems) >= _MOST_PROBLEMS:
             self.finish()
-        self._n_done += len(pixels)
-        if self._progress is not None:
-            self._progress(self._n_done, self._n_images)
         return pixels
 
 

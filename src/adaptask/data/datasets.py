@@ -12,6 +12,7 @@ It may return an `ImageSet` instead, and None for a split that it does not have.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
@@ -32,6 +33,7 @@ from adaptask.data.cache import (
     write_cache,
 )
 from adaptask.data.images import SPLITS, ImageSet
+from adaptask.data.normalization import channel_statistics, divisors
 from adaptask.errors import AdaptaskError, ArgumentError, DataError
 from adaptask.registry import import_object, is_address
 
@@ -117,10 +119,9 @@ def load_statistics(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
     Of features: those of every feature. The deviation of a constant is given as 1.
     """
     if is_plugin(name):
-        mean, deviation = _plugin_statistics(name)
-    else:
-        mean, deviation = _read(name, read_statistics)
-    return mean, tuple(value or 1.0 for value in deviation)
+        return _plugin_statistics(name)
+    mean, deviation = _read(name, read_statistics)
+    return mean, divisors(deviation)
 
 
 def splits_of(name: str) -> tuple[str, ...]:
@@ -148,19 +149,6 @@ def _read(name: str, read: Callable[[Path], _Content]) -> _Content:
 def default_augmentation(name: str) -> str:
     """Return the augmentation that is usual for the training images of a dataset."""
     return DATASETS.get(name, FOLDER).augmentation
-
-
-def check_available(name: str) -> None:
-    """Check that a dataset can be loaded; generate it if it is made on first use.
-
-    Raises:
-        ArgumentError: If there is no dataset of that name.
-        DataError: If it has not been prepared, or is a plug-in that does not work.
-    """
-    if is_plugin(name):
-        _load_plugin(name, "train")
-    else:
-        dataset_folder(name)
 
 
 def dataset_folder(name: str) -> Path:
@@ -204,6 +192,31 @@ def _unknown(name: str) -> ArgumentError:
         f"there is no dataset '{name}'; {guess} are {', '.join(names())}. "
         "Your own function is named as package.module:function."
     )
+
+
+def check_new_name(name: str, but: str = "") -> None:
+    """Check that a dataset of the user's own can be kept under a name.
+
+    Args:
+        name: The name.
+        but: A name of the package that may be used.
+
+    Raises:
+        ArgumentError: If it cannot be that of a folder, or belongs to another dataset.
+    """
+    if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", name):
+        raise ArgumentError(
+            "the name of a dataset consists of lower-case letters, digits, '.', '_' and '-', and "
+            f"starts with a letter or digit; got '{name}'."
+        )
+    if name == "downloads":
+        raise ArgumentError("the name 'downloads' belongs to the folder of downloads; use another.")
+    if name in DATASETS and name != but:
+        raise ArgumentError(f"the name '{name}' belongs to a dataset of the package; use another.")
+    if name in _installed():
+        raise ArgumentError(
+            f"the name '{name}' belongs to an installed plug-in, {_installed()[name]}; use another."
+        )
 
 
 def names() -> list[str]:
@@ -294,8 +307,6 @@ def _load_plugin(name: str, split: str) -> ImageSet:
 
 @cache
 def _plugin_statistics(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    from adaptask.data.normalization import channel_statistics
-
     return channel_statistics(_load_plugin(name, "train").images)
 
 
@@ -343,7 +354,10 @@ def _status(name: str) -> Status:
     splits = meta["splits"].values()
     return Status(
         name,
-        meta["source"] if isinstance(entry, OwnImages) else entry.description,
+        # The name of a file may be bytes that are not UTF-8, which cannot be printed.
+        meta["source"].encode(errors="backslashreplace").decode()
+        if isinstance(entry, OwnImages)
+        else entry.description,
         folder,
         True,
         needs_source,

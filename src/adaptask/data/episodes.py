@@ -24,8 +24,9 @@ from adaptask.data.augmentation import (
     steps_of,
 )
 from adaptask.data.cache import cache_root, write_cache
+from adaptask.data.class_splits import ClassSplits, split_classes
 from adaptask.data.convert import Progress
-from adaptask.data.datasets import DATASETS, default_augmentation, load, load_statistics
+from adaptask.data.datasets import check_new_name, default_augmentation, load, load_statistics
 from adaptask.data.episode_plan import (
     EpisodePlan,
     Groups,
@@ -34,10 +35,9 @@ from adaptask.data.episode_plan import (
     take_episodes,
 )
 from adaptask.data.features import check_form
-from adaptask.data.image_folder import check_dataset_name
 from adaptask.data.images import EvaluationTasks, ImageSet, shrink_images
 from adaptask.data.normalization import channel_statistics, scale_and_shift
-from adaptask.data.object_datasets import ClassSplits, read_dataset, split_classes
+from adaptask.data.object_datasets import read_dataset
 from adaptask.data.storage import Storage, choose_storage, copy_to
 from adaptask.data.subsets import ordered_subsets, random_keys
 from adaptask.errors import ArgumentError, DataError, StateError
@@ -205,7 +205,7 @@ class EpisodeSource:
             check_form(features.shape, dtype, "what was given")
         try:
             whole = ImageSet.from_labels(features, labels, dataset="features", split="train")
-        except (TypeError, ValueError) as error:  # how torch and NumPy refuse what is no array
+        except (TypeError, ValueError, RuntimeError) as error:  # as torch and NumPy refuse others
             raise DataError(
                 "features must be a tensor or an array, `vectors x size`, with one label per "
                 f"vector; got {format_value(features)} ({error})."
@@ -270,7 +270,7 @@ class EpisodeSource:
                 then as it was.
         """
         if name is not None:
-            check_dataset_name(name, list(DATASETS))
+            check_new_name(name)
         images, labels = read_dataset(
             dataset,
             columns=columns,
@@ -281,20 +281,19 @@ class EpisodeSource:
         )
         whole = ImageSet.from_labels(images, labels, dataset=name or "dataset", split="train")
         sets = split_classes(whole, class_splits)
+        found = cls._of_splits(sets, options)  # first, so that bad options change nothing
         if name is not None:
             origin = f"{type(dataset).__name__} of {len(labels):,} items"
             write_cache(cache_root() / name, sets, source=origin)
-            sets = {split: load(name, split) for split in sets}
-        found = cls._of_splits(sets, options)
+            del found
+            found = cls._of_splits({split: load(name, split) for split in sets}, options)
         return found["train"] if class_splits is None else found
 
     @classmethod
     def _of_splits(cls, sets: Mapping[str, ImageSet], options: dict[str, Any]) -> dict[str, Self]:
         """Return a source for each split; only training images are augmented."""
         if "normalization" not in options:
-            mean, deviation = channel_statistics(sets["train"].images)
-            constant = tuple(value or 1.0 for value in deviation)
-            options = options | {"normalization": (mean, constant)}
+            options = options | {"normalization": channel_statistics(sets["train"].images)}
         plain = options | {"augmentation": None}
         return {s: cls(found, **(options if s == "train" else plain)) for s, found in sets.items()}
 

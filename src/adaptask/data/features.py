@@ -11,7 +11,7 @@ import math
 import shutil
 import zipfile
 import zlib
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,19 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.lib.format import open_memmap
 
-from adaptask.arguments import check_seed
-from adaptask.data.image_folder import (
-    FRACTIONS,
-    check_fractions,
-    has_lists,
-    name_some,
-    not_random,
-    split_at_random,
-    split_by_lists,
-    split_unit,
-)
+from adaptask.data.class_splits import SplitOptions, name_some, repeated_classes
 from adaptask.data.images import SPLITS
-from adaptask.data.layouts import SPLIT_OF, entries
+from adaptask.data.layouts import SPLIT_OF, entries, unwrap
 from adaptask.errors import DataError
 from adaptask.parsing import parse_json
 
@@ -53,6 +43,7 @@ _SAFETENSORS = {
 class Vectors:
     """The vectors of one class: rows of one array or several, read as they are asked for."""
 
+    name: str
     parts: tuple[tuple[Array, Array], ...]
     """Features, `vectors x size`, and the numbers of the rows that belong to the class."""
 
@@ -70,7 +61,7 @@ class Vectors:
 class FoundFeatures:
     """The vectors of a source: the classes of each split."""
 
-    splits: dict[str, dict[str, Vectors]]
+    splits: dict[str, list[Vectors]]
     how: str
     """What decided which class goes to which split, in words."""
     left_out: list[str]
@@ -80,39 +71,28 @@ class FoundFeatures:
     """`float16` or `float32`."""
 
 
-def find_features(
-    source: Path,
-    scratch: Path,
-    *,
-    fractions: Sequence[float] | None,
-    seed: int | None,
-    split_lists: Path | None,
-) -> FoundFeatures:
+def find_features(source: Path, scratch: Path, options: SplitOptions) -> FoundFeatures:
     """Return the classes of each split of the user's features.
 
     Args:
         source: A file, or a folder of files: `train`, `val` and `test`, or one file per class, or
             several whose classes are put together; instead of such a file there may be a folder.
+            If files do not decide the splits, lists of classes in it or in its `splits/` do.
         scratch: An empty folder, for the arrays of `.npz` files while they are read.
-        fractions: The shares of the classes for train, val and test, if neither such files nor
-            lists decide. `FRACTIONS` by default.
-        seed: Decides which classes go where, likewise; 0 by default.
-        split_lists: A folder with `train.txt`, `val.txt` and `test.txt`, one class per line; by
-            default the folder `source` and its `splits` are searched for them.
+        options: Decide otherwise.
 
     Raises:
-        ArgumentError: If fractions or a seed cannot be used, or files or lists decide.
+        ArgumentError: If there are fractions or a seed, but files or lists decide.
         DataError: If the files cannot be read, do not fit each other, or cannot be split.
     """
-    is_random = not (fractions is None and seed is None)
-    fractions = FRACTIONS if fractions is None else check_fractions(fractions)
-    seed = 0 if seed is None else check_seed("seed", seed)
     reader = _Reader(scratch)
+    outer = source
+    if source.is_dir():
+        source = unwrap(source, _has_features)
     units, left_out = _units(source)
-    by_split = _by_split(source, units) if split_lists is None else {}
+    by_split = _by_split(source, units) if options.lists is None else {}
     if by_split:
-        if is_random:
-            raise not_random("the files train, val and test")
+        options.check_not_random("the files train, val and test")
         parts = {split: reader.classes(files) for split, files in by_split.items()}
         used = [name for files in by_split.values() for name in files]
         _check_disjoint(source, used, parts)
@@ -120,42 +100,34 @@ def find_features(
         how = f"split by its files {', '.join(used)}"
     else:
         classes = reader.classes(units)
-        places = [split_lists] if split_lists else [source, source / "splits"]
-        lists = next((place for place in places if has_lists(place)), None)
-        if lists is None and split_lists is not None:
+        if len(classes) == 1:
             raise DataError(
-                f"{split_lists} has no train.txt; expected train.txt, val.txt, test.txt."
+                f"{source} has features of one class, {next(iter(classes))!r}; a task needs at "
+                "least 2. Give labels that tell classes apart, or one array per class."
             )
-        if lists is None:
-            parts = _split_at_random(source, classes, fractions, seed)
-            shares = ", ".join(f"{fraction:g}" for fraction in fractions)
-            how = f"split by {split_unit(classes)} at random ({shares}), seed {seed}"
-        else:
-            if is_random:
-                raise not_random(f"the lists in {lists}")
-            parts = split_by_lists(lists, classes)
-            listed = {name for part in parts.values() for name in part}
-            left_out += [f"{name} (in no list)" for name in classes if name not in listed]
-            how = f"split by the lists in {lists}"
+        places = (source, source / "splits", outer, outer / "splits")
+        parts, how, unlisted = options.divide(classes, places, lambda: _classes_found(classes))
+        left_out += [f"{name} (in no list)" for name in unlisted]
     for split, found in parts.items():
         fewest = 2 if split == "train" else 1
         if len(found) < fewest:
             raise DataError(
-                f"the split '{split}' must have {fewest} classes or more; got {list(found)}."
+                f"the split '{split}' must have {fewest} classes or more; got {list(found)}. Give "
+                "features of more classes, or let fractions, lists or files divide them otherwise."
             )
     if n_joined := len(reader.joined):
         noun = "class was" if n_joined == 1 else "classes were"
         how += f"; {n_joined} {noun} put together from several files by their labels"
     size, dtype = reader.form()
-    return FoundFeatures(parts, how, [*left_out, *reader.left_out], size, dtype)
+    splits = {split: list(found.values()) for split, found in parts.items()}
+    return FoundFeatures(splits, how, [*left_out, *reader.left_out], size, dtype)
 
 
 def _check_disjoint(
     source: Path, files: Sequence[str], parts: Mapping[str, Mapping[str, Vectors]]
 ) -> None:
     """Refuse files of splits that have labels in common."""
-    counts = Counter(name for part in parts.values() for name in part)
-    if shared := sorted(name for name, count in counts.items() if count > 1):
+    if shared := repeated_classes(parts):
         raise DataError(
             f"{' and '.join(files)} in {source} have {len(shared)} "
             f"label{'s' if len(shared) > 1 else ''} in common: {name_some(shared)}. Few-shot "
@@ -165,26 +137,20 @@ def _check_disjoint(
         )
 
 
-def _split_at_random(
-    source: Path, classes: Mapping[str, Vectors], fractions: Sequence[float], seed: int
-) -> dict[str, dict[str, Vectors]]:
-    if len(classes) == 1:
-        raise DataError(
-            f"{source} has features of one class, {next(iter(classes))!r}; a task needs at least "
-            "2. Give labels that tell classes apart, or one array per class."
-        )
-
-    def explain() -> str:
-        found = [f"{name} ({len(vectors):,} vectors)" for name, vectors in classes.items()]
-        return f"Found {', '.join(found)}."
-
-    return split_at_random(fractions, seed, classes, explain)
+def _classes_found(classes: Mapping[str, Vectors]) -> str:
+    found = [f"{name} ({len(vectors):,} vectors)" for name, vectors in classes.items()]
+    return f"Found {', '.join(found)}."
 
 
 # --- files ----------------------------------------------------------------------------------------
 
 _Files = dict[str, list[Path]]
 """By the name of a split or class what makes it up: features and labels, a file, or a folder."""
+
+
+def _has_features(folder: Path) -> bool:
+    names = [entry.name.lower() for entry in entries(folder)]
+    return any(name in SPLIT_OF or name.endswith((*SUFFIXES, *PICKLES)) for name in names)
 
 
 def _units(source: Path) -> tuple[_Files, list[str]]:
@@ -291,7 +257,7 @@ class _Reader:
             self.joined |= parts.keys() & found.keys()
             for name, of_class in found.items():
                 parts[name] += of_class
-        return {name: Vectors(tuple(of_class)) for name, of_class in parts.items()}
+        return {name: Vectors(name, tuple(of_class)) for name, of_class in parts.items()}
 
     def _classes_of(self, files: list[Path]) -> dict[str, list[tuple[Array, Array]]]:
         path = files[0]
@@ -314,6 +280,11 @@ class _Reader:
                 raise DataError(
                     f"{path} has features without labels; expected an array 'labels' beside "
                     "'features', the file labels.npy beside features.npy, or one array per class."
+                )
+            if features.ndim == 1:
+                raise DataError(
+                    f"{path} has {features.size:,} numbers, no vectors. If they are labels, call "
+                    "the files features.npy and labels.npy."
                 )
         if len(arrays) > 1 and any(array.ndim != 2 for array in arrays.values()):
             raise DataError(
@@ -381,7 +352,12 @@ class _Reader:
 
 
 def read_safetensors(path: Path) -> dict[str, Array]:
-    """Return the tensors of a file by name: 8 bytes, a header in JSON of that length, numbers."""
+    """Return the tensors of a file by name: 8 bytes, a header in JSON of that length, numbers.
+
+    Raises:
+        DataError: If NumPy has no such type.
+        ValueError: If it is damaged; so may other errors.
+    """
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         n_bytes = path.stat().st_size - 8 - length
@@ -395,7 +371,10 @@ def read_safetensors(path: Path) -> dict[str, Array]:
         dtype, shape = entry["dtype"], tuple(entry["shape"])
         start, stop = entry["data_offsets"]
         if dtype not in _SAFETENSORS:
-            raise ValueError(f"its tensor {name!r} is {dtype}; save it as float16 or float32")
+            raise DataError(
+                f"{path} cannot be read: its tensor {name!r} is {dtype}; save it as float16 or "
+                "float32, such as x.float()."
+            )
         if not all(type(n) is int and n >= 0 for n in (*shape, start, stop)):
             raise ValueError("its header is not one of tensors")
         expected = math.prod(shape) * np.dtype(_SAFETENSORS[dtype]).itemsize
@@ -440,6 +419,7 @@ def _rows_by_label(labels: Array, n_vectors: int, where: str) -> dict[str, Array
         raise DataError(
             f"labels must be one integer or name per vector, {n_vectors:,}; those of {where} are "
             f"{labels.dtype} of shape {labels.shape}."
+            + (" Save names as labels.astype(str)." if labels.dtype.kind == "S" else "")
         )
     names, counts = np.unique(labels, return_counts=True)
     pieces = np.split(np.argsort(labels, kind="stable"), np.cumsum(counts)[:-1])

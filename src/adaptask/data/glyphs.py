@@ -5,10 +5,10 @@ gray. Everything random is drawn as integers from a generator per class, and pix
 in integers: the same versions of NumPy, Pillow and matplotlib give the same bytes on every
 machine.
 
-Which characters are one class is decided by comparing pixels. Two characters that look the same
-in nearly every face (Latin A, Greek Alpha, Cyrillic A) become one class. Classes that look alike
-at the same size (c and C, Cyrillic En and Pe) form a cluster, and a cluster is never divided
-between splits.
+Which characters are one class was decided by comparing pixels, and is written in
+`splits/glyphs.json`. Characters that look the same in nearly every face (Latin A, Greek Alpha,
+Cyrillic A) are one class. Classes that look alike at the same size (c and C, Cyrillic En and Pe)
+form a cluster, and a cluster is not divided between splits. Tests compare all pixels again.
 
 The font files come from matplotlib's data folder, so that no system font is used by accident.
 Pillow draws them, since its FreeType is fixed by its version and works in integers;
@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from adaptask.data.benchmarks import OMNIGLOT_ROTATIONS, with_rotations
+from adaptask.data.benchmarks import OMNIGLOT_ROTATIONS, class_lists, with_rotations
 from adaptask.data.images import ImageSet
 
 NAME = "glyphs"
@@ -64,11 +64,19 @@ _NOISE = 24  # half-width of each of four uniform terms
 def generate() -> dict[str, ImageSet]:
     """Make the dataset: `train`, `val` and `test` with 192, 48 and 60 classes of 40 images."""
     faces = load_faces()
-    classes = choose_classes(faces)
     return {
-        split: _image_set(split, [c for c in classes if c.split == split], faces)
-        for split in ("train", "val", "test")
+        split: _image_set(split, [characters[0] for characters in classes], faces)
+        for split, classes in class_lists(NAME).items()
     }
+
+
+def name_of(character: str) -> str:
+    """Return the readable name of a class after its first character.
+
+    >>> name_of("a")
+    'latin-small-a'
+    """
+    return unicodedata.name(character).lower().replace(" letter", "").replace(" ", "-")
 
 
 def script_of(name: str) -> str:
@@ -81,16 +89,16 @@ def script_of(name: str) -> str:
     return script if script in _SCRIPTS else "symbol"
 
 
-def _image_set(split: str, classes: Sequence[GlyphClass], faces: Sequence[Face]) -> ImageSet:
+def _image_set(split: str, characters: Sequence[str], faces: Sequence[Face]) -> ImageSet:
     import torch  # here, so that the list of datasets can be read without it
 
-    images = np.concatenate([draw_examples(c.characters[0], faces) for c in classes])
+    images = np.concatenate([draw_examples(character, faces) for character in characters])
     return ImageSet(
         dataset=NAME,
         split=split,
         images=torch.from_numpy(images)[:, None],
-        class_names=tuple(c.name for c in classes),
-        class_starts=torch.arange(len(classes) + 1) * N_EXAMPLES,
+        class_names=tuple(map(name_of, characters)),
+        class_starts=torch.arange(len(characters) + 1) * N_EXAMPLES,
     )
 
 
@@ -181,136 +189,6 @@ def load_faces(files: Sequence[str] = FACE_FILES) -> tuple[Face, ...]:
         drawn = frozenset(code for code, glyph_index in charmap.items() if glyph_index)
         faces.append(Face(folder / file, drawn))
     return tuple(faces)
-
-
-# --- classes --------------------------------------------------------------------------------------
-
-Distances = np.ndarray[Any, np.dtype[np.float64]]
-
-FRACTIONS = {"train": 0.64, "val": 0.16, "test": 0.20}
-SAME_BELOW = 0.095
-# From 0.36 on, chains of small resemblances join half of all letters into one group.
-ALIKE_BELOW = 0.35
-_LEAST_FACES = 12
-_SPLITS_SEED = 20200717
-
-# In the order in which a class takes its name from its first character.
-CANDIDATES = (
-    *(chr(code) for code in range(ord("A"), ord("Z") + 1)),
-    *(chr(code) for code in range(ord("a"), ord("z") + 1)),
-    *"0123456789",
-    *"ΑΒΓΔΕΖΗΘΙΚΛΜΝΞΟΠΡΣΤΥΦΧΨΩαβγδεζηθικλμνξοπρςστυφχψω",
-    *(chr(code) for code in range(ord("А"), ord("я") + 1)),  # noqa: RUF001
-    *(chr(code) for code in range(0x531, 0x557)),  # Armenian capitals
-    *(chr(code) for code in range(0x561, 0x587)),  # Armenian small letters
-    *(chr(code) for code in range(0x10D0, 0x10F1)),  # Georgian
-    *"!?#$%&@*+=<>/(){}[]§¶£¥€©®±×∞∂∑√∫≠←↑→↓↔■▲●♠♣♥♦♪♫ßæœøþ",  # noqa: RUF001
-)
-
-
-@dataclass(frozen=True)
-class GlyphClass:
-    """One class of `glyphs`."""
-
-    characters: tuple[str, ...]
-    """All that look the same; the first is drawn."""
-    group: int
-    """Number of its group of look-alikes."""
-    split: str
-
-    @property
-    def name(self) -> str:
-        """A readable name after the first character, such as `latin-small-a`."""
-        words = unicodedata.name(self.characters[0]).lower().replace(" letter", "")
-        return words.replace(" ", "-")
-
-
-def choose_classes(faces: Sequence[Face]) -> tuple[GlyphClass, ...]:
-    """Return all classes in the order of `CANDIDATES`, each with its group and split."""
-    present = [c for c in CANDIDATES if sum(face.has(c) for face in faces) >= _LEAST_FACES]
-    alike_as_drawn = compare(present, faces, canvas=112, size=96, block=8)
-    classes = cluster(alike_as_drawn, below=SAME_BELOW)
-    drawn = [present[members[0]] for members in classes]
-    alike_at_one_size = compare(drawn, faces, canvas=72, extent=64, block=6)
-    groups = cluster(alike_at_one_size, below=ALIKE_BELOW)
-    splits = assign_splits([len(members) for members in groups])
-    group_of = {c: number for number, members in enumerate(groups) for c in members}
-    return tuple(
-        GlyphClass(
-            characters=tuple(present[member] for member in members),
-            group=group_of[number],
-            split=splits[group_of[number]],
-        )
-        for number, members in enumerate(classes)
-    )
-
-
-def compare(
-    characters: Sequence[str],
-    faces: Sequence[Face],
-    *,
-    canvas: int,
-    block: int,
-    size: int = 0,
-    extent: int = 0,
-) -> Distances:
-    """Return how different characters look, from 0 (the same) to 1, `characters x characters`.
-
-    The ink of two characters that is not shared, over the ink of both on top of each other
-    (one minus Jaccard's index, for gray pixels averaged over blocks), averaged over the faces that
-    have both.
-    """
-    n_cells = canvas // block
-    total = np.zeros((len(characters), len(characters)))
-    n_shared = np.zeros_like(total)
-    for face in faces:
-        has = [index for index, character in enumerate(characters) if face.has(character)]
-        cells = np.zeros((len(has), n_cells * n_cells), dtype=np.int32)
-        for row, index in enumerate(has):
-            ink = face.draw(characters[index], canvas=canvas, size=size, extent=extent)
-            blocks = ink.astype(np.int32).reshape(n_cells, block, n_cells, block)
-            cells[row] = blocks.sum((1, 3)).ravel()
-        ink_sums = cells.sum(1)
-        for row, index in enumerate(has):
-            unshared = np.abs(cells - cells[row]).sum(1)
-            # Twice the union, since sum(max(a, b)) = (a + b + |a - b|) / 2.
-            total[index, has] += 2 * unshared / (ink_sums + ink_sums[row] + unshared)
-            n_shared[index, has] += 1
-    return total / n_shared
-
-
-def cluster(distances: Distances, *, below: float) -> list[list[int]]:
-    """Join everything that is nearer than a bound, directly or through others (single linkage).
-
-    Returns:
-        The clusters, each in ascending order, ordered by their first members.
-    """
-    cluster_of = list(range(len(distances)))
-    for first, second in np.argwhere(np.triu(distances < below, k=1)).tolist():
-        kept, dropped = sorted((cluster_of[first], cluster_of[second]))
-        cluster_of = [kept if number == dropped else number for number in cluster_of]
-    numbers = sorted(set(cluster_of))
-    return [[i for i, number in enumerate(cluster_of) if number == n] for n in numbers]
-
-
-def assign_splits(group_sizes: Sequence[int]) -> list[str]:
-    """Return a split for every group such that classes are divided as `FRACTIONS` says.
-
-    Large groups are placed first, each in a split drawn in proportion to the free places among
-    those where it fits; the many groups of one class fill the rest exactly.
-    """
-    n_classes = sum(group_sizes)
-    places = {split: round(fraction * n_classes) for split, fraction in FRACTIONS.items()}
-    places["train"] += n_classes - sum(places.values())
-    random = np.random.Generator(np.random.PCG64(_SPLITS_SEED))
-    order = sorted(range(len(group_sizes)), key=lambda group: -group_sizes[group])
-    chosen = [""] * len(group_sizes)
-    for group in order:
-        fitting = [split for split in places if places[split] >= group_sizes[group]]
-        tickets = [split for split in fitting for _ in range(places[split])]
-        chosen[group] = tickets[int(random.integers(len(tickets)))]
-        places[chosen[group]] -= group_sizes[group]
-    return chosen
 
 
 # --- examples -------------------------------------------------------------------------------------

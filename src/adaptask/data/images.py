@@ -25,8 +25,8 @@ SPLITS = ("train", "val", "test")
 EvaluationTasks = Literal["uniform", "within-group"]
 """Whose classes an evaluation task has: any of the split, or those of one group."""
 
-# Weights of red, green and blue in brightness, ITU-R BT.601, as Pillow has them.
-_BRIGHTNESS = (0.299, 0.587, 0.114)
+BRIGHTNESS = (0.299, 0.587, 0.114)
+"""Weights of red, green and blue in brightness, ITU-R BT.601, as Pillow has them."""
 _BATCH = 1024
 
 _ROTATION = re.compile(r"/rot\d{3}$")
@@ -192,41 +192,16 @@ def _label_array(labels: Any) -> Any:
     import numpy as np
 
     flat = np.asarray(labels)
+    if flat.dtype.kind == "U" and isinstance(labels, list | tuple):
+        # NumPy would turn a missing label, such as the NaN of a data frame, into a name.
+        flat = np.asarray(labels, dtype=object)
     if flat.dtype == object:  # as a column of a data frame is
         kinds = {type(label) for label in flat.flat}
         if kinds <= {str, np.str_}:
             return flat.astype(str)
-        if kinds <= {int} or all(issubclass(kind, np.integer) for kind in kinds):
-            return flat.astype(np.int64)
+        if all(issubclass(kind, int | np.integer) and kind is not bool for kind in kinds):
+            return np.asarray(flat.tolist())  # still of objects if some exceed 64 bits
     return flat
-
-
-def take_classes(image_set: ImageSet, class_names: Sequence[str], split: str) -> ImageSet:
-    """Return some classes of an image set, in the order given, as a split of their own.
-
-    Raises:
-        ArgumentError: If there is no such class, or one is named twice.
-    """
-    import torch
-
-    place = {name: i for i, name in enumerate(image_set.class_names)}
-    unknown = [name for name in class_names if name not in place]
-    if unknown or len(set(class_names)) != len(class_names) or not class_names:
-        raise ArgumentError(
-            f"the split '{split}' must name one or more different classes of {image_set.dataset}, "
-            f"such as '{image_set.class_names[0]}'; got {list(class_names)[:5]}"
-            + (f", of which {unknown[:5]} are not there." if unknown else ".")
-        )
-    starts = image_set.class_starts.tolist()
-    parts = [image_set.images[starts[place[n]] : starts[place[n] + 1]] for n in class_names]
-    counts = torch.tensor([0, *(len(part) for part in parts)])
-    return ImageSet(
-        dataset=image_set.dataset,
-        split=split,
-        images=torch.cat(parts),
-        class_names=tuple(class_names),
-        class_starts=counts.cumsum(0),
-    )
 
 
 def is_finite(features: Tensor) -> bool:
@@ -279,7 +254,7 @@ def _resize(images: Tensor, image_shape: tuple[int, int, int]) -> Tensor:
     channels, *size = image_shape
     pixels = images.float()
     if channels < images.shape[1]:
-        weights = torch.tensor(_BRIGHTNESS, device=images.device).view(1, 3, 1, 1)
+        weights = torch.tensor(BRIGHTNESS, device=images.device).view(1, 3, 1, 1)
         pixels = (pixels * weights).sum(1, keepdim=True)
     if list(pixels.shape[2:]) != size:
         pixels = interpolate(pixels, size, mode="bilinear", antialias=True)

@@ -84,6 +84,9 @@ class ClassImages:
     rotation: int = 0
     """By how many degrees to turn them, counterclockwise: 0, 90, 180 or 270."""
 
+    def __len__(self) -> int:
+        return len(self.images)
+
 
 @dataclass(frozen=True)
 class Found:
@@ -132,6 +135,19 @@ def image_files(folder: Path) -> list[Path]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     return [folder / e.name for e in found if _is_image_name(e.name) and not _is_folder(e)]
+
+
+def unwrap(source: Path, has_content: Callable[[Path], bool]) -> Path:
+    """Return the folder with the content: archives often have a folder or two around it.
+
+    Other files, such as a README, may be beside the inner one.
+    """
+    for _ in range(2):
+        inside = subfolders(source)
+        if len(inside) != 1 or has_content(source):
+            break
+        source = inside[0]
+    return source
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

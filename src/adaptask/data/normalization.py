@@ -27,12 +27,17 @@ class PixelStatistics:
         self._counts: _Counts = np.zeros((n_channels, 256), dtype=np.int64)
 
     def add(self, images: np.ndarray[Any, Any]) -> None:
-        """Take in images, `images x channels x height x width` uint8."""
-        self._counts += histograms(images)
+        """Count the values of images, `images x channels x height x width` uint8."""
+        channels = np.moveaxis(images, 1, 0).reshape(images.shape[1], -1)
+        self._counts += np.stack([np.bincount(channel, minlength=256) for channel in channels])
 
     def result(self) -> tuple[list[float], list[float]]:
         """Return mean and standard deviation of each channel, on a scale from 0 to 1."""
-        return statistics_of(self._counts)
+        values = np.arange(256) / 255
+        totals = self._counts.sum(axis=1)
+        mean = self._counts @ values / totals
+        variance = (self._counts * (values - mean[:, None]) ** 2).sum(axis=1) / totals
+        return mean.tolist(), np.sqrt(variance).tolist()
 
 
 class FeatureStatistics:
@@ -44,7 +49,7 @@ class FeatureStatistics:
         self._squares: _Floats = np.zeros(size)
 
     def add(self, features: np.ndarray[Any, Any]) -> None:
-        """Take in features, `vectors x size x 1 x 1` of finite floats."""
+        """Add features, `vectors x size x 1 x 1` of finite floats."""
         rows = features.reshape(len(features), -1).astype(np.float64)
         mean = rows.mean(axis=0)
         difference, total = mean - self._mean, self._n + len(rows)
@@ -63,26 +68,17 @@ def statistics_for(dtype: np.dtype[Any], n_channels: int) -> PixelStatistics | F
     return FeatureStatistics(n_channels) if dtype.kind == "f" else PixelStatistics(n_channels)
 
 
-def histograms(pixels: np.ndarray[Any, np.dtype[np.uint8]]) -> _Counts:
-    """Count the 256 values of each channel of images, `channels x 256`."""
-    channels = np.moveaxis(pixels, 1, 0).reshape(pixels.shape[1], -1)
-    return np.stack([np.bincount(channel, minlength=256) for channel in channels])
-
-
-def statistics_of(counts: _Counts) -> tuple[list[float], list[float]]:
-    """Return mean and standard deviation of each channel, exactly, from its histogram."""
-    values = np.arange(256) / 255
-    totals = counts.sum(axis=1)
-    mean = counts @ values / totals
-    variance = (counts * (values - mean[:, None]) ** 2).sum(axis=1) / totals
-    return mean.tolist(), np.sqrt(variance).tolist()
+def divisors(deviations: Sequence[float]) -> tuple[float, ...]:
+    """Return what to divide by: 1 in place of a deviation too small for that, as of a constant."""
+    smallest = float(np.finfo(np.float32).tiny)
+    return tuple(deviation if deviation >= smallest else 1.0 for deviation in deviations)
 
 
 def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return mean and standard deviation of every channel, on a scale from 0 to 1.
 
     Exact: the values of a channel are counted, never summed as floats. Of features: mean and
-    deviation of every one of them, 1 for one that is constant.
+    deviation of every one of them. The deviation of a constant is given as 1.
 
     Args:
         images: `images x channels x height x width` uint8, or features, `vectors x size [x 1 x 1]`
@@ -101,16 +97,12 @@ def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, 
             "more, or features, vectors x size, of float16 or float32; got "
             f"{images.dtype}, {tuple(images.shape)}."
         )
-    statistics: PixelStatistics | FeatureStatistics = (
-        FeatureStatistics(images.shape[1]) if is_vector else PixelStatistics(images.shape[1])
-    )
+    statistics = statistics_for(images[:0].numpy(force=True).dtype, images.shape[1])
     # In parts, so that a memory-mapped split is never held twice.
     for part in torch.split(images, 4096):
         statistics.add(part.numpy(force=True))
     mean, deviation = statistics.result()
-    if is_vector:
-        deviation = [value or 1.0 for value in deviation]
-    return tuple(mean), tuple(deviation)
+    return tuple(mean), divisors(deviation)
 
 
 def scale_and_shift(

@@ -6,8 +6,7 @@ Neither library is imported: what counts is `len(dataset)` and `dataset[i]`.
 from __future__ import annotations
 
 import sys
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,68 +17,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from adaptask.arguments import check_integer, format_value
 from adaptask.data.convert import ImageFormat, Progress, convert_image
-from adaptask.data.image_folder import check_fractions, split_at_random
-from adaptask.data.images import SPLITS, ImageSet, take_classes
 from adaptask.errors import ArgumentError, DataError
 
-ClassSplits = Mapping[str, Sequence[str | int]] | tuple[float, float, float]
-"""The classes of `train`, `val` and `test`, or which fraction of the classes each of them gets."""
-
 _BATCH = 64
-
-
-def split_classes(whole: ImageSet, class_splits: ClassSplits | None) -> dict[str, ImageSet]:
-    """Return an image set by split: `train` has all classes if nothing is said.
-
-    Args:
-        whole: All classes.
-        class_splits: The classes of each split by name, or three fractions, drawn with seed 0.
-
-    Raises:
-        ArgumentError: If a split is not known, has no classes, or shares one with another.
-        DataError: If there is one class only, or fewer than splits.
-    """
-    names = {name: name for name in whole.class_names}
-    if len(names) < 2:
-        raise DataError(
-            f"{whole.dataset} has one class, {whole.class_names[0]!r}; a task needs at least 2."
-        )
-    if class_splits is None:
-        return {"train": whole}
-    class_splits = _plain(class_splits)
-    if isinstance(class_splits, Mapping):
-        given = {split: _plain(part) for split, part in class_splits.items()}
-        for split, part in given.items():
-            if isinstance(part, str | bytes) or not isinstance(part, Iterable):
-                raise ArgumentError(
-                    f"class_splits must have a list of classes for '{split}'; got "
-                    f"{format_value(part)}. Fractions are three numbers: (0.64, 0.16, 0.2)."
-                )
-        parts = {split: [str(name) for name in part] for split, part in given.items()}
-    elif isinstance(class_splits, str) or not isinstance(class_splits, Sequence):
-        raise ArgumentError(
-            "class_splits must be the classes of each split, such as {'train': [...], 'test': "
-            "[...]}, or three fractions for train, val and test, such as (0.64, 0.16, 0.2); got "
-            f"{format_value(class_splits)}."
-        )
-    else:
-        fractions = check_fractions(class_splits)
-        drawn = split_at_random(fractions, 0, names, lambda: f"Found {', '.join(names)}.")
-        parts = {split: list(part) for split, part in drawn.items()}
-    if "train" not in parts or not parts.keys() <= set(SPLITS):
-        raise ArgumentError(
-            f"class_splits must have the classes of 'train', and may have those of 'val' and "
-            f"'test'; got {list(parts)}."
-        )
-    found = Counter(name for part in parts.values() for name in part)
-    if shared := sorted(name for name, n in found.items() if n > 1):
-        raise ArgumentError(f"class_splits must name a class once; twice: {shared[:5]}.")
-    return {s: take_classes(whole, parts[s], s) for s in SPLITS if s in parts}
-
-
-def _plain(value: Any) -> Any:
-    """Return the content of a tensor or an array, and anything else as it is."""
-    return value.tolist() if isinstance(value, Tensor | np.ndarray | np.generic) else value
 
 
 def read_dataset(
@@ -118,7 +58,10 @@ def read_dataset(
     labels: list[Any] = []
     images: Any = None
     for batch in loader:
-        for image, label in batch:
+        for item in batch:
+            if isinstance(item, DataError):
+                raise item
+            image, label = item
             if images is None:
                 images = np.empty((len(dataset), *image.shape), image.dtype)
             if image.shape != images.shape[1:] or image.dtype != images.dtype:
@@ -135,8 +78,12 @@ def read_dataset(
     return torch.from_numpy(images), _named(labels, dataset, columns[1])
 
 
-class _Items(Dataset[tuple[np.ndarray[Any, Any], Any]]):
-    """The items of a dataset as arrays with labels; in a class, so that processes can read them."""
+class _Items(Dataset[tuple[np.ndarray[Any, Any], Any] | DataError]):
+    """The items of a dataset as arrays with labels; in a class, so that processes can read them.
+
+    The error of an item that cannot be used is returned: raised in a worker process it would be
+    reported with the code of the worker.
+    """
 
     def __init__(
         self, dataset: Any, columns: tuple[str, str], image_size: int | None, gray: bool
@@ -147,15 +94,17 @@ class _Items(Dataset[tuple[np.ndarray[Any, Any], Any]]):
     def __len__(self) -> int:
         return len(self._dataset)
 
-    def __getitem__(self, index: int) -> tuple[np.ndarray[Any, Any], Any]:
+    def __getitem__(self, index: int) -> tuple[np.ndarray[Any, Any], Any] | DataError:
         try:
             item = self._dataset[index]
             image, label = self._pair(item)
             return self._pixels(image), _plain_label(label)
         except Exception as error:  # whatever the code of the dataset raises
-            raise DataError(
+            refusal = DataError(
                 f"item {index} of the dataset cannot be used: {type(error).__name__}: {error}"
-            ) from error
+            )
+            refusal.__cause__ = error
+            return refusal
 
     def _pair(self, item: Any) -> tuple[Any, Any]:
         if isinstance(item, Mapping):
@@ -171,8 +120,13 @@ class _Items(Dataset[tuple[np.ndarray[Any, Any], Any]]):
         """Return an image as `channels x height x width` uint8, or a vector as it is."""
         if not isinstance(image, Image.Image):
             array = _bytes_of(image)
-            if array.ndim == 1 or (self._image_size is None and not self._gray):
+            if self._image_size is None and not self._gray:
                 return array
+            if len(array) not in (1, 3) or array.ndim != 3:
+                raise ValueError(
+                    "image_size and gray are for images of 1 or 3 channels; got shape "
+                    f"{array.shape}. Convert others in the dataset"
+                )
             image = Image.fromarray(
                 array[0] if len(array) == 1 else np.ascontiguousarray(np.moveaxis(array, 0, -1))
             )
@@ -187,15 +141,20 @@ class _Items(Dataset[tuple[np.ndarray[Any, Any], Any]]):
 
 def _bytes_of(image: Any) -> np.ndarray[Any, Any]:
     """Return an array or tensor as bytes; a vector of floats, which is features, as it is."""
+    if isinstance(image, Tensor) and image.dtype == torch.bfloat16:
+        raise ValueError("bfloat16 is not read; convert it in the dataset: x.float()")
     array: np.ndarray[Any, Any] = (
         image.numpy(force=True) if isinstance(image, Tensor) else np.asarray(image)
     )
     if array.ndim == 1 and array.dtype.kind == "f":
         # Numbers of Python have no type of their own; so a row of Hugging Face has its vectors.
         return array.astype(np.float32) if isinstance(image, list | tuple) else array
-    if array.ndim != 3:
-        got = format_value(image) if array.dtype == object else f"shape {array.shape}"
-        raise ValueError(f"an image is of Pillow, or channels x height x width; got {got}")
+    if array.ndim != 3 or 0 in array.shape:
+        got = f"{array.dtype} of shape {array.shape}"
+        raise ValueError(
+            "an image is of Pillow, or channels x height x width, and features are a vector of "
+            f"floats; got {format_value(image) if array.dtype == object else got}"
+        )
     if array.shape[0] not in (1, 3, 4) and array.shape[2] in (1, 3, 4):
         raise ValueError(
             f"an image is channels x height x width; the shape {array.shape} looks like height x "

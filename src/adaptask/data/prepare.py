@@ -7,16 +7,26 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from adaptask.arguments import check_integer
 from adaptask.data.archives import open_source
 from adaptask.data.atomic_folder import scratch_folder
 from adaptask.data.benchmarks import Benchmark
 from adaptask.data.cache import cache_root, open_cache_writer
+from adaptask.data.class_splits import SplitOptions
 from adaptask.data.convert import Converter, ImageFormat, Progress, problems_found, worker_pool
-from adaptask.data.datasets import DATASETS, FEATURES, Generated, OwnImages, is_plugin
-from adaptask.data.features import PICKLES, SUFFIXES, Array, Vectors, find_features
-from adaptask.data.image_folder import check_dataset_name, find_classes
+from adaptask.data.datasets import (
+    DATASETS,
+    FEATURES,
+    FOLDER,
+    Generated,
+    OwnImages,
+    check_new_name,
+    is_plugin,
+)
+from adaptask.data.features import PICKLES, SUFFIXES, Array, FoundFeatures, find_features
+from adaptask.data.image_folder import find_classes
 from adaptask.data.images import SPLITS
 from adaptask.data.layouts import Found, Layout, candidate_folders
 from adaptask.errors import AdaptaskError, ArgumentError, DataError
@@ -85,8 +95,9 @@ def prepare_benchmark(
     progress: Progress | None = None,
 ) -> Prepared:
     """Do what `prepare` does, for a benchmark that need not be in `DATASETS`."""
-
-    def find(opened: Path, scratch: Path) -> tuple[str, Found]:
+    start = time.perf_counter()
+    workers = _check_workers(workers)
+    with _opened(source) as (opened, scratch):
         layout, folder = _recognize(benchmark, opened, source)
         found = _read(layout, folder, benchmark, scratch)
         if problems := _problems(benchmark, found):
@@ -95,9 +106,10 @@ def prepare_benchmark(
                 f"The source was read as: {layout.description}. Download or extract what is "
                 "missing, or give another folder.",
             )
-        return layout.description + (f", {found.how}" if found.how else ""), found
-
-    return _prepare(benchmark.name, source, benchmark.image_format, find, workers, progress)
+        description = layout.description + (f", {found.how}" if found.how else "")
+        return _write_images(
+            benchmark.name, description, found, benchmark.image_format, workers, progress, start
+        )
 
 
 def prepare_folder(
@@ -119,24 +131,25 @@ def prepare_folder(
         name: The name of the dataset, by which `load` and all commands then know it.
         image_size: Height and width of the images in the cache.
         gray: Whether images are made gray.
-        fractions: Shares of the classes for train, val and test; see `find_classes`.
+        fractions: Shares of the classes for train, val and test.
         seed: Decides which classes go where; 0 by default.
         split_lists: A folder with lists of classes, instead of fractions.
         workers: As for `prepare`.
         progress: As for `prepare`.
     """
-    check_dataset_name(name, [known for known in DATASETS if known != "folder"])
+    start = time.perf_counter()
+    check_new_name(name, but=FOLDER.name)
+    workers = _check_workers(workers)
+    options = SplitOptions(fractions, seed, split_lists)
     image_size = check_integer("image_size", image_size, low=1, high=4096)
     image_format = ImageFormat(
         channels=1 if gray else 3, height=image_size, width=image_size, turn=True
     )
-
-    def find(opened: Path, _: Path) -> tuple[str, Found]:
-        found = find_classes(opened, fractions=fractions, seed=seed, split_lists=split_lists)
+    with _opened(source) as (opened, _):
+        found = find_classes(opened, options)
         how = found.how if opened == source else found.how.replace(str(opened), source.name)
-        return f"{source.resolve().name}, {how}", found
-
-    return _prepare(name, source, image_format, find, workers, progress)
+        description = f"{source.resolve().name}, {how}"
+        return _write_images(name, description, found, image_format, workers, progress, start)
 
 
 def prepare_features(
@@ -164,94 +177,106 @@ def prepare_features(
             or the disk is full. Nothing was changed.
     """
     start = time.perf_counter()
-    check_dataset_name(name, [known for known in DATASETS if known != FEATURES.name])
-    root = cache_root()
+    check_new_name(name, but=FEATURES.name)
+    options = SplitOptions(fractions, seed, split_lists)
     # A file of torch is a zip archive too, and is refused for what it is.
     is_plain = not source.exists() or source.suffix.lower() in (*SUFFIXES, *PICKLES)
+    with _opened(source, is_plain=is_plain) as (opened, scratch):
+        found = find_features(opened, scratch, options)
+        how = found.how.replace(str(opened), source.name)
+        return _write(
+            name,
+            f"{source.resolve().name}, features of size {found.size}, {how}",
+            found,
+            lambda classes: (chunk for vectors in classes for chunk in vectors.chunks()),
+            image_shape=(found.size, 1, 1),
+            dtype=found.dtype,
+            progress=progress,
+            start=start,
+        )
+
+
+def _check_workers(workers: int | None) -> int | None:
+    return None if workers is None else check_integer("workers", workers, low=1)
+
+
+@contextmanager
+def _opened(source: Path, *, is_plain: bool = False) -> Iterator[tuple[Path, Path]]:
+    """Yield a source, extracted if it is an archive, and an empty folder to work in."""
+    root = cache_root()
     with (
         nullcontext(source) if is_plain else open_source(source, scratch=root) as opened,
         scratch_folder(root / "unpacked") as scratch,
         _clear_errors(source, opened),
     ):
-        found = find_features(
-            opened, scratch, fractions=fractions, seed=seed, split_lists=split_lists
-        )
-        how = found.how.replace(str(opened), source.name)
-        description = f"{source.resolve().name}, features of size {found.size}, {how}"
-        n_vectors = {s: sum(map(len, classes.values())) for s, classes in found.splits.items()}
-        total, n_done = sum(n_vectors.values()), 0
-
-        def counted(classes: Iterable[Vectors]) -> Iterator[Array]:
-            nonlocal n_done
-            for vectors in classes:
-                for chunk in vectors.chunks():
-                    yield chunk
-                    n_done += len(chunk)
-                    if progress is not None:
-                        progress(n_done, total)
-
-        with open_cache_writer(
-            root / name,
-            dataset=name,
-            source=description,
-            image_shape=(found.size, 1, 1),
-            dtype=found.dtype,
-        ) as writer:
-            for split, classes in found.splits.items():
-                counts = [len(vectors) for vectors in classes.values()]
-                writer.write_split(split, list(classes), counts, counted(classes.values()))
-    return Prepared(
-        dataset=name,
-        folder=root / name,
-        source=description,
-        n_classes={split: len(classes) for split, classes in found.splits.items()},
-        n_images=n_vectors,
-        seconds=time.perf_counter() - start,
-        left_out=tuple(found.left_out),
-    )
+        yield opened, scratch
 
 
-def _prepare(
+def _write_images(
     dataset: str,
-    source: Path,
+    source: str,
+    found: Found,
     image_format: ImageFormat,
-    find: Callable[[Path, Path], tuple[str, Found]],
     workers: int | None,
     progress: Progress | None,
+    start: float,
 ) -> Prepared:
-    """Find images, convert them and write the cache, or leave the one that is there as it was.
+    """Convert the images that were found, and write them as a cache."""
+    n_images = sum(len(images) for classes in found.splits.values() for images in classes)
+    with worker_pool(n_images, workers) as pool:
+        converter = Converter(image_format, pool)
+        return _write(
+            dataset,
+            source,
+            found,
+            converter.convert,
+            image_shape=image_format.shape,
+            progress=progress,
+            start=start,
+            finish=converter.finish,
+        )
 
-    `find` gets the source, extracted if it is an archive, and an empty folder to work in. It
-    returns a description of what it found, and the images.
+
+def _write(
+    dataset: str,
+    source: str,
+    found: Found | FoundFeatures,
+    pieces: Callable[[Any], Iterable[Array]],
+    *,
+    image_shape: tuple[int, int, int],
+    dtype: str = "uint8",
+    progress: Progress | None,
+    start: float,
+    finish: Callable[[], None] = lambda: None,
+) -> Prepared:
+    """Write what was found as a cache, or leave the one that is there as it was.
+
+    `pieces` returns the images of some classes, in order, in pieces that fit memory. `finish` is
+    called after all of them, and raises if some could not be read.
     """
-    start = time.perf_counter()
-    if workers is not None:
-        workers = check_integer("workers", workers, low=1)
-    root = cache_root()
-    with (
-        open_source(source, scratch=root) as opened,
-        scratch_folder(root / "unpacked") as scratch,
-        _clear_errors(source, opened),
-    ):
-        description, found = find(opened, scratch)
-        n_images = {s: sum(len(c.images) for c in classes) for s, classes in found.splits.items()}
-        total = sum(n_images.values())
-        with (
-            open_cache_writer(
-                root / dataset, dataset=dataset, source=description, image_shape=image_format.shape
-            ) as writer,
-            worker_pool(total, workers) as pool,
-        ):
-            converter = Converter(image_format, n_images=total, pool=pool, progress=progress)
-            for split, classes in found.splits.items():
-                counts = [len(c.images) for c in classes]
-                pixels = converter.convert(classes)
-                writer.write_split(split, [c.name for c in classes], counts, pixels)
-            converter.finish()
+    n_images = {split: sum(map(len, classes)) for split, classes in found.splits.items()}
+    total, n_done = sum(n_images.values()), 0
+
+    def counted(images: Iterable[Array]) -> Iterator[Array]:
+        nonlocal n_done
+        for piece in images:
+            yield piece
+            n_done += len(piece)
+            if progress is not None:
+                progress(n_done, total)
+
+    folder = cache_root() / dataset
+    with open_cache_writer(
+        folder, dataset=dataset, source=source, image_shape=image_shape, dtype=dtype
+    ) as writer:
+        for split, classes in found.splits.items():
+            names, counts = [c.name for c in classes], [len(c) for c in classes]
+            writer.write_split(split, names, counts, counted(pieces(classes)))
+        finish()
     return Prepared(
         dataset=dataset,
-        folder=root / dataset,
-        source=description,
+        folder=folder,
+        source=source,
         n_classes={split: len(classes) for split, classes in found.splits.items()},
         n_images=n_images,
         seconds=time.perf_counter() - start,

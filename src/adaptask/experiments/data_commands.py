@@ -1,10 +1,11 @@
-"""What `adaptask data list | download | prepare | check | sheet` do."""
+"""What `adaptask data list | download | prepare | check` do."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -21,7 +22,6 @@ from rich.text import Text
 
 from adaptask.data.benchmarks import BENCHMARKS, Benchmark
 from adaptask.data.cache import cache_root, check_cache, find_duplicates
-from adaptask.data.contact_sheet import contact_sheet
 from adaptask.data.convert import Progress
 from adaptask.data.datasets import (
     DATASETS,
@@ -68,47 +68,33 @@ def list_datasets() -> None:
         console.print(f"To download one ({known}): adaptask data download NAME", style="dim")
 
 
-def prepare_dataset(
-    *,
-    dataset: str,
-    source: Path,
-    name: str | None = None,
-    image_size: int | None = None,
-    gray: bool = False,
-    fractions: Sequence[float] | None = None,
-    seed: int | None = None,
-    split_lists: Path | None = None,
-    workers: int | None = None,
-) -> None:
+def prepare_dataset(*, dataset: str, source: Path, **options: Any) -> None:
     """Recognize, check and convert a dataset, with a progress bar.
 
-    The options are those of `adaptask data prepare`; all but the last are for `folder`, your own
-    images, and some for `features`.
+    Args:
+        dataset: A benchmark, `folder` or `features`.
+        source: What has the data.
+        **options: Those of `prepare`, `prepare_folder` or `prepare_features`. None and False are
+            as if not given.
     """
     given = {
-        "name": name,
-        "image_size": image_size,
-        "gray": gray or None,
-        "fractions": fractions,
-        "seed": seed,
-        "split_lists": split_lists,
+        name: value for name, value in options.items() if not (value is None or value is False)
     }
-    options = {key: value for key, value in given.items() if value is not None}
-    if dataset in DATASETS and dataset not in ("folder", "features") and options:
+    if dataset in DATASETS and dataset not in ("folder", "features") and given.keys() - {"workers"}:
         raise ArgumentError(
             f"'{dataset}' is prepared in one way only; options are for 'folder', your own images, "
             "and for 'features'."
         )
-    if dataset == "features":
-        for flag, value in (("image-size", image_size), ("gray", gray), ("workers", workers)):
-            if value:
-                raise ArgumentError(f"--{flag} is for images; features are copied as they are.")
-    with _progress_bar(f"preparing {name or dataset}") as progress:
+    with _progress_bar(f"preparing {given.get('name', dataset)}") as progress:
         if dataset == "folder":
-            done = prepare_folder(source, workers=workers, progress=progress, **options)  # type: ignore[arg-type]
+            done = prepare_folder(source, progress=progress, **given)
         elif dataset == "features":
-            done = prepare_features(source, progress=progress, **options)  # type: ignore[arg-type]
+            for flag in ("image-size", "gray", "workers"):
+                if flag.replace("-", "_") in given:
+                    raise ArgumentError(f"--{flag} is for images; features are copied as they are.")
+            done = prepare_features(source, progress=progress, **given)
         else:
+            workers = given.get("workers")
             done = prepare(dataset, source, workers=workers, progress=progress)
     _print_prepared(done, "vector" if dataset == "features" else "image")
 
@@ -168,24 +154,6 @@ def check_dataset(*, name: str) -> None:
     for (first, second), n in report.duplicates.most_common():
         line = f"  {n:4}  {first[1]} ({first[0]}) = {second[1]} ({second[0]})"
         console.print(_printable(line), markup=False)
-
-
-def draw_sheet(
-    *,
-    name: str,
-    split: str = "train",
-    out: Path | None = None,
-    n_classes: int = 12,
-    n_images: int = 12,
-) -> None:
-    """Draw a contact sheet of a split into a file, by default `NAME-SPLIT.png`."""
-    path = out or Path(f"{name.replace(':', '.')}-{split}.png")
-    sheet = contact_sheet(load(name, split), n_classes=n_classes, n_images=n_images)
-    try:
-        sheet.save(path)
-    except (OSError, ValueError) as error:
-        raise ArgumentError(f"the sheet cannot be written to {path}: {error}.") from error
-    _console().print(f"{path} shows {split} of {name}.", markup=False)
 
 
 def _console() -> Console:

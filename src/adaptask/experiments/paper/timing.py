@@ -21,7 +21,7 @@ from rich.table import Table as RichTable
 
 from adaptask.atomic_file import not_written, replace_file
 from adaptask.data.cache import cache_root
-from adaptask.data.datasets import DATASETS, Generated, check_available, is_plugin, is_prepared
+from adaptask.data.datasets import DATASETS, Generated, is_plugin, is_prepared, load
 from adaptask.experiments.backends import choose_backend
 from adaptask.experiments.config import (
     EvaluationConfig,
@@ -185,7 +185,7 @@ def time_plan(planned: Plan, folder: Path) -> None:
     """
     console = Console(highlight=False)
     device, (dataset,) = choose_device(planned.device), planned.datasets
-    check_available(dataset)
+    load(dataset, "train")  # refuses one that there is not
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
