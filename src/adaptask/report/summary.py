@@ -54,6 +54,9 @@ class ArmSummary:
     """Of that difference, after Holm's correction for all comparisons of the study."""
     detectable: float | None = None
     """The difference that would have been found with 80 % probability."""
+    seeds_needed: int | None = None
+    """How many seeds would find a difference as large as this one with 80 % probability; None
+    without a test, or if `MAX_SEEDS` are too few."""
     validation: float | None = None
     """Mean over the runs of their best validation accuracy so far; None before the first."""
 
@@ -152,6 +155,7 @@ def _summarize(study: Study, accuracies_of: AccuraciesOf) -> StudySummary:
                 hardest_difference=paired_difference(found.hardest, baseline.hardest),
                 p=corrected.get(name),
                 detectable=difference.detectable(level),
+                seeds_needed=difference.seeds_needed(level),
             )
         arms.append(found)
     remarks = [*_precision_remarks(arms), *_episode_remarks(alone)]

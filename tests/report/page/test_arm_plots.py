@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from adaptask.report.page.arm_plots import setting_lines, settings_plots
-from adaptask.report.page.data import read_data
-from adaptask.report.page.series import BACKGROUND, choose_styles, read_panels
+from adaptask.report.page.data import BACKGROUND, choose_styles, read_data, read_panels
 from adaptask.report.run import Run
 from adaptask.report.study import Arm, Study
+from adaptask.report.summary import summarize
 
 
 def study_of(folder, arms, n_seeds=1, accuracies=None):
@@ -111,7 +111,7 @@ def test_the_interval_is_that_of_student_over_seeds(tmp_path):
 def test_settings_are_drawn_with_uniform_for_them(tmp_path):
     labels = [{"sampler": "gcp", "alpha": a, "tau": t} for a, t in GRID]
     labels.append({"sampler": "uniform", "alpha": "-", "tau": "-"})
-    plots = settings_plots(read_data(tmp_path, study_of(tmp_path, labels, 2)))
+    plots = settings_plots(read_data(tmp_path, summarize(study_of(tmp_path, labels, 2))))
     assert [plot.name for plot in plots] == ["settings-alpha", "settings-tau"]
     assert [name for name, _ in plots[0].legend] == ["gcp, tau 0.5", "uniform"]
     assert (tmp_path / "plots" / "settings-alpha.svg").exists()
@@ -119,4 +119,4 @@ def test_settings_are_drawn_with_uniform_for_them(tmp_path):
 
 def test_no_setting_no_plot(tmp_path):
     study = study_of(tmp_path, [{"sampler": "gcp"}, {"sampler": "uniform"}])
-    assert settings_plots(read_data(tmp_path, study)) == []
+    assert settings_plots(read_data(tmp_path, summarize(study))) == []

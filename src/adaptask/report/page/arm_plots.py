@@ -1,4 +1,4 @@
-"""Plots that compare arms: differences by seed, curves over time, accuracy against settings."""
+"""Plots that compare arms: differences by seed, curves, counts of classes, accuracy by option."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from adaptask.report.formats import clean
-from adaptask.report.page.data import StudyData
-from adaptask.report.page.figures import INK, PANEL, Legend, Plot, make_plot
-from adaptask.report.page.series import (
+from adaptask.report.page.data import (
     BACKGROUND,
     PALETTE,
     Curve,
     Panel,
     Reading,
     Series,
+    StudyData,
     Style,
     aggregate,
     sampler_labels,
     shorten,
 )
+from adaptask.report.page.figures import INK, PANEL, Legend, Plot, make_plot
 from adaptask.report.study import NO_VALUE
 from adaptask.report.summary import ArmSummary
 from adaptask.report.verdicts import named
@@ -68,13 +70,6 @@ VALIDATION = Metric(
     "bands mean that seeds differ as much as samplers do; the tests above say which differences "
     "are significant.",
 )
-TRAINING_LOSS = Metric(
-    *("training-loss", "train", "loss", 1.0),
-    "Training loss",
-    "training loss",
-    "Loss on the training tasks, mean since the previous point. A sampler that prefers hard tasks "
-    "has a higher training loss, which is neither good nor bad by itself.",
-)
 DIFFICULTY = Metric(
     *("difficulty", "train", "accuracy", 100.0),
     "Difficulty of the drawn tasks",
@@ -90,6 +85,15 @@ DIVERGENCE = Metric(
     "Kullback-Leibler divergence of the distribution over tasks from the uniform one. At 0 all "
     "tasks are equally likely; the higher, the fewer tasks are preferred. If it cannot be computed "
     "exactly, it is estimated from drawn tasks and may scatter a little.",
+)
+COUNTS = Metric(
+    *("class-counts", "", "", 1.0),
+    "How often each class was drawn",
+    "times drawn / mean",
+    "Number of tasks with a class, divided by the mean over classes, all seeds together. Classes "
+    "are sorted separately for each sampler. Chance alone makes some more frequent than others: "
+    "compare with the line of a uniform sampler.",
+    x_label="class, from most to least often drawn",
 )
 
 
@@ -155,15 +159,13 @@ def curve_plot(data: StudyData, metric: Metric) -> Plot | None:
         runs = [record.curve(metric.split, metric.key) for record in series.records]
         return aggregate(runs, max_points=points)
 
-    return lines_plot(data, data.panels, metric, over_time)
+    return lines_plot(data, metric, over_time)
 
 
-def lines_plot(
-    data: StudyData, panels: Sequence[Panel], metric: Metric, curve_of: Callable[[Series], Curve]
-) -> Plot | None:
+def lines_plot(data: StudyData, metric: Metric, curve_of: Callable[[Series], Curve]) -> Plot | None:
     """Draw a curve of each series; None if all are empty."""
     drawn: list[tuple[Panel, Lines]] = []
-    for panel in panels:
+    for panel in data.panels:
         found = [(data.styles[series.name], curve_of(series)) for series in panel.series]
         if lines := [(style, curve) for style, curve in found if not curve.is_empty]:
             drawn.append((panel, lines))
@@ -212,6 +214,19 @@ def _legend(panels: Sequence[Panel], data: StudyData) -> Legend:
     if len(legend) < len(names):
         legend.append((f"{len(names) - len(legend)} others", BACKGROUND))
     return tuple(legend)
+
+
+def counts_plot(data: StudyData) -> Plot | None:
+    """Draw how often classes were drawn, one panel per setting; None if no run recorded it."""
+
+    def sorted_counts(series: Series) -> Curve:
+        counts = series.class_counts()
+        if counts is None or not counts.any():
+            return aggregate([])
+        shares = np.sort(counts / counts.mean())[::-1]
+        return Curve(np.arange(1, len(shares) + 1), shares, shares, shares)
+
+    return lines_plot(data, COUNTS, sorted_counts)
 
 
 def settings_plots(data: StudyData) -> list[Plot]:
