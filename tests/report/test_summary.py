@@ -103,8 +103,8 @@ def test_a_verdict_without_significance_says_what_could_have_been_seen(complete)
     assert said == (
         "c against uniform with protonet: +0.40 points [-1.27, +2.07], p = 0.54 (Holm, 3 "
         "comparisons), 5 seeds: no significant difference; one below about "
-        f"{about:.1f} points would not have been detected reliably; to detect one as large as "
-        "measured takes more than 100 seeds."
+        f"{about:.1f} points would not have been detected reliably; it takes more than 100 "
+        "seeds to detect a difference of this size."
     )
 
 
@@ -204,8 +204,8 @@ def test_a_headline_says_how_many_seeds_would_tell(study_folder):
 
     # Mean 0.01, standard deviation 0.02: an effect of half a standard deviation takes 34 seeds.
     assert said([0.01 + 0.02 * z for z in (-1, 0, 1)]) == (
-        "3 seeds are too few to tell: at least 5 are needed. To detect a difference as large as "
-        "measured takes about 34 seeds."
+        "3 seeds are too few to tell: at least 5 are needed. It takes about 34 seeds to detect "
+        "a difference of this size."
     )
 
 

@@ -51,7 +51,7 @@ def _headline(summary: StudySummary) -> str:
     if len(significant) > _MAX_NAMED:
         sentences.append(f"In all, {len(significant)} differences are significant.")
     if others:
-        words = (_in_words(summary, found) for found in others)
+        words = (in_words(summary, found) for found in others)
         names = ", ".join(
             f"{ours} with {context}" if context else ours for ours, _, context in words
         )
@@ -61,7 +61,7 @@ def _headline(summary: StudySummary) -> str:
 
 
 def _plain_verdict(summary: StudySummary, found: ArmSummary) -> str:
-    ours, theirs, context = _in_words(summary, found)
+    ours, theirs, context = in_words(summary, found)
     points = abs(found.difference.mean) if found.difference else 0.0
     better = f"{ours} is {short_verdict(found)} than {theirs}"
     return f"{better}{f' with {context}' if context else ''}, by {points:.2f} points."
@@ -79,8 +79,8 @@ def _more_seeds(compared: Sequence[ArmSummary]) -> str:
         seeds = f"between {few} and more than {MAX_SEEDS}"
     else:
         seeds = f"about {few}" if few == many else f"between {few} and {many}"
-    which = "a difference as large as" if len(needed) == 1 else "differences as large as those"
-    return f" To detect {which} measured takes {seeds} seeds."
+    which = "a difference" if len(needed) == 1 else "differences"
+    return f" It takes {seeds} seeds to detect {which} of this size."
 
 
 def short_verdict(found: ArmSummary) -> str:
@@ -118,7 +118,7 @@ def missing_runs(summary: StudySummary) -> list[str]:
 
 def _verdict(summary: StudySummary, found: ArmSummary) -> str:
     baseline = summary.arm(found.arm.baseline or "")
-    ours, theirs, context = _in_words(summary, found)
+    ours, theirs, context = in_words(summary, found)
     tasks = " within groups" if summary.tasks == "within-group" else ""
     sentences = [
         f"{ours} against {theirs}{f' with {context}' if context else ''}{tasks}: "
@@ -175,10 +175,10 @@ def _result(summary: StudySummary, found: ArmSummary, ours: str, theirs: str) ->
 
 def _seeds_to_detect(needed: int | None) -> str:
     seeds = f"more than {MAX_SEEDS}" if needed is None else f"about {needed}"
-    return f"to detect one as large as measured takes {seeds} seeds"
+    return f"it takes {seeds} seeds to detect a difference of this size"
 
 
-def _in_words(summary: StudySummary, found: ArmSummary) -> tuple[str, str, str]:
+def in_words(summary: StudySummary, found: ArmSummary) -> tuple[str, str, str]:
     """Return an arm, its baseline and what they have in common, in words.
 
     What all arms of the study have in common is left out.

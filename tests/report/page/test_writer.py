@@ -2,7 +2,6 @@
 
 import json
 import re
-from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import combinations
 
@@ -286,21 +285,6 @@ def test_the_page_of_many_classes_stays_small(tmp_path, arm):
     assert page.stat().st_size < 1e6
 
 
-def test_what_an_earlier_report_left_is_removed_and_the_users_files_stay(tmp_path, arm, table):
-    arms = tuple(arm(tmp_path, s, {"sampler": s}, (0,)) for s in ("uniform", "gcp"))
-    both = [table, replace(table, name="paper")]
-    write_report(tmp_path, summarize(Study("Both", arms)), both)
-    assert (tmp_path / "plots/evolution.svg").exists()
-    assert (tmp_path / "tables/paper.md").exists()
-    (tmp_path / "plots/mine.png").write_bytes(b"")
-    write_report(tmp_path, summarize(Study("One", arms[:1])), [table])
-    left = {path.name for path in (tmp_path / "plots").iterdir()}
-    assert {"mine.png", "validation.png", "validation.svg"} <= left
-    assert not left & {"evolution.png", "evolution.svg", "differences.png", "differences.svg"}
-    tables = sorted(path.name for path in (tmp_path / "tables").iterdir())
-    assert tables == ["results.csv", "results.md", "results.tex"]
-
-
 def test_a_folder_that_cannot_be_made_is_named(tmp_path, arm):
     study = Study("Blocked", (arm(tmp_path, "u", {"sampler": "uniform"}, (0,)),))
     (tmp_path / "plots").write_bytes(b"in the way")
@@ -339,7 +323,6 @@ def test_what_a_high_potential_means_follows_the_strategy(tmp_path, arm):
     words = " ".join(found.text.split())
     assert "after the last snapshot (gcp, hard, seed 0)" in words
     assert "rises when the model confuses queries of the two" in words
-    assert "what the model tells apart is preferred instead" in words
     alone = write_report(tmp_path, summarize(Study("Easy", arms[:1])), []).read_text("utf-8")
     words = " ".join(Elements(alone).text.split())
     assert "rises when the model tells the two apart" in words

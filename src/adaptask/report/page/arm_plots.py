@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,7 +17,6 @@ from adaptask.report.page.data import (
     PALETTE,
     Curve,
     Panel,
-    Reading,
     Series,
     StudyData,
     Style,
@@ -26,8 +26,8 @@ from adaptask.report.page.data import (
 )
 from adaptask.report.page.figures import INK, PANEL, Legend, Plot, make_plot
 from adaptask.report.study import NO_VALUE
-from adaptask.report.summary import ArmSummary
-from adaptask.report.verdicts import named
+from adaptask.report.summary import ArmSummary, StudySummary
+from adaptask.report.verdicts import in_words, named
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,6 +38,8 @@ MAX_ROWS = 30
 """The plot of differences has at most this many rows."""
 
 Lines = Sequence[tuple[Style, Curve]]
+Line = list[tuple[float, list[float]]]
+"""Values of an option, each with the accuracies of the seeds."""
 
 _BANDS = (
     "Lines are means over the seeds that have got this far; bands reach from the lowest seed to "
@@ -107,7 +109,7 @@ def differences_plot(data: StudyData) -> Plot | None:
     def draw(axes: Axes) -> None:
         for y, found in enumerate(reversed(rows)):
             _draw_difference(axes, found, data.summary.arm(found.arm.baseline or ""), y)
-        names = [shorten(_comparison_name(data, found), 30) for found in reversed(rows)]
+        names = [shorten(_comparison_name(data.summary, found), 30) for found in reversed(rows)]
         axes.set_yticks(range(len(rows)), names)
         axes.set_ylim(-0.7, len(rows) - 0.4)
         axes.axvline(0, color=INK, lw=1.2)
@@ -143,11 +145,9 @@ def _draw_difference(axes: Axes, found: ArmSummary, baseline: ArmSummary, y: flo
     axes.plot([difference.mean], [y], "D", color=color, ms=6.5)
 
 
-def _comparison_name(data: StudyData, found: ArmSummary) -> str:
-    """Return an arm in words: the labels that differ within the study, its sampler first."""
-    of_sampler = sampler_labels(data.study)
-    keys = sorted(data.study.varying, key=lambda key: key not in of_sampler)
-    return clean(named(found.arm.labels, keys))
+def _comparison_name(summary: StudySummary, found: ArmSummary) -> str:
+    ours, _, context = in_words(summary, found)
+    return clean(", ".join(filter(None, (ours, context))))
 
 
 def curve_plot(data: StudyData, metric: Metric) -> Plot | None:
@@ -249,24 +249,19 @@ def _settings_plot(data: StudyData, setting: str) -> Plot | None:
         # A baseline without this option is a level line over all values.
         without = (s for s in panel.series if s.is_baseline and _number(s, setting) is None)
         baseline = next(without, None)
-        level = baseline.reading(0.0, validation=validation) if baseline else None
+        level = _accuracies(baseline, validation) if baseline else []
         if baseline and level:
-            values = [reading.value for line in lines.values() for reading in line]
-            lines[baseline.name] = [replace(level, value=v) for v in (min(values), max(values))]
+            values = [value for line in lines.values() for value, _ in line]
+            lines[baseline.name] = [(value, level) for value in (min(values), max(values))]
             styles[baseline.name] = Style(data.styles[baseline.name].color)
 
-    def draw(axes: Axes, lines: Mapping[str, Sequence[Reading]]) -> None:
+    def draw(axes: Axes, lines: Mapping[str, Line]) -> None:
         for name, line in lines.items():
-            axes.errorbar(
-                [reading.value for reading in line],
-                [reading.mean for reading in line],
-                [reading.interval or 0.0 for reading in line],
-                color=styles[name].color,
-                marker="o",
-                capsize=3,
-                elinewidth=1,
-                ls="-" if name else "none",
-            )
+            for value, seeds in line:
+                axes.plot([value] * len(seeds), seeds, ".", color=styles[name].color, alpha=0.6)
+            means = [fmean(seeds) for _, seeds in line]
+            values, ls = [value for value, _ in line], "-" if name else "none"
+            axes.plot(values, means, color=styles[name].color, marker="D", ms=5, ls=ls)
         axes.set(xlabel=setting, ylabel=f"{kind} accuracy, %")
 
     return make_plot(
@@ -274,39 +269,38 @@ def _settings_plot(data: StudyData, setting: str) -> Plot | None:
         [(panel.title, partial(draw, lines=lines)) for panel, lines in found],
         name=f"settings-{setting}",
         title=f"Accuracy against {setting}",
-        caption=f"{kind.capitalize()} accuracy for values of {setting}. Dots are means over seeds, "
-        "bars their 95 % intervals (Student's t; none for a single seed). A baseline without this "
-        "option is a level line. The paired tests in the tables say whether an arm differs from "
-        "its baseline; the highest of many dots is high partly by chance.",
+        caption=f"{kind.capitalize()} accuracy for values of {setting}. Dots are seeds, diamonds "
+        "their means. A baseline without this option is a level line. The paired tests in the "
+        "tables say whether an arm differs from its baseline; the highest of many diamonds is high "
+        "partly by chance.",
         legend=tuple((name or "each arm", style) for name, style in styles.items()),
     )
 
 
-def setting_lines(
-    panel: Panel, setting: str, *, validation: bool = False
-) -> dict[str, list[Reading]]:
+def setting_lines(panel: Panel, setting: str, *, validation: bool = False) -> dict[str, Line]:
     """Return the lines of a panel by name: arms that differ only in the setting.
 
     If no two do so, as in a random search, all arms are points of one line without a name.
     """
-    groups: dict[str, list[Reading]] = {}
+    groups: dict[str, Line] = {}
     for series in panel.series:
-        value = _number(series, setting)
-        reading = None if value is None else series.reading(value, validation=validation)
-        if reading is None:
+        value, accuracies = _number(series, setting), _accuracies(series, validation)
+        if value is None or not accuracies:
             continue
         labels = series.arm.labels
         rest = clean(named(labels, [k for k in labels if k not in (setting, *panel.labels)]))
-        groups.setdefault(rest, []).append(reading)
+        groups.setdefault(rest, []).append((value, accuracies))
     lines = {
-        name: sorted(line, key=lambda reading: reading.value)
-        for name, line in groups.items()
-        if len({reading.value for reading in line}) > 1
+        name: sorted(line) for name, line in groups.items() if len({value for value, _ in line}) > 1
     }
-    alone = [reading for line in groups.values() for reading in line]
-    if not lines and len({reading.value for reading in alone}) > 1:
-        lines = {"": alone}
-    return lines
+    alone = [point for line in groups.values() for point in line]
+    return lines or ({"": alone} if len({value for value, _ in alone}) > 1 else {})
+
+
+def _accuracies(series: Series, validation: bool) -> list[float]:
+    """Return the accuracies of the finished runs of an arm."""
+    of = series.found.validations if validation else series.found.accuracies
+    return [of[seed] for seed in series.found.accuracies if seed in of]
 
 
 def _number(series: Series, setting: str) -> float | None:

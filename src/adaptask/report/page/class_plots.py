@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,26 +17,26 @@ from numpy.typing import NDArray
 from adaptask.report.page.data import (
     Matrix,
     PairPotentials,
-    Series,
     StudyData,
     Style,
     class_labels,
-    has_pairs,
+    count_paired,
     log_potentials,
     shorten,
 )
-from adaptask.report.page.figures import FAINT, Legend, Plot, make_plot
+from adaptask.report.page.figures import FAINT, Plot, make_plot
 from adaptask.report.run import Preview, Run, Snapshot, snapshot_files
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.colors import Colormap
 
 N_CLASSES = 16
 """Classes with the highest potentials that are shown, as in the paper's Figures 5 and 7."""
 N_PANELS = 15
 """Panels of the potentials over time, as in the paper's Figure 7."""
 N_PAIRS = 12
+N_FRAMED = 10
+"""Classes of a task at most whose pairs have frames."""
 N_SAMPLERS = 4
 """Samplers whose tasks are shown."""
 N_TASKS = 4
@@ -70,59 +71,62 @@ def potentials_plots(data: StudyData) -> list[Plot]:
 
 
 def _heatmap(data: StudyData, shown: PairPotentials, highest: NDArray[np.int64]) -> Plot:
-    tasks = [(of, preview.tasks[:1]) for of, preview in shown.drawn]
-    chosen = np.unique(np.concatenate([highest, *(task.flatten() for _, task in tasks)]))
+    """Draw the potentials at the end, with frames around the pairs of a task of each sampler."""
+    tasks, styles = {}, {}
+    for series, preview in shown.drawn:
+        if len(preview.tasks):
+            tasks[series.name] = preview.tasks[0, :N_FRAMED]
+            color = data.close_up_style(series.name).color
+            styles[series.name] = Style(color, (3, 2) if series.is_baseline else ())
+    chosen = np.unique(np.concatenate([highest, *tasks.values()]))
     chosen = chosen[cluster_order(shown.last[np.ix_(chosen, chosen)])]
-    place = {int(class_id): i for i, class_id in enumerate(chosen)}
-    legend: Legend = tuple((of.name, _frame_style(data, of)) for of, _ in tasks)
 
     def draw(axes: Axes) -> None:
-        from matplotlib.patches import Rectangle
-
-        ticks = [shorten(shown.names[c], 24) for c in chosen]
         image = _draw_potentials(axes, shown.last[np.ix_(chosen, chosen)], shown.last)
+        axes.figure.colorbar(image, ax=axes, shrink=0.5, aspect=25, label="log potential")
+        ticks = [shorten(shown.names[c], 24) for c in chosen]
         axes.set_yticks(range(len(chosen)), ticks, fontsize=7.5)
         axes.set_xticks(range(len(chosen)), ticks, fontsize=7.5, rotation=90)
-        bar = axes.figure.colorbar(image, ax=axes, shrink=0.5, aspect=25)
-        bar.set_label("log potential")
-        for (of, task), (_, style) in zip(tasks, legend, strict=True):
-            at = [place[int(c)] for c in task.flatten()]
-            for row, column in ((a, b) for a in at for b in at if a != b):
-                line: Any = "--" if of.is_baseline else "-"
-                cell = (column - 0.5, row - 0.5)
-                axes.add_patch(Rectangle(cell, 1, 1, fill=False, ec=style.color, lw=1.4, ls=line))
+        for name, task in tasks.items():
+            _draw_frames(axes, np.flatnonzero(np.isin(chosen, task)).tolist(), styles[name])
 
-    means = [
-        f"{of.name} {_mean_in_tasks(shown.last, preview.tasks):.3f} (in {len(preview.tasks)} tasks)"
-        for of, preview in shown.drawn
-        if len(preview.tasks)
-    ]
-    frames = (
-        " Frames mark the pairs of the first task that was drawn after the last step, dashed for "
-        "the baseline. A sampler that follows its potentials draws pairs with higher ones. Mean "
-        f"log potential of all pairs that were drawn together then: {', '.join(means)}."
-        if means
-        else ""
+    caption = (
+        "The potential of a pair is the weight with which two classes are drawn into one task. It "
+        f"starts at 1 (log 0) and {MEANINGS.get(shown.series.strategy, MEANINGS['hard'])}. Shown "
+        f"are the {len(highest)} of {len(shown.last):,} classes with the highest potentials "
+        f"({shown.title}), ordered by clustering."
     )
-    meaning = MEANINGS.get(shown.series.strategy, MEANINGS["hard"])
-    part = f"the {len(highest)} of {len(shown.last):,} classes with the highest potentials"
+    if tasks:
+        means = (
+            f"{series.name} {_mean_in_tasks(shown.last, preview.tasks):.3f} "
+            f"(in {len(preview.tasks)} tasks)"
+            for series, preview in shown.drawn
+            if len(preview.tasks)
+        )
+        caption += (
+            " Frames mark the pairs of the first task after the last step, whose classes are added "
+            "here. A sampler that follows its potentials draws pairs with higher ones. Mean log "
+            f"potential of the pairs in the tasks after the last step: {', '.join(means)}."
+        )
     side = 2.0 + 0.19 * len(chosen)
     return make_plot(
         data.plots,
         [("", draw)],
         name="potentials",
         title="Potentials of class pairs at the end",
-        caption=f"The potential of a pair is the weight with which two classes are drawn into one "
-        f"task. It starts at 1 (log 0) and {meaning}. Shown are {part} ({shown.title})"
-        f"{', and those of the framed tasks' if means else ''}, ordered by clustering.{frames}",
-        legend=legend if means else (),
+        caption=caption,
+        legend=tuple(styles.items()),
         size=(side + 0.8, side),
     )
 
 
-def _frame_style(data: StudyData, series: Series) -> Style:
-    style = data.close_up_style(series.name)
-    return Style(style.color, (3, 2) if series.is_baseline else ())
+def _draw_frames(axes: Axes, places: Sequence[int], style: Style) -> None:
+    from matplotlib.patches import Rectangle
+
+    line: Any = (0, style.dashes) if style.dashes else "-"
+    for x, y in itertools.permutations(places, 2):
+        cell = (x - 0.5, y - 0.5)
+        axes.add_patch(Rectangle(cell, 1, 1, fill=False, ec=style.color, lw=1.4, ls=line))
 
 
 def _mean_in_tasks(matrix: Matrix, tasks: NDArray[np.int64]) -> float:
@@ -138,7 +142,7 @@ def _evolution(data: StudyData, shown: PairPotentials, highest: NDArray[np.int64
     frames = [(s.step, log_potentials(s)[cells]) for s in pair_snapshots(shown.run, N_PANELS)]
 
     def draw(axes: Axes, matrix: Matrix) -> None:
-        _draw_potentials(axes, matrix[np.ix_(order, order)], shown.last)
+        _draw_potentials(axes, matrix[np.ix_(order, order)], np.stack([m for _, m in frames]))
         axes.set(xticks=[], yticks=[])
 
     return make_plot(
@@ -155,20 +159,16 @@ def _evolution(data: StudyData, shown: PairPotentials, highest: NDArray[np.int64
     )
 
 
-def _draw_potentials(axes: Axes, matrix: Matrix, of: Matrix) -> Any:
-    """Draw potentials in the colors for the range of a matrix; return the image."""
-    masked = np.ma.array(matrix, mask=np.eye(len(matrix), dtype=bool))
-    axes.grid(visible=False)
-    # Without interpolation an SVG holds one pixel per cell, and the browser scales it sharply.
-    return axes.imshow(
-        masked, cmap=_colors(), vmin=float(of.min()), vmax=float(of.max()), interpolation="none"
-    )
-
-
-def _colors() -> Colormap:
+def _draw_potentials(axes: Axes, matrix: Matrix, every: NDArray[np.float32]) -> Any:
+    """Draw potentials in colors that span the range of all; return the image."""
     from matplotlib.colors import LinearSegmentedColormap
 
-    return LinearSegmentedColormap.from_list("potentials", SCALE).with_extremes(bad="#d9d9d9")
+    masked = np.ma.array(matrix, mask=np.eye(len(matrix), dtype=bool))
+    axes.grid(visible=False)
+    colors = LinearSegmentedColormap.from_list("potentials", SCALE).with_extremes(bad="#d9d9d9")
+    low, high = float(every.min()), float(every.max())
+    # Without interpolation an SVG holds one pixel per cell, and the browser scales it sharply.
+    return axes.imshow(masked, cmap=colors, vmin=low, vmax=high, interpolation="none")
 
 
 def pair_snapshots(run: Run, at_most: int) -> Iterator[Snapshot]:
@@ -177,12 +177,12 @@ def pair_snapshots(run: Run, at_most: int) -> Iterator[Snapshot]:
     Damaged ones are left out.
     """
     last = run.last_snapshot
-    if last is None or not has_pairs(last):
+    if last is None or not count_paired(last):
         return
     files = [file for file in snapshot_files(run.path / "snapshots") if file[0] <= last.step]
     for place in evenly_spread(len(files), at_most):
         snapshot = run.snapshot(*files[place])
-        if snapshot and np.shape(snapshot.distribution) == np.shape(last.distribution):
+        if snapshot and count_paired(snapshot) == count_paired(last):
             yield snapshot
 
 

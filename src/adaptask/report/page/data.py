@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from adaptask.report.formats import clean
 from adaptask.report.run import Algorithm, Preview, Run, Snapshot, describe_name, snapshot_files
 from adaptask.report.study import Arm, Study
-from adaptask.report.summary import StudySummary
+from adaptask.report.summary import ArmSummary, StudySummary
 from adaptask.report.verdicts import named
 
 Matrix = NDArray[np.float32]
@@ -107,56 +106,27 @@ def aggregate(
     return Curve(ends[kept], np.nanmean(values, axis=0), low, high)
 
 
-@dataclass(frozen=True)
-class Reading:
-    """The accuracy of an arm in percent, at a value of a setting."""
-
-    value: float
-    mean: float
-    interval: float | None
-    """Half the width of the 95 % interval over seeds; None for a single seed."""
-
-
 @dataclass(frozen=True, eq=False)
 class Series:
     """An arm as a line in a plot, with those of its runs that have begun and can be read."""
 
     name: str
-    arm: Arm
+    found: ArmSummary
     records: tuple[Run, ...]
     sampler: Algorithm
     is_baseline: bool
     """Whether others are compared with it, or its sampler does not learn."""
 
     @property
+    def arm(self) -> Arm:
+        """The arm."""
+        return self.found.arm
+
+    @property
     def strategy(self) -> str:
         """The tasks that its sampler prefers: `hard` unless the configuration says otherwise."""
         settings = self.records[0].settings if self.records else {}
         return str(settings.get("sampler", {}).get("strategy", "hard"))
-
-    def reading(self, value: float, *, validation: bool = False) -> Reading | None:
-        """Return the accuracy over seeds; None if no run has ended.
-
-        Args:
-            value: Value of the setting.
-            validation: Use the best validation accuracy of each run instead of test accuracy.
-        """
-        seeds = []
-        for record in self.records:
-            found = record.test.accuracies.mean() if record.test else math.nan
-            if record.test and validation:
-                found = record.curve("val", "accuracy")[1].max(initial=-math.inf)
-            if math.isfinite(found):
-                seeds.append(100 * float(found))
-        if not seeds:
-            return None
-        interval = None
-        if len(seeds) > 1:
-            from scipy.stats import t
-
-            error = np.std(seeds, ddof=1) / math.sqrt(len(seeds))
-            interval = float(t.ppf(0.975, len(seeds) - 1) * error)
-        return Reading(value, float(np.mean(seeds)), interval)
 
     def class_counts(self) -> NDArray[np.int64] | None:
         """Return the number of tasks that each class was in, over all runs; None if unknown."""
@@ -216,7 +186,7 @@ def find_potentials(panels: Iterable[Panel]) -> PairPotentials | None:
     for panel, series in sorted(arms, key=lambda arm: arm[1].strategy != "hard"):
         run = max(series.records, key=_progress, default=None)
         last = run.last_snapshot if run else None
-        if run is None or last is None or not has_pairs(last):
+        if run is None or last is None or not count_paired(last):
             continue
         potentials = log_potentials(last)
         baseline = panel.baseline_for(series)
@@ -237,10 +207,12 @@ def _progress(run: Run) -> tuple[bool, int]:
     return (run.path / "portrait.npz").exists(), files[-1][0] if files else 0
 
 
-def has_pairs(snapshot: Snapshot) -> bool:
-    """Return whether a snapshot has potentials of class pairs."""
-    found = snapshot.distribution
-    return found is not None and found.ndim == 2 and found.shape[0] == found.shape[1] > 1
+def count_paired(snapshot: Snapshot | None) -> int:
+    """Return the number of classes with potentials of pairs; 0 if a snapshot has none."""
+    if snapshot is None or snapshot.distribution is None:
+        return 0
+    shape = snapshot.distribution.shape
+    return shape[0] if len(shape) == 2 and shape[0] == shape[1] > 1 else 0
 
 
 def log_potentials(snapshot: Snapshot) -> Matrix:
@@ -280,18 +252,18 @@ class StudyData:
 
 def read_data(folder: Path, summary: StudySummary) -> StudyData:
     """Return the data of the page in a folder."""
-    panels = read_panels(summary.study)
+    panels = read_panels(summary)
     return StudyData(folder, summary, panels, choose_styles(panels), find_potentials(panels))
 
 
-def read_panels(study: Study) -> list[Panel]:
+def read_panels(summary: StudySummary) -> list[Panel]:
     """Return the panels of a study, in its order."""
-    of_sampler, varying = sampler_labels(study), study.varying
-    baselines = {arm.baseline for arm in study.arms}
+    of_sampler, varying = sampler_labels(summary.study), summary.study.varying
+    baselines = {found.arm.baseline for found in summary.arms}
     groups: dict[tuple[tuple[str, str], ...], list[Series]] = {}
-    for arm in study.arms:
-        key = tuple((k, v) for k, v in arm.labels.items() if k not in of_sampler)
-        series = _read_series(arm, [k for k in of_sampler if k in varying], baselines)
+    for found in summary.arms:
+        key = tuple((k, v) for k, v in found.arm.labels.items() if k not in of_sampler)
+        series = _read_series(found, [k for k in of_sampler if k in varying], baselines)
         groups.setdefault(key, []).append(series)
     panels = []
     for key, members in groups.items():
@@ -309,7 +281,8 @@ def sampler_labels(study: Study) -> list[str]:
     return [key for key in study.arms[0].labels if key.removeprefix("sampler.") in options]
 
 
-def _read_series(arm: Arm, keys: Iterable[str], baselines: set[str | None]) -> Series:
+def _read_series(found: ArmSummary, keys: Iterable[str], baselines: set[str | None]) -> Series:
+    arm = found.arm
     begun = tuple(run for run in arm.runs if run.is_readable)
     label = arm.labels.get("sampler", "")
     known = begun[0].algorithms.get("sampler") if begun else None
@@ -318,7 +291,7 @@ def _read_series(arm: Arm, keys: Iterable[str], baselines: set[str | None]) -> S
     options = named(arm.labels, [key for key in keys if key != "sampler"])
     return Series(
         name=clean(", ".join(filter(None, (name, options)))) or clean(arm.name),
-        arm=arm,
+        found=found,
         records=begun,
         sampler=sampler,
         is_baseline=arm.name in baselines or (baselines == {None} and not sampler.learns),

@@ -12,10 +12,6 @@ from adaptask.report.run import Run
 from adaptask.report.study import Study
 from adaptask.report.verdicts import missing_runs
 
-_STRATEGIES = {
-    "easy": "with the strategy easy, what the model tells apart is preferred instead",
-    "uncertain": "with the strategy uncertain, what the model is uncertain about",
-}
 _VERSIONS = ("adaptask", "python", "torch", "numpy", "cuda", "device", "platform", "cpu_count")
 
 
@@ -30,8 +26,6 @@ def describe_runs(data: StudyData) -> dict[str, Any]:
     differing = [key for key in keys if len(found[key]) > 1]
     samplers = dict.fromkeys(one.sampler for one in series)
     explained = [clean(f"{a.name} {a.description}") for a in samplers if a.description]
-    strategies = dict.fromkeys(one.strategy for one in series)
-    explained += [_STRATEGIES[name] for name in strategies if name in _STRATEGIES]
     planned = [run for arm in study.arms for run in arm.runs]
     # A damaged result counts as missing.
     n_finished = sum(r.is_finished and "test.json" not in r.damage for r in records)

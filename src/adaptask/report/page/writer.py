@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import resources
@@ -92,8 +90,7 @@ if there is nothing to draw, and put it into `plots` of a section."""
 def write_report(folder: Path, summary: StudySummary, tables: Sequence[Table]) -> Path:
     """Write `report.html` into the folder of a study, and `plots` and `tables` beside it.
 
-    Every file is replaced atomically. Sections without records are left out. Plots and tables of
-    the previous page that this one does not have are removed.
+    Every file is replaced atomically. Sections without records are left out.
 
     Args:
         folder: Folder of the study.
@@ -104,7 +101,6 @@ def write_report(folder: Path, summary: StudySummary, tables: Sequence[Table]) -
         TrainingError: If something cannot be written.
     """
     path = folder / FILE
-    old_files = _files_of(path)
     for name in ("plots", "tables"):
         try:
             (folder / name).mkdir(parents=True, exist_ok=True)
@@ -127,9 +123,6 @@ def write_report(folder: Path, summary: StudySummary, tables: Sequence[Table]) -
         formats=sorted(FORMATS),
     )
     replace_file(path, content.encode("utf-8"))
-    for file in old_files - _files_of(path):
-        with suppress(OSError):  # it does no harm
-            (folder / file).unlink()
     return path
 
 
@@ -143,17 +136,6 @@ def _fill(section: Section, data: StudyData) -> SimpleNamespace:
     template = section.template if values or section.values is None else ""
     filled = {"values": values, "plots": plots, "template": template}
     return SimpleNamespace(**{**vars(section), **filled})
-
-
-def _files_of(page: Path) -> set[str]:
-    """Return the plots and tables that a page names."""
-    try:
-        text = page.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return set()
-    # Names and titles cannot look like this, since their markup is escaped in the page.
-    named = re.findall(r"<code>((?:plots|tables)/[\w-]+\.\w+)</code>", text)
-    return {file for name in named for file in (name, name.replace(".png", ".svg"))}
 
 
 def _with_notes_once(tables: Sequence[Table], said: set[str]) -> list[Table]:
