@@ -156,7 +156,7 @@ def curve_plot(data: StudyData, metric: Metric) -> Plot | None:
     points = 40 if metric.split == "train" else 60
 
     def over_time(series: Series) -> Curve:
-        runs = [record.curve(metric.split, metric.key) for record in series.records]
+        runs = [run.curve(metric.split, metric.key) for run in series.runs]
         return aggregate(runs, max_points=points)
 
     return lines_plot(data, metric, over_time)

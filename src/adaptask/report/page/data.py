@@ -112,7 +112,7 @@ class Series:
 
     name: str
     found: ArmSummary
-    records: tuple[Run, ...]
+    runs: tuple[Run, ...]
     sampler: Algorithm
     is_baseline: bool
     """Whether others are compared with it, or its sampler does not learn."""
@@ -125,20 +125,20 @@ class Series:
     @property
     def strategy(self) -> str:
         """The tasks that its sampler prefers: `hard` unless the configuration says otherwise."""
-        settings = self.records[0].settings if self.records else {}
+        settings = self.runs[0].settings if self.runs else {}
         return str(settings.get("sampler", {}).get("strategy", "hard"))
 
     def class_counts(self) -> NDArray[np.int64] | None:
         """Return the number of tasks that each class was in, over all runs; None if unknown."""
-        snapshots = (record.last_snapshot for record in self.records)
+        snapshots = (run.last_snapshot for run in self.runs)
         found = [s.class_counts for s in snapshots if s and s.class_counts is not None]
         found = [counts for counts in found if len(counts) == len(found[0])]
         return np.sum(found, axis=0) if found else None
 
     def preview(self, seed: int | None = None) -> Preview | None:
         """Return the preview of the run with that seed, or else the first that there is."""
-        records = sorted(self.records, key=lambda record: record.seed != seed)
-        return next((r.preview for r in records if r.preview is not None), None)
+        runs = sorted(self.runs, key=lambda run: run.seed != seed)
+        return next((r.preview for r in runs if r.preview is not None), None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,7 +184,7 @@ def find_potentials(panels: Iterable[Panel]) -> PairPotentials | None:
     """
     arms = [(panel, series) for panel in panels for series in panel.series]
     for panel, series in sorted(arms, key=lambda arm: arm[1].strategy != "hard"):
-        run = max(series.records, key=_progress, default=None)
+        run = max(series.runs, key=_progress, default=None)
         last = run.last_snapshot if run else None
         if run is None or last is None or not count_paired(last):
             continue
@@ -292,7 +292,7 @@ def _read_series(found: ArmSummary, keys: Iterable[str], baselines: set[str | No
     return Series(
         name=clean(", ".join(filter(None, (name, options)))) or clean(arm.name),
         found=found,
-        records=begun,
+        runs=begun,
         sampler=sampler,
         is_baseline=arm.name in baselines or (baselines == {None} and not sampler.learns),
     )
