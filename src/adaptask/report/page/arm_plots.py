@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 MAX_PANELS = 24
 """A plot has at most this many panels; tables have the others."""
+MAX_RANKS = 200
+"""Points of a line over classes: the page of thousands of classes stays small."""
 MAX_ROWS = 30
 """The plot of differences has at most this many rows."""
 
@@ -224,7 +226,8 @@ def counts_plot(data: StudyData) -> Plot | None:
         if counts is None or not counts.any():
             return aggregate([])
         shares = np.sort(counts / counts.mean())[::-1]
-        return Curve(np.arange(1, len(shares) + 1), shares, shares, shares)
+        ranks = np.unique(np.linspace(0, len(shares) - 1, MAX_RANKS).round().astype(np.int64))
+        return Curve(ranks + 1, shares[ranks], shares[ranks], shares[ranks])
 
     return lines_plot(data, COUNTS, sorted_counts)
 
