@@ -8,12 +8,12 @@ validation and snapshots every 500, 64 classes in 16 groups, portraits with 4 im
 
 Measured on two cores (AMD EPYC), matplotlib 3.11, statistics and tables included; plots are beside
 the page, and the pixels of the images are noise, which no PNG file makes smaller. Nearly all of
-the time is matplotlib's: every panel is drawn for a PNG, an SVG and the page. The
-machine was shared; "busy" is the time of the processor.
+the time is matplotlib's: every panel is drawn for a PNG, an SVG and the page. Time is that of the
+processor: the machine was shared.
 
-      20 arms x  10 seeds   18.5 s,  11.6 s busy, page  1.9 MB, plots  2.0 MB, memory  250 MB
-     100 arms x   2 seeds   19.5 s,  19.3 s busy, page  2.7 MB, plots  4.5 MB, memory  278 MB
-       2 arms x 100 seeds    3.6 s,   2.7 s busy, page  1.3 MB, plots  0.4 MB, memory  278 MB
+      20 arms x  10 seeds    8.2 s, page  1.5 MB, plots  2.2 MB, memory  175 MB
+     100 arms x   2 seeds   17.4 s, page  2.4 MB, plots  4.8 MB, memory  201 MB
+       2 arms x 100 seeds    2.3 s, page  1.0 MB, plots  0.5 MB, memory  201 MB
 """
 
 from __future__ import annotations

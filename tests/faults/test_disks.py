@@ -86,11 +86,11 @@ def test_a_report_on_a_full_disk_leaves_the_one_before(left_behind, disk, monkey
     assert (study / "report.html").read_bytes() == before
 
 
-def write_page(folder, study, *_, **__):
+def write_page(folder, summary, *_):
     """In place of the page with its plots, which takes seconds: a file written as that one is."""
     from adaptask.atomic_file import replace_file
 
-    replace_file(folder / "report.html", study.title.encode() * 1000)
+    replace_file(folder / "report.html", summary.study.title.encode() * 1000)
     return folder / "report.html"
 
 

@@ -213,15 +213,6 @@ def test_damaged_arrays_raise_nothing_but_an_error_of_ours(run, name):
     assert all("is damaged" in message and "Remove it" in message for message in messages)
 
 
-def test_a_confusion_that_does_not_fit_its_classes_is_refused(run):
-    parts = dict(np.load(run / "portrait.npz"))
-    for confusion in (np.ones((3, 2), int), np.ones((2, 2))):
-        names = {"test_class_names": np.array(["a", "b"]), "test_confusion": confusion}
-        np.savez(run / "portrait.npz", **parts, **names)
-        with pytest.raises(StateError, match="not of 2 test classes"):
-            read_preview(run / "portrait.npz")
-
-
 def test_arrays_that_do_not_fit_are_refused(run):
     parts = dict(np.load(run / "portrait.npz"))
     np.savez(run / "portrait.npz", **(parts | {"class_names": np.array(["a", "b"])}))

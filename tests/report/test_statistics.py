@@ -197,6 +197,51 @@ def test_the_power_at_a_detectable_difference_is_that_of_the_noncentral_t(n, lev
     assert stats.nct.sf(critical, n - 1, noncentrality) == pytest.approx(0.8, abs=1e-5)
 
 
+@pytest.mark.parametrize(("effect", "n"), [(0.3, 90), (0.5, 34), (0.8, 15), (1.0, 10), (3.0, 5)])
+def test_the_seeds_that_are_needed_are_those_of_tables_of_power(effect, n):
+    # Of a paired t-test at 5 % with a power of 80 %, as in Cohen's tables; never fewer than five.
+    noise = np.random.default_rng(0).normal(size=9)
+    noise = (noise - noise.mean()) / noise.std(ddof=1)
+    even = by_seed(np.full(9, 50.0))
+    assert paired_difference(by_seed(50 + effect + noise), even).seeds_needed() == n
+    assert paired_difference(by_seed(50 - effect + noise), even).seeds_needed() == n
+
+
+def test_as_many_seeds_as_are_needed_find_the_difference_4_times_in_5():
+    rng = np.random.default_rng(0)
+
+    def draw(n_seeds):
+        """Differences of 1 point: 1.5 points between seeds, 2 between 100 tasks, 10 of noise."""
+        tasks = rng.normal(0, 2, 100)
+        return 1 + rng.normal(0, 1.5, (n_seeds, 1)) + tasks + rng.normal(0, 10, (n_seeds, 100))
+
+    def compared(by_task):
+        means, even = by_seed(50 + by_task.mean(axis=1)), by_seed(np.full(len(by_task), 50.0))
+        return paired_difference(means, even, by_task)
+
+    # The estimate from many seeds and as many tasks, with exactly this mean.
+    known = draw(400)
+    known += 1 - known.mean()
+    n = compared(known).seeds_needed()
+    assert 30 < n < 50
+    found = np.mean([compared(draw(n)).p < 0.05 for _ in range(600)])
+    assert found == pytest.approx(0.8, abs=0.07)
+
+
+def test_no_number_of_seeds_makes_up_for_too_few_tasks():
+    rng = np.random.default_rng(0)
+    # 0.2 points, where the choice of 100 tasks alone moves the mean by 1.
+    by_task = 0.2 + rng.normal(0, 10, 100) + rng.normal(0, 0.1, (8, 100))
+    by_task += 0.2 - by_task.mean()
+    even = by_seed(np.full(8, 50.0))
+    seeds_alone = paired_difference(by_seed(50 + by_task.mean(axis=1)), even)
+    assert (
+        paired_difference(by_seed(50 + by_task.mean(axis=1)), even, by_task).seeds_needed() is None
+    )
+    assert seeds_alone.seeds_needed() == 5
+    assert paired_difference({0: 50.0}, {0: 49.0}).seeds_needed() is None
+
+
 def test_more_seeds_see_smaller_differences_and_stricter_levels_only_larger_ones():
     def detectable(n, level=0.05):
         values = [1.0, -1.0] * (n // 2)

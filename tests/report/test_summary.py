@@ -103,7 +103,8 @@ def test_a_verdict_without_significance_says_what_could_have_been_seen(complete)
     assert said == (
         "c against uniform with protonet: +0.40 points [-1.27, +2.07], p = 0.54 (Holm, 3 "
         "comparisons), 5 seeds: no significant difference; one below about "
-        f"{about:.1f} points would not have been detected reliably."
+        f"{about:.1f} points would not have been detected reliably; it takes more than 100 "
+        "seeds to detect a difference of this size."
     )
 
 
@@ -163,10 +164,10 @@ def test_an_interval_without_0_beside_a_corrected_p_is_explained(study_folder):
     said = dict(zip(("gcp", "c"), verdicts(summary), strict=True))
     assert "no significant difference (the interval, of this comparison alone" in said["gcp"]
     assert "alone" not in said["c"]
-    assert headline(summary) == "None of the 2 differences that were tested is significant."
+    assert headline(summary).startswith("No difference is shown with 5 seeds: ")
 
 
-def test_a_headline_counts_what_is_significant(study_folder):
+def test_a_headline_says_what_is_better_and_by_how_much(study_folder):
     even = {0: 0.5, 1: 0.51, 2: 0.49, 3: 0.5, 4: 0.5}
     folder = study_folder(
         {
@@ -176,14 +177,36 @@ def test_a_headline_counts_what_is_significant(study_folder):
         }
     )
     said = headline(summarize(read_study(folder)))
-    assert said == "Of the 2 differences that were tested, 1 is significant: p gcp is better."
+    assert said == "gcp is better than uniform, by 10.02 points. No difference is shown for c."
     shutil.rmtree(folder / "runs")
-    assert headline(summarize(read_study(folder))) == ("None of the 2 differences could be tested.")
+    assert headline(summarize(read_study(folder))) == "No two arms could be compared seed by seed."
 
 
-def test_a_headline_is_of_several(study_folder):
-    folder = study_folder({("p", "uniform"): {0: 0.5}, ("p", "gcp"): {0: 0.6}})
-    assert headline(summarize(read_study(folder))) == ""
+def test_a_headline_of_many_names_some(study_folder):
+    arms = {}
+    for n in range(7):
+        arms[f"l{n}", "uniform"] = UNIFORM
+        gains = [0.1, 0.101, 0.099, 0.1, 0.1] if n < 6 else [0.1, -0.1, 0.05, -0.05, 0.01]
+        arms[f"l{n}", "gcp"] = {seed: UNIFORM[seed] + gain for seed, gain in enumerate(gains)}
+    said = headline(summary_of(study_folder(arms)))
+    assert said.startswith("gcp is better than uniform with l0, by 10.00 points. gcp is better")
+    assert said.endswith(
+        "with l4, by 10.00 points. In all, 6 differences are significant. No difference is shown "
+        "for gcp with l6."
+    )
+
+
+def test_a_headline_says_how_many_seeds_would_tell(study_folder):
+    def said(gains):
+        arms = {("p", "uniform"): {seed: UNIFORM[seed % 5] for seed in range(len(gains))}}
+        arms["p", "gcp"] = {s: UNIFORM[s % 5] + gain for s, gain in enumerate(gains)}
+        return headline(summary_of(study_folder(arms)))
+
+    # Mean 0.01, standard deviation 0.02: an effect of half a standard deviation takes 34 seeds.
+    assert said([0.01 + 0.02 * z for z in (-1, 0, 1)]) == (
+        "3 seeds are too few to tell: at least 5 are needed. It takes about 34 seeds to detect "
+        "a difference of this size."
+    )
 
 
 @pytest.mark.parametrize("n_seeds", [2, 4])
@@ -203,7 +226,8 @@ def test_there_is_no_verdict_below_five_seeds_but_the_figures_are_there(study_fo
     assert summary.arm("maml gcp").p < 0.05
     assert not summary.arm("maml gcp").is_significant
     assert short_verdict(summary.arm("maml gcp")) == "too few seeds"
-    assert headline(summary) == "Too few seeds for a verdict: 5 are needed."
+    few = f"{n_seeds} seeds are too few to tell: at least 5 are needed."
+    assert headline(summary) == few  # so large a difference takes no more
 
 
 def test_the_choice_of_test_tasks_is_part_of_the_interval(tmp_path, write_run):

@@ -333,10 +333,7 @@ def _keep(
     best = trainer.best.checkpoints
     shown = learner.members[0] if isinstance(learner, Ensemble) else learner
     steps = [checkpoint.step for checkpoint in best] or [trainer.step]
-    tested = None
-    if results:
-        tested = (testers[0].source.image_set.class_names, results[0].confusion)
-    save_preview(folder.path, shown, trainer.sampler, trainer.source, tested)  # type: ignore[arg-type]
+    save_preview(folder.path, shown, trainer.sampler, trainer.source)  # type: ignore[arg-type]
     for outdated in (FAILURE, PRUNED):
         (folder.path / outdated).unlink(missing_ok=True)
     folder.save_test(results, steps)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +32,6 @@ def save_preview(
     learner: nn.Module,
     sampler: TaskSampler,
     source: EpisodeSource,
-    tested: tuple[Sequence[str], Tensor | None] | None = None,
 ) -> None:
     """Write thumbnails, class similarities and some tasks of a run that has ended.
 
@@ -42,7 +40,6 @@ def save_preview(
         learner: With the weights that are tested.
         sampler: As the last step left it; it is not disturbed.
         source: The training images; it is not disturbed.
-        tested: Names of the test classes and their confusion, as `Evaluation` has it.
 
     Raises:
         TrainingError: If it cannot be written.
@@ -51,8 +48,6 @@ def save_preview(
     # A stream of its own for every kind of sampler: with one for all, tasks would look alike.
     seed = derive_seed(_SEED, type(sampler).__name__)
     tasks = sampler.fork(seed) if isinstance(sampler, RandomModule) else sampler
-    names, confusion = tested or ((), None)
-    results = {} if confusion is None else {"test_confusion": confusion.int().numpy()}
     np.savez_compressed(
         content,
         allow_pickle=False,
@@ -60,8 +55,6 @@ def save_preview(
         images=_thumbnails(source).numpy(),
         similarity=prototype_similarity(learner, source).float().numpy(force=True),
         tasks=tasks.sample(N_TASKS).numpy(force=True),
-        test_class_names=np.array(names, dtype=np.str_),
-        **results,
     )
     replace_file(folder / FILE, content.getbuffer())
 

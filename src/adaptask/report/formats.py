@@ -6,7 +6,7 @@ import csv
 import io
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from adaptask.report.tables import Table
@@ -126,6 +126,15 @@ def print_table(table: Table, console: Console) -> None:
     for note in table.notes:
         if not note.startswith(hidden):
             console.print(Text(clean(note), style="dim"))
+
+
+FORMATS: Mapping[str, Callable[[Table], bytes]] = {
+    "md": lambda table: to_markdown(table).encode(),
+    # With a byte order mark, by which spreadsheets recognize UTF-8.
+    "csv": lambda table: to_csv(table).encode("utf-8-sig"),
+    "tex": lambda table: to_latex(table).encode(),
+}
+"""How tables are written beside the page, by file ending."""
 
 
 def clean(text: str) -> str:

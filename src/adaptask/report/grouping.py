@@ -201,27 +201,20 @@ def _labels_of(groups: Iterable[_Settings]) -> list[dict[str, str]]:
         section, _, name = key.rpartition(".")
         return section if name == "name" and section else name
 
-    def values(key: str) -> set[str | None]:
-        """Return the values of an option; None for a run that has its section but not the option.
+    def differs(key: str) -> bool:
+        """Return whether an option differs; those of an algorithm only between runs that have it.
 
         An algorithm has no options of another one: that its name differs says enough.
         """
-        section = key.partition(".")[0]
-        return {
-            settings.get(key)
-            for settings in known
-            if key in settings
-            or (
-                section not in _ALGORITHMS
-                and any(name.startswith(f"{section}.") for name in settings)
-            )
-        }
+        section, _, option = key.partition(".")
+        kind = f"{section}.name" if section in _ALGORITHMS and option != "name" else ""
+        values: dict[str | None, set[str | None]] = {}
+        for settings in known:
+            values.setdefault(settings.get(kind), set()).add(settings.get(key))
+        return any(len(found) > 1 for found in values.values())
 
     keys = sorted(set().union(*known), key=order)
-    chosen = [key for key in keys if len(values(key)) > 1]
-    if len({tuple(map(settings.get, chosen)) for settings in known}) < len(known):
-        # Then a missing option is a value like any other.
-        chosen = [key for key in keys if len({settings.get(key) for settings in known}) > 1]
+    chosen = [key for key in keys if differs(key)]
     chosen = chosen or [key for key in ("learner.name", "sampler.name") if key in keys]
     words = [short(key) for key in chosen]
     shown = {key: short(key) if words.count(short(key)) == 1 else key for key in chosen}

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from adaptask.errors import ArgumentError
-from adaptask.report.formats import clean, print_table, to_csv, to_latex, to_markdown
+from adaptask.report.formats import clean, print_table
 from adaptask.report.grouping import find_study
 from adaptask.report.page.writer import write_report
 from adaptask.report.study import Study
 from adaptask.report.summary import StudySummary, summarize
 from adaptask.report.tables import Table, main_tables, tables_of
-from adaptask.report.verdicts import headline, verdicts
-
-FORMATS: Mapping[str, Callable[[Table], bytes]] = {
-    "md": lambda table: to_markdown(table).encode(),
-    # With a byte order mark, by which spreadsheets recognize UTF-8.
-    "csv": lambda table: to_csv(table).encode("utf-8-sig"),
-    "tex": lambda table: to_latex(table).encode(),
-}
-"""How tables are written beside the page, by file ending."""
+from adaptask.report.verdicts import verdicts
 
 
 @dataclass(frozen=True)
@@ -30,8 +22,6 @@ class Report:
 
     summary: StudySummary
     tables: tuple[Table, ...]
-    verdicts: tuple[str, ...]
-    """One sentence per comparison."""
     page: Path
     """The HTML file."""
 
@@ -52,14 +42,12 @@ def make_report(folder: Path, study: Study | None = None) -> Report:
     if not study.arms:
         raise ArgumentError(f"the study in {folder} has no arms: there is nothing to report.")
     summary = summarize(study)
-    tables, sentences = tuple(tables_of(summary)), tuple(verdicts(summary))
-    top = headline(summary)
-    page = write_report(folder, study, tables, sentences, headline=top, formats=FORMATS)
-    return Report(summary, tables, sentences, page)
+    tables = tuple(tables_of(summary))
+    return Report(summary, tables, write_report(folder, summary, tables))
 
 
 def print_report(report: Report, failures: Mapping[str, str] | None = None) -> None:
-    """Print the main table, the verdicts, and the path of the page.
+    """Print the main tables, the verdicts, and the path of the page.
 
     Args:
         report: The report.
@@ -73,7 +61,7 @@ def print_report(report: Report, failures: Mapping[str, str] | None = None) -> N
         print_table(table, console)
         console.print()
     # A sweep chooses by validation, and a note says what; test accuracies decide nothing.
-    for verdict in () if report.summary.study.by_validation else report.verdicts:
+    for verdict in () if report.summary.study.by_validation else verdicts(report.summary):
         console.print(clean(verdict), markup=False)
     if failures:
         console.print()

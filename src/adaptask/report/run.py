@@ -76,10 +76,6 @@ class Preview:
     more than a page can show."""
     tasks: NDArray[np.int64]
     """Tasks that the sampler drew after the last step, `tasks x way`."""
-    test_class_names: tuple[str, ...] = ()
-    test_confusion: NDArray[np.int64] | None = None
-    """Test queries of a class (row) that were classified as another (column), `classes x classes`;
-    None without test classes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -344,13 +340,7 @@ def read_preview(path: Path) -> Preview:
             raise ValueError("its similarities are not real numbers")
         if tasks.ndim != 2 or tasks.dtype.kind != "i" or not ((tasks >= 0) & (tasks < n)).all():
             raise ValueError(f"its tasks are not of {n} classes")
-        test_names = tuple(str(name) for name in found.get("test_class_names", ()))
-        confusion = found.get("test_confusion")
-        if confusion is not None and (
-            confusion.shape != (len(test_names),) * 2 or confusion.dtype.kind not in "iu"
-        ):
-            raise ValueError(f"its confusion is not of {len(test_names)} test classes")
-        return Preview(names, images, similarity, tasks, test_names, confusion)
+        return Preview(names, images, similarity, tasks)
 
 
 def read_snapshots(folder: Path) -> list[Snapshot]:

@@ -54,8 +54,16 @@ class ArmSummary:
     """Of that difference, after Holm's correction for all comparisons of the study."""
     detectable: float | None = None
     """The difference that would have been found with 80 % probability."""
-    validation: float | None = None
-    """Mean over the runs of their best validation accuracy so far; None before the first."""
+    seeds_needed: int | None = None
+    """How many seeds would find a difference as large as this one with 80 % probability; None
+    without a test, or if `MAX_SEEDS` are too few."""
+    validations: Mapping[int, float] = field(default_factory=dict)
+    """The best validation accuracy of each run so far, by seed."""
+
+    @property
+    def validation(self) -> float | None:
+        """Mean of the best validation accuracies; None before the first."""
+        return fmean(self.validations.values()) if self.validations else None
 
     @property
     def spread(self) -> float | None:
@@ -152,6 +160,7 @@ def _summarize(study: Study, accuracies_of: AccuraciesOf) -> StudySummary:
                 hardest_difference=paired_difference(found.hardest, baseline.hardest),
                 p=corrected.get(name),
                 detectable=difference.detectable(level),
+                seeds_needed=difference.seeds_needed(level),
             )
         arms.append(found)
     remarks = [*_precision_remarks(arms), *_episode_remarks(alone)]
@@ -186,7 +195,7 @@ def _within_group(run: Run) -> NDArray[np.float64]:
 
 def _summarize_arm(arm: Arm, accuracies_of: AccuraciesOf) -> ArmSummary:
     """Return the results of an arm by itself."""
-    tests, seconds, best = {}, [], []
+    tests, seconds, best = {}, [], {}
     failures: dict[int, str] = {}
     unfinished: dict[int, str] = {}
     untested: list[int] = []
@@ -203,7 +212,7 @@ def _summarize_arm(arm: Arm, accuracies_of: AccuraciesOf) -> ArmSummary:
         if pace is not None:
             seconds.append(pace)
         if len(validation):
-            best.append(100 * float(validation.max()))
+            best[run.seed] = 100 * float(validation.max())
     return ArmSummary(
         arm=arm,
         accuracies={seed: float(values.mean()) for seed, values in tests.items()},
@@ -213,7 +222,7 @@ def _summarize_arm(arm: Arm, accuracies_of: AccuraciesOf) -> ArmSummary:
         untested=tuple(untested),
         unfinished=unfinished,
         seconds_per_step=median(seconds) if seconds else None,
-        validation=fmean(best) if best else None,
+        validations=best,
     )
 
 

@@ -149,11 +149,6 @@ def _columns(summary: StudySummary) -> list[_Column]:
         ),
         _Column("verdict", short_verdict, is_brief=True),
         _Column("ms per step", lambda found: _decimals(found.seconds_per_step, 1000)),
-        _Column(
-            "factor",
-            lambda found: _time_factor(summary, found),
-            "time of a step as a multiple of that of the baseline.",
-        ),
         _Column("paper (%)", lambda found: _printed(found.arm.published)),
         _Column("paper's gain", lambda found: _published_gain(summary, found)),
     ]
@@ -220,13 +215,6 @@ def _difference_heading(summary: StudySummary) -> str:
         if found.arm.baseline is not None
     }
     return f"difference to {names.pop() if len(names) == 1 else 'baseline'}"
-
-
-def _time_factor(summary: StudySummary, found: ArmSummary) -> str:
-    if found.arm.baseline is None or found.seconds_per_step is None:
-        return ""
-    baseline = summary.arm(found.arm.baseline).seconds_per_step
-    return _decimals(found.seconds_per_step / baseline if baseline else None)
 
 
 def _published_gain(summary: StudySummary, found: ArmSummary) -> str:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from adaptask.report.statistics import MIN_SEEDS
-from adaptask.report.study import NO_VALUE, Study
+from adaptask.report.statistics import MAX_SEEDS, MIN_SEEDS
+from adaptask.report.study import NO_VALUE
 from adaptask.report.summary import ArmSummary, StudySummary
 
 _NAMES = ("sampler", "learner", "backbone", "dataset", "strategy", "name")
 """Labels whose values say what they are."""
+_MAX_NAMED = 5
+"""Verdicts at most in the answer to all comparisons."""
 
 
 def verdicts(summary: StudySummary) -> list[str]:
@@ -18,32 +21,66 @@ def verdicts(summary: StudySummary) -> list[str]:
 
 
 def headline(summary: StudySummary) -> str:
-    """Return one sentence about all comparisons; empty if there are fewer than two.
+    """Return the answer to all comparisons in plain words, with which a page begins.
 
-    A second one follows if tasks within groups were tested too.
+    A second one follows if tasks within groups were tested too. A sweep has its notes, which say
+    what validation chose.
     """
+    if summary.study.by_validation:
+        return " ".join(summary.study.notes)
     first, within = _headline(summary), summary.within_group
-    if not first or within is None:
-        return first
-    second = _headline(within)
-    return f"{first} Within groups: {second[0].lower()}{second[1:]}"
+    return first if within is None else f"{first} Within groups: {_headline(within)}"
 
 
 def _headline(summary: StudySummary) -> str:
-    compared = [found for found in summary.arms if found.arm.baseline is not None]
-    if len(compared) < 2:
-        return ""
-    if not summary.n_tests:
-        return f"None of the {len(compared)} differences could be tested."
-    if not any(found.has_enough_seeds for found in compared):
-        return f"Too few seeds for a verdict: {MIN_SEEDS} are needed."
+    compared = [found for found in summary.arms if found.difference is not None]
+    if not compared:
+        return "No two arms could be compared seed by seed."
+    most = max(len(found.difference.seeds) for found in compared if found.difference)
+    if most < MIN_SEEDS:
+        few = "One seed is" if most == 1 else f"{most} seeds are"
+        return f"{few} too few to tell: at least {MIN_SEEDS} are needed.{_more_seeds(compared)}"
     significant = [found for found in compared if found.is_significant]
-    words = [f"{found.arm.name} is {short_verdict(found)}" for found in significant]
-    tested = f"the {summary.n_tests} differences that were tested"
+    others = [found for found in compared if not found.is_significant]
+    if not summary.n_tests:
+        return "Nothing could be tested: every seed differs by the same amount."
     if not significant:
-        return f"None of {tested} is significant."
-    verb = "is" if len(significant) == 1 else "are"
-    return f"Of {tested}, {len(significant)} {verb} significant: {'; '.join(words)}."
+        shown = f"No difference is shown with {most} seeds: what was measured may be chance."
+        return shown + _more_seeds(compared)
+    sentences = [_plain_verdict(summary, found) for found in significant[:_MAX_NAMED]]
+    if len(significant) > _MAX_NAMED:
+        sentences.append(f"In all, {len(significant)} differences are significant.")
+    if others:
+        words = (in_words(summary, found) for found in others)
+        names = ", ".join(
+            f"{ours} with {context}" if context else ours for ours, _, context in words
+        )
+        names = names if len(others) <= _MAX_NAMED else f"the {len(others)} others"
+        sentences.append(f"No difference is shown for {names}.")
+    return " ".join(sentences)
+
+
+def _plain_verdict(summary: StudySummary, found: ArmSummary) -> str:
+    ours, theirs, context = in_words(summary, found)
+    points = abs(found.difference.mean) if found.difference else 0.0
+    better = f"{ours} is {short_verdict(found)} than {theirs}"
+    return f"{better}{f' with {context}' if context else ''}, by {points:.2f} points."
+
+
+def _more_seeds(compared: Sequence[ArmSummary]) -> str:
+    """Return a sentence about the seeds that would tell; empty if nothing could be tested."""
+    needed = [found.seeds_needed or math.inf for found in compared if found.p is not None]
+    if not needed or max(needed) == MIN_SEEDS:
+        return ""
+    few, many = min(needed), max(needed)
+    if few > MAX_SEEDS:
+        seeds = f"more than {MAX_SEEDS}"
+    elif many > MAX_SEEDS:
+        seeds = f"between {few} and more than {MAX_SEEDS}"
+    else:
+        seeds = f"about {few}" if few == many else f"between {few} and {many}"
+    which = "a difference" if len(needed) == 1 else "differences"
+    return f" It takes {seeds} seeds to detect {which} of this size."
 
 
 def short_verdict(found: ArmSummary) -> str:
@@ -81,7 +118,7 @@ def missing_runs(summary: StudySummary) -> list[str]:
 
 def _verdict(summary: StudySummary, found: ArmSummary) -> str:
     baseline = summary.arm(found.arm.baseline or "")
-    ours, theirs, context = _words(summary.study, found.arm.labels, baseline.arm.labels)
+    ours, theirs, context = in_words(summary, found)
     tasks = " within groups" if summary.tasks == "within-group" else ""
     sentences = [
         f"{ours} against {theirs}{f' with {context}' if context else ''}{tasks}: "
@@ -119,7 +156,9 @@ def _result(summary: StudySummary, found: ArmSummary, ours: str, theirs: str) ->
     if found.is_significant:
         return f"{figures}: {ours} is {short_verdict(found)} than {theirs}"
     if not found.has_enough_seeds:
-        return f"{figures}: too few seeds for a verdict, {MIN_SEEDS} are needed"
+        needed = found.seeds_needed
+        more = "" if needed == MIN_SEEDS else f"; {_seeds_to_detect(needed)}"
+        return f"{figures}: too few seeds for a verdict, {MIN_SEEDS} are needed{more}"
     alone = (
         f" (the interval, of this comparison alone, excludes 0; among {summary.n_tests} "
         "comparisons that also happens by chance)"
@@ -130,19 +169,24 @@ def _result(summary: StudySummary, found: ArmSummary, ours: str, theirs: str) ->
     unseen = f"one below about {least:.{0 if least >= 10 else 1}f} points"
     return (
         f"{figures}: no significant difference{alone}; {unseen} would not have been detected "
-        "reliably"
+        f"reliably; {_seeds_to_detect(found.seeds_needed)}"
     )
 
 
-def _words(
-    study: Study, labels: Mapping[str, str], baseline: Mapping[str, str]
-) -> tuple[str, str, str]:
+def _seeds_to_detect(needed: int | None) -> str:
+    seeds = f"more than {MAX_SEEDS}" if needed is None else f"about {needed}"
+    return f"it takes {seeds} seeds to detect a difference of this size"
+
+
+def in_words(summary: StudySummary, found: ArmSummary) -> tuple[str, str, str]:
     """Return an arm, its baseline and what they have in common, in words.
 
     What all arms of the study have in common is left out.
     """
+    labels = found.arm.labels
+    baseline = summary.arm(found.arm.baseline or "").arm.labels
     differing = [key for key in labels if labels[key] != baseline[key]]
-    shared = [key for key in study.varying if key not in differing]
+    shared = [key for key in summary.study.varying if key not in differing]
     return (
         named(labels, differing) or "the arm",
         named(baseline, differing) or "the baseline",

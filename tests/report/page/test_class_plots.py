@@ -9,7 +9,7 @@ from PIL import Image
 
 from adaptask.report.formats import clean
 from adaptask.report.page.class_plots import map_classes, png_data_uri
-from adaptask.report.page.series import class_labels, shorten
+from adaptask.report.page.data import class_labels, shorten
 
 
 def test_large_images_become_small():

@@ -4,8 +4,8 @@ import re
 from xml.etree import ElementTree
 
 from adaptask.report.page.arm_plots import VALIDATION, draw_curves
+from adaptask.report.page.data import Style, aggregate
 from adaptask.report.page.figures import grid, inline_svg, plot_style, write_figure
-from adaptask.report.page.series import Style, aggregate
 
 HOSTILE = '<img src=x onerror=alert(1)> id="a" $\\frac{1}$ & 猫'
 

@@ -1,17 +1,15 @@
-"""The potentials: order, bytes, extremes, and which files are read."""
-
-import base64
+"""The potentials: order, highest pairs, and which files are read."""
 
 import numpy as np
 import pytest
 
-from adaptask.report.page.data import (
+from adaptask.report.page.class_plots import (
     cluster_order,
     confusion_rank,
-    log_potentials,
+    highest_pairs,
     pair_snapshots,
 )
-from adaptask.report.page.potential_plots import extreme_pairs, quantize
+from adaptask.report.page.data import log_potentials
 from adaptask.report.run import Run, Snapshot
 
 
@@ -51,58 +49,22 @@ def test_few_classes_and_equal_potentials_have_an_order(n_classes):
     assert sorted(order.tolist()) == list(range(n_classes))
 
 
-def decoded(packed, n_classes, frame):
-    """Read the bytes as the page does, pair by pair."""
-    data = base64.b64decode(packed["data"])
-    n_pairs = n_classes * (n_classes - 1) // 2
-    matrix = np.zeros((n_classes, n_classes))
-    for a in range(n_classes):
-        for b in range(a + 1, n_classes):
-            pair = a * n_classes - a * (a + 1) // 2 + b - a - 1
-            matrix[a, b] = packed["low"] + packed["step"] * data[frame * n_pairs + pair]
-    return matrix + matrix.T
-
-
-def test_no_entry_is_off_by_more_than_half_a_step():
-    frames = [symmetric(11, seed) * (seed + 1) for seed in range(4)]
-    packed = quantize(frames)
-    assert len(base64.b64decode(packed["data"])) == 4 * 55
-    for number, frame in enumerate(frames):
-        error = np.abs(decoded(packed, 11, number) - frame)
-        assert error.max() <= packed["step"] / 2 + 1e-9
-    values = np.concatenate([frame[np.triu_indices(11, 1)] for frame in frames])
-    assert packed["step"] == pytest.approx((values.max() - values.min()) / 255)
-
-
-def test_equal_potentials_are_kept_exactly():
-    matrix = np.full((4, 4), 0.7, np.float32)
-    packed = quantize([matrix])
-    assert decoded(packed, 4, 0)[0, 1] == pytest.approx(0.7)
-
-
-def test_the_extremes_are_the_highest_and_the_lowest():
-    matrix = symmetric(8)
-    hardest, easiest = extreme_pairs(matrix, 5)
-    values = np.sort(matrix[np.triu_indices(8, 1)])
-    assert [value for _, _, value in hardest] == pytest.approx(values[::-1][:5])
-    assert [value for _, _, value in easiest] == pytest.approx(values[:5])
-    for i, j, value in hardest + easiest:
+@pytest.mark.parametrize("n_classes", [2, 3, 8, 40])
+def test_the_highest_pairs_are_the_highest_of_all(n_classes):
+    matrix = symmetric(n_classes)
+    found = highest_pairs(matrix, 5)
+    values = np.sort(matrix[np.triu_indices(n_classes, 1)])[::-1]
+    assert [value for _, _, value in found] == pytest.approx(values[:5])
+    assert len({pair[:2] for pair in found}) == len(found)
+    for i, j, value in found:
         assert i < j
         assert matrix[i, j] == pytest.approx(value)
 
 
-def test_a_pair_that_was_never_drawn_is_not_called_easy():
-    matrix = np.zeros((5, 5), np.float32)
-    matrix[0, 1] = matrix[1, 0] = 0.2
-    matrix[2, 3] = matrix[3, 2] = 0.9
-    _, easiest = extreme_pairs(matrix, 1)
-    assert easiest == [(0, 1, pytest.approx(0.2))]
-
-
-def test_no_pair_is_hard_and_easy_at_once():
-    matrix = symmetric(3)
-    hardest, easiest = extreme_pairs(matrix, 6)
-    assert not {pair[:2] for pair in hardest} & {pair[:2] for pair in easiest}
+def test_equal_pairs_do_not_hide_a_higher_one():
+    matrix = np.full((30, 30), 0.5, np.float32)
+    matrix[28, 29] = matrix[29, 28] = 0.9
+    assert highest_pairs(matrix, 1) == [(28, 29, pytest.approx(0.9))]
 
 
 def test_the_first_in_rank_are_the_classes_of_the_highest_pairs():

@@ -1,41 +1,47 @@
-"""Plots that compare arms: differences by seed, curves over time, accuracy against settings."""
+"""Plots that compare arms: differences by seed, curves, counts of classes, accuracy by option."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
+from statistics import fmean
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from adaptask.report.formats import clean
-from adaptask.report.page.data import StudyData
-from adaptask.report.page.figures import INK, PANEL, Legend, Plot, make_plot
-from adaptask.report.page.series import (
+from adaptask.report.page.data import (
     BACKGROUND,
     PALETTE,
     Curve,
     Panel,
-    Reading,
     Series,
+    StudyData,
     Style,
     aggregate,
     sampler_labels,
     shorten,
 )
+from adaptask.report.page.figures import INK, PANEL, Legend, Plot, make_plot
 from adaptask.report.study import NO_VALUE
-from adaptask.report.summary import ArmSummary
-from adaptask.report.verdicts import named
+from adaptask.report.summary import ArmSummary, StudySummary
+from adaptask.report.verdicts import in_words, named
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MAX_PANELS = 24
 """A plot has at most this many panels; tables have the others."""
+MAX_RANKS = 200
+"""Points of a line over classes: the page of thousands of classes stays small."""
 MAX_ROWS = 30
 """The plot of differences has at most this many rows."""
 
 Lines = Sequence[tuple[Style, Curve]]
+Line = list[tuple[float, list[float]]]
+"""Values of an option, each with the accuracies of the seeds."""
 
 _BANDS = (
     "Lines are means over the seeds that have got this far; bands reach from the lowest seed to "
@@ -68,13 +74,6 @@ VALIDATION = Metric(
     "bands mean that seeds differ as much as samplers do; the tests above say which differences "
     "are significant.",
 )
-TRAINING_LOSS = Metric(
-    *("training-loss", "train", "loss", 1.0),
-    "Training loss",
-    "training loss",
-    "Loss on the training tasks, mean since the previous point. A sampler that prefers hard tasks "
-    "has a higher training loss, which is neither good nor bad by itself.",
-)
 DIFFICULTY = Metric(
     *("difficulty", "train", "accuracy", 100.0),
     "Difficulty of the drawn tasks",
@@ -91,6 +90,15 @@ DIVERGENCE = Metric(
     "tasks are equally likely; the higher, the fewer tasks are preferred. If it cannot be computed "
     "exactly, it is estimated from drawn tasks and may scatter a little.",
 )
+COUNTS = Metric(
+    *("class-counts", "", "", 1.0),
+    "How often each class was drawn",
+    "times drawn / mean",
+    "Number of tasks with a class, divided by the mean over classes, all seeds together. Classes "
+    "are sorted separately for each sampler. Chance alone makes some more frequent than others: "
+    "compare with the line of a uniform sampler.",
+    x_label="class, from most to least often drawn",
+)
 
 
 def differences_plot(data: StudyData) -> Plot | None:
@@ -103,7 +111,7 @@ def differences_plot(data: StudyData) -> Plot | None:
     def draw(axes: Axes) -> None:
         for y, found in enumerate(reversed(rows)):
             _draw_difference(axes, found, data.summary.arm(found.arm.baseline or ""), y)
-        names = [shorten(_comparison_name(data, found), 30) for found in reversed(rows)]
+        names = [shorten(_comparison_name(data.summary, found), 30) for found in reversed(rows)]
         axes.set_yticks(range(len(rows)), names)
         axes.set_ylim(-0.7, len(rows) - 0.4)
         axes.axvline(0, color=INK, lw=1.2)
@@ -139,11 +147,9 @@ def _draw_difference(axes: Axes, found: ArmSummary, baseline: ArmSummary, y: flo
     axes.plot([difference.mean], [y], "D", color=color, ms=6.5)
 
 
-def _comparison_name(data: StudyData, found: ArmSummary) -> str:
-    """Return an arm in words: the labels that differ within the study, its sampler first."""
-    of_sampler = sampler_labels(data.study)
-    keys = sorted(data.study.varying, key=lambda key: key not in of_sampler)
-    return clean(named(found.arm.labels, keys))
+def _comparison_name(summary: StudySummary, found: ArmSummary) -> str:
+    ours, _, context = in_words(summary, found)
+    return clean(", ".join(filter(None, (ours, context))))
 
 
 def curve_plot(data: StudyData, metric: Metric) -> Plot | None:
@@ -152,18 +158,16 @@ def curve_plot(data: StudyData, metric: Metric) -> Plot | None:
     points = 40 if metric.split == "train" else 60
 
     def over_time(series: Series) -> Curve:
-        runs = [record.curve(metric.split, metric.key) for record in series.records]
+        runs = [run.curve(metric.split, metric.key) for run in series.runs]
         return aggregate(runs, max_points=points)
 
-    return lines_plot(data, data.panels, metric, over_time)
+    return lines_plot(data, metric, over_time)
 
 
-def lines_plot(
-    data: StudyData, panels: Sequence[Panel], metric: Metric, curve_of: Callable[[Series], Curve]
-) -> Plot | None:
+def lines_plot(data: StudyData, metric: Metric, curve_of: Callable[[Series], Curve]) -> Plot | None:
     """Draw a curve of each series; None if all are empty."""
     drawn: list[tuple[Panel, Lines]] = []
-    for panel in panels:
+    for panel in data.panels:
         found = [(data.styles[series.name], curve_of(series)) for series in panel.series]
         if lines := [(style, curve) for style, curve in found if not curve.is_empty]:
             drawn.append((panel, lines))
@@ -214,6 +218,20 @@ def _legend(panels: Sequence[Panel], data: StudyData) -> Legend:
     return tuple(legend)
 
 
+def counts_plot(data: StudyData) -> Plot | None:
+    """Draw how often classes were drawn, one panel per setting; None if no run recorded it."""
+
+    def sorted_counts(series: Series) -> Curve:
+        counts = series.class_counts()
+        if counts is None or not counts.any():
+            return aggregate([])
+        shares = np.sort(counts / counts.mean())[::-1]
+        ranks = np.unique(np.linspace(0, len(shares) - 1, MAX_RANKS).round().astype(np.int64))
+        return Curve(ranks + 1, shares[ranks], shares[ranks], shares[ranks])
+
+    return lines_plot(data, COUNTS, sorted_counts)
+
+
 def settings_plots(data: StudyData) -> list[Plot]:
     """Draw accuracy against each numeric option of the sampler that varies."""
     plots = (_settings_plot(data, setting) for setting in sampler_labels(data.study))
@@ -234,24 +252,19 @@ def _settings_plot(data: StudyData, setting: str) -> Plot | None:
         # A baseline without this option is a level line over all values.
         without = (s for s in panel.series if s.is_baseline and _number(s, setting) is None)
         baseline = next(without, None)
-        level = baseline.reading(0.0, validation=validation) if baseline else None
+        level = _accuracies(baseline, validation) if baseline else []
         if baseline and level:
-            values = [reading.value for line in lines.values() for reading in line]
-            lines[baseline.name] = [replace(level, value=v) for v in (min(values), max(values))]
+            values = [value for line in lines.values() for value, _ in line]
+            lines[baseline.name] = [(value, level) for value in (min(values), max(values))]
             styles[baseline.name] = Style(data.styles[baseline.name].color)
 
-    def draw(axes: Axes, lines: Mapping[str, Sequence[Reading]]) -> None:
+    def draw(axes: Axes, lines: Mapping[str, Line]) -> None:
         for name, line in lines.items():
-            axes.errorbar(
-                [reading.value for reading in line],
-                [reading.mean for reading in line],
-                [reading.interval or 0.0 for reading in line],
-                color=styles[name].color,
-                marker="o",
-                capsize=3,
-                elinewidth=1,
-                ls="-" if name else "none",
-            )
+            for value, seeds in line:
+                axes.plot([value] * len(seeds), seeds, ".", color=styles[name].color, alpha=0.6)
+            means = [fmean(seeds) for _, seeds in line]
+            values, ls = [value for value, _ in line], "-" if name else "none"
+            axes.plot(values, means, color=styles[name].color, marker="D", ms=5, ls=ls)
         axes.set(xlabel=setting, ylabel=f"{kind} accuracy, %")
 
     return make_plot(
@@ -259,39 +272,38 @@ def _settings_plot(data: StudyData, setting: str) -> Plot | None:
         [(panel.title, partial(draw, lines=lines)) for panel, lines in found],
         name=f"settings-{setting}",
         title=f"Accuracy against {setting}",
-        caption=f"{kind.capitalize()} accuracy for values of {setting}. Dots are means over seeds, "
-        "bars their 95 % intervals (Student's t; none for a single seed). A baseline without this "
-        "option is a level line. The paired tests in the tables say whether an arm differs from "
-        "its baseline; the highest of many dots is high partly by chance.",
+        caption=f"{kind.capitalize()} accuracy for values of {setting}. Dots are seeds, diamonds "
+        "their means. A baseline without this option is a level line. The paired tests in the "
+        "tables say whether an arm differs from its baseline; the highest of many diamonds is high "
+        "partly by chance.",
         legend=tuple((name or "each arm", style) for name, style in styles.items()),
     )
 
 
-def setting_lines(
-    panel: Panel, setting: str, *, validation: bool = False
-) -> dict[str, list[Reading]]:
+def setting_lines(panel: Panel, setting: str, *, validation: bool = False) -> dict[str, Line]:
     """Return the lines of a panel by name: arms that differ only in the setting.
 
     If no two do so, as in a random search, all arms are points of one line without a name.
     """
-    groups: dict[str, list[Reading]] = {}
+    groups: dict[str, Line] = {}
     for series in panel.series:
-        value = _number(series, setting)
-        reading = None if value is None else series.reading(value, validation=validation)
-        if reading is None:
+        value, accuracies = _number(series, setting), _accuracies(series, validation)
+        if value is None or not accuracies:
             continue
         labels = series.arm.labels
         rest = clean(named(labels, [k for k in labels if k not in (setting, *panel.labels)]))
-        groups.setdefault(rest, []).append(reading)
+        groups.setdefault(rest, []).append((value, accuracies))
     lines = {
-        name: sorted(line, key=lambda reading: reading.value)
-        for name, line in groups.items()
-        if len({reading.value for reading in line}) > 1
+        name: sorted(line) for name, line in groups.items() if len({value for value, _ in line}) > 1
     }
-    alone = [reading for line in groups.values() for reading in line]
-    if not lines and len({reading.value for reading in alone}) > 1:
-        lines = {"": alone}
-    return lines
+    alone = [point for line in groups.values() for point in line]
+    return lines or ({"": alone} if len({value for value, _ in alone}) > 1 else {})
+
+
+def _accuracies(series: Series, validation: bool) -> list[float]:
+    """Return the accuracies of the finished runs of an arm."""
+    of = series.found.validations if validation else series.found.accuracies
+    return [of[seed] for seed in series.found.accuracies if seed in of]
 
 
 def _number(series: Series, setting: str) -> float | None:

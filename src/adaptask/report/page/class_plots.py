@@ -1,43 +1,55 @@
-"""Plots and images of classes: how often drawn, test accuracy and confusion, map, tasks."""
+"""What samplers learned and drew, class by class: pair potentials, pairs, tasks, a map."""
 
 from __future__ import annotations
 
 import base64
 import io
+import itertools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptask.report.page.arm_plots import Metric, lines_plot
-from adaptask.report.page.data import StudyData
+from adaptask.report.page.data import (
+    Matrix,
+    PairPotentials,
+    StudyData,
+    Style,
+    class_labels,
+    count_paired,
+    log_potentials,
+    shorten,
+)
 from adaptask.report.page.figures import FAINT, Plot, make_plot
-from adaptask.report.page.series import Curve, Series, Style, aggregate, class_labels, shorten
-from adaptask.report.run import Preview
+from adaptask.report.run import Preview, Run, Snapshot, snapshot_files
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+N_CLASSES = 16
+"""Classes with the highest potentials that are shown, as in the paper's Figures 5 and 7."""
+N_PANELS = 15
+"""Panels of the potentials over time, as in the paper's Figure 7."""
+N_PAIRS = 12
+N_FRAMED = 10
+"""Classes of a task at most whose pairs have frames."""
+N_SAMPLERS = 4
+"""Samplers whose tasks are shown."""
 N_TASKS = 4
-N_MOST_DRAWN = 8
-MAX_TEST_CLASSES = 32
-"""Test classes in a plot; of more, those with the lowest accuracy."""
 THUMBNAIL = 40
 """Largest height and width of an image in the page, in its own pixels."""
-
-COUNTS = Metric(
-    *("class-counts", "", "", 1.0),
-    "How often each class was drawn",
-    "times drawn / mean",
-    "Number of tasks with a class, divided by the mean over classes, all seeds together. Classes "
-    "are sorted separately for each sampler. Chance alone makes some more frequent than others: "
-    "compare with the line of a uniform sampler.",
-    x_label="class, from most to least often drawn",
-)
+SCALE = ("#f5f6fa", "#cdd6ec", "#93a8d6", "#5873b6", "#2f4088", "#131842")
+"""Colors of potentials, from the lowest to the highest: darker is higher, as in the paper."""
+MEANINGS = {
+    "hard": "rises when the model confuses queries of the two",
+    "easy": "rises when the model tells the two apart, since the strategy is easy",
+    "uncertain": "rises when the model is uncertain between the two, as the strategy says",
+}
+"""What a high potential says, by the strategy of the sampler."""
 
 
 @dataclass(frozen=True)
@@ -49,112 +61,181 @@ class Picture:
     """Data URIs; empty if there are no images."""
 
 
-def counts_plot(data: StudyData) -> Plot | None:
-    """Draw how often classes were drawn in one setting, and name the extremes of one sampler."""
-    panel = data.potentials[0].panel if data.potentials else data.panels[0]
-    subject = data.potentials[0].series if data.potentials else panel.series[-1]
-
-    def sorted_counts(series: Series) -> Curve:
-        counts = series.class_counts()
-        if counts is None or not counts.any():
-            return aggregate([])
-        shares = np.sort(counts / counts.mean())[::-1]
-        return Curve(np.arange(1, len(shares) + 1), shares, shares, shares)
-
-    metric = COUNTS
-    counts, preview = subject.class_counts(), subject.preview()
-    if counts is not None and preview and len(preview.class_names) == len(counts):
-        labels = class_labels(preview.class_names)
-        names = [labels[c] for c in np.argsort(-counts, kind="stable")]
-        most, least = names[:N_MOST_DRAWN], names[N_MOST_DRAWN:][-N_MOST_DRAWN:]
-        named = f"{subject.name} drew most often: {', '.join(most)}; least often: "
-        metric = replace(COUNTS, caption=f"{COUNTS.caption} {named}{', '.join(least)}.")
-    return lines_plot(data, [panel], metric, sorted_counts)
+def potentials_plots(data: StudyData) -> list[Plot]:
+    """Draw the pair potentials of the classes with the highest ones: at the end, and over time."""
+    shown = data.potentials
+    if shown is None:
+        return []
+    highest = confusion_rank(shown.last)[:N_CLASSES]
+    return [_heatmap(data, shown, highest), _evolution(data, shown, highest)]
 
 
-def class_accuracy_plot(data: StudyData) -> Plot | None:
-    """Draw the test accuracy of each class; None if no run recorded it."""
-    found = _test_confusions(data)
-    if not found:
-        return None
-    names = found[0][1]
-    rates = [
-        (series, np.diag(matrix) / np.maximum(1, matrix.sum(axis=1))) for series, _, matrix in found
-    ]
-    hardest = np.argsort(np.mean([rate for _, rate in rates], axis=0), kind="stable")
-    chosen = hardest[:MAX_TEST_CLASSES][::-1]
+def _heatmap(data: StudyData, shown: PairPotentials, highest: NDArray[np.int64]) -> Plot:
+    """Draw the potentials at the end, with frames around the pairs of a task of each sampler."""
+    tasks, styles = {}, {}
+    for series, preview in shown.drawn:
+        if len(preview.tasks):
+            tasks[series.name] = preview.tasks[0, :N_FRAMED]
+            color = data.close_up_style(series.name).color
+            styles[series.name] = Style(color, (3, 2) if series.is_baseline else ())
+    chosen = np.unique(np.concatenate([highest, *tasks.values()]))
+    chosen = chosen[cluster_order(shown.last[np.ix_(chosen, chosen)])]
 
     def draw(axes: Axes) -> None:
-        for (series, rate), marker in zip(rates, "oD", strict=False):
-            style = data.close_up_style(series.name)
-            axes.plot(100 * rate[chosen], range(len(chosen)), marker, color=style.color, ms=5)
-        axes.set_yticks(range(len(chosen)), [shorten(names[c], 30) for c in chosen])
-        axes.set_ylim(-0.7, len(chosen) - 0.3)
-        axes.set_xlabel("test accuracy, %")
+        image = _draw_potentials(axes, shown.last[np.ix_(chosen, chosen)], shown.last)
+        axes.figure.colorbar(image, ax=axes, shrink=0.5, aspect=25, label="log potential")
+        ticks = [shorten(shown.names[c], 24) for c in chosen]
+        axes.set_yticks(range(len(chosen)), ticks, fontsize=7.5)
+        axes.set_xticks(range(len(chosen)), ticks, fontsize=7.5, rotation=90)
+        for name, task in tasks.items():
+            _draw_frames(axes, np.flatnonzero(np.isin(chosen, task)).tolist(), styles[name])
 
-    part = f" Shown are the {len(chosen)} of {len(names):,} classes with the lowest accuracy."
+    caption = (
+        "The potential of a pair is the weight with which two classes are drawn into one task. It "
+        f"starts at 1 (log 0) and {MEANINGS.get(shown.series.strategy, MEANINGS['hard'])}. Shown "
+        f"are the {len(highest)} of {len(shown.last):,} classes with the highest potentials "
+        f"({shown.title}), ordered by clustering."
+    )
+    if tasks:
+        means = (
+            f"{series.name} {_mean_in_tasks(shown.last, preview.tasks):.3f} "
+            f"(in {len(preview.tasks)} tasks)"
+            for series, preview in shown.drawn
+            if len(preview.tasks)
+        )
+        caption += (
+            " Frames mark the pairs of the first task after the last step, whose classes are added "
+            "here. A sampler that follows its potentials draws pairs with higher ones. Mean log "
+            f"potential of the pairs in the tasks after the last step: {', '.join(means)}."
+        )
+    side = 2.0 + 0.19 * len(chosen)
     return make_plot(
         data.plots,
         [("", draw)],
-        name="test-accuracy",
-        title="Test accuracy of each class",
-        caption="Share of the queries of a test class that were classified correctly, over all "
-        "test tasks and seeds, from the lowest accuracy to the highest."
-        + (part if len(chosen) < len(names) else ""),
-        legend=tuple((s.name, Style(data.close_up_style(s.name).color)) for s, _ in rates),
-        size=(5.2, 1.0 + 0.21 * len(chosen)),
+        name="potentials",
+        title="Potentials of class pairs at the end",
+        caption=caption,
+        legend=tuple(styles.items()),
+        size=(side + 0.8, side),
     )
 
 
-def class_confusion_plot(data: StudyData) -> Plot | None:
-    """Draw which test classes are taken for which; None if no run recorded it."""
-    found = _test_confusions(data)
-    if not found:
-        return None
-    names = found[0][1]
-    rates = []
-    for series, _, matrix in found:
-        rate = 100 * matrix / np.maximum(1, matrix.sum(axis=1, keepdims=True))
-        np.fill_diagonal(rate, np.nan)
-        rates.append((series, rate))
-    worst = np.nanmax(rates[-1][1], axis=1) if len(names) > 1 else np.zeros(1)
-    chosen = np.sort(np.argsort(-worst, kind="stable")[:MAX_TEST_CLASSES])
-    high = max(1e-9, *(float(np.nanmax(rate, initial=0.0)) for _, rate in rates))
+def _draw_frames(axes: Axes, places: Sequence[int], style: Style) -> None:
+    from matplotlib.patches import Rectangle
 
-    def draw(axes: Axes, rate: NDArray[np.float64]) -> None:
-        from matplotlib.colors import LinearSegmentedColormap
+    line: Any = (0, style.dashes) if style.dashes else "-"
+    for x, y in itertools.permutations(places, 2):
+        cell = (x - 0.5, y - 0.5)
+        axes.add_patch(Rectangle(cell, 1, 1, fill=False, ec=style.color, lw=1.4, ls=line))
 
-        colors = LinearSegmentedColormap.from_list("confusion", ("#f7f4f0", "#e0a070", "#7a2b00"))
-        masked = np.ma.masked_invalid(rate[np.ix_(chosen, chosen)])
-        axes.grid(visible=False)
-        image = axes.imshow(masked, cmap=colors.with_extremes(bad="#d9d9d9"), vmin=0, vmax=high)
-        image.set_interpolation("none")
-        ticks = [shorten(names[c], 18) for c in chosen]
-        axes.set_yticks(range(len(chosen)), ticks, fontsize=7)
-        axes.set_xticks(range(len(chosen)), ticks, fontsize=7, rotation=90)
-        axes.set(xlabel="classified as", ylabel="class")
 
-    side = 1.9 + 0.13 * len(chosen)
+def _mean_in_tasks(matrix: Matrix, tasks: NDArray[np.int64]) -> float:
+    """Return the mean log potential of the pairs in some tasks, `tasks x way`."""
+    rows, columns = np.triu_indices(tasks.shape[1], 1)
+    return float(matrix[tasks[:, rows], tasks[:, columns]].mean()) if len(rows) else 0.0
+
+
+def _evolution(data: StudyData, shown: PairPotentials, highest: NDArray[np.int64]) -> Plot:
+    cells = np.ix_(highest, highest)
+    order = cluster_order(shown.last[cells])
+    # With thousands of classes, memory would not hold all of them for every snapshot.
+    frames = [(s.step, log_potentials(s)[cells]) for s in pair_snapshots(shown.run, N_PANELS)]
+
+    def draw(axes: Axes, matrix: Matrix) -> None:
+        _draw_potentials(axes, matrix[np.ix_(order, order)], np.stack([m for _, m in frames]))
+        axes.set(xticks=[], yticks=[])
+
     return make_plot(
         data.plots,
-        [(series.name, partial(draw, rate=rate)) for series, rate in rates],
-        name="test-confusion",
-        title="Confusion of test classes",
-        caption="Share of the queries of a test class (row) that were classified as another "
-        f"(column), over all test tasks and seeds, from 0 to {high:.1f} % (strongest color). The "
-        "diagonal is left out. Two classes can be confused only in tasks that have both.",
-        size=(side, side),
-        columns=2,
+        [(f"step {step:,}", partial(draw, matrix=matrix)) for step, matrix in frames],
+        name="evolution",
+        title="Potentials over time",
+        caption=f"Potentials over training time of the {len(highest)} classes with the highest "
+        f"ones at the end ({shown.title}). They are high in the last panel since they were chosen "
+        "by it; what matters is how early they rise and whether they stay high. From left to "
+        f"right: {', '.join(shown.names[c] for c in highest[order])}.",
+        size=(1.8, 2.0),
+        columns=5,
     )
 
 
-def _test_confusions(
-    data: StudyData,
-) -> list[tuple[Series, tuple[str, ...], NDArray[np.int64]]]:
-    """Return the test classes and confusions of the series that are shown closely."""
-    every = [(series, series.test_confusion()) for series in data.close_ups()]
-    found = [(series, *confusion) for series, confusion in every if confusion]
-    return [one for one in found if one[1] == found[0][1]]
+def _draw_potentials(axes: Axes, matrix: Matrix, every: NDArray[np.float32]) -> Any:
+    """Draw potentials in colors that span the range of all; return the image."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    masked = np.ma.array(matrix, mask=np.eye(len(matrix), dtype=bool))
+    axes.grid(visible=False)
+    colors = LinearSegmentedColormap.from_list("potentials", SCALE).with_extremes(bad="#d9d9d9")
+    low, high = float(every.min()), float(every.max())
+    # Without interpolation an SVG holds one pixel per cell, and the browser scales it sharply.
+    return axes.imshow(masked, cmap=colors, vmin=low, vmax=high, interpolation="none")
+
+
+def pair_snapshots(run: Run, at_most: int) -> Iterator[Snapshot]:
+    """Yield evenly spread snapshots of a run that have pair potentials; only these are read.
+
+    Damaged ones are left out.
+    """
+    last = run.last_snapshot
+    if last is None or not count_paired(last):
+        return
+    files = [file for file in snapshot_files(run.path / "snapshots") if file[0] <= last.step]
+    for place in evenly_spread(len(files), at_most):
+        snapshot = run.snapshot(*files[place])
+        if snapshot and count_paired(snapshot) == count_paired(last):
+            yield snapshot
+
+
+def evenly_spread(n_items: int, at_most: int) -> NDArray[np.int64]:
+    """Return up to `at_most` indices of `n_items`, including the first and the last."""
+    return np.unique(np.round(np.linspace(0, n_items - 1, min(n_items, at_most)))).astype(np.int64)
+
+
+def cluster_order(matrix: Matrix) -> NDArray[np.int64]:
+    """Return an order of the classes that puts those with high potentials side by side.
+
+    Hierarchical clustering with average linkage; the distance of two classes is the highest
+    potential minus theirs. Of the orders that the tree allows, it is the one with the smallest sum
+    of distances between neighbors (optimal leaf ordering).
+    """
+    from scipy.cluster.hierarchy import leaves_list, linkage
+
+    n_classes = len(matrix)
+    if n_classes < 3:
+        return np.arange(n_classes)
+    above = np.triu_indices(n_classes, 1)
+    distances = matrix[above].max() - matrix[above].astype(np.float64)
+    tree = linkage(distances, method="average", optimal_ordering=True)
+    return np.asarray(leaves_list(tree), dtype=np.int64)
+
+
+def confusion_rank(matrix: Matrix) -> NDArray[np.int64]:
+    """Return all classes in the order of the highest potential that each has with another."""
+    others = np.where(np.eye(len(matrix), dtype=bool), -np.inf, matrix)
+    return np.argsort(-others.max(axis=1), kind="stable")
+
+
+def pairs_values(data: StudyData) -> dict[str, Any]:
+    """Return the values of `pairs.html.j2`; empty if there are no pair potentials."""
+    shown = data.potentials
+    if shown is None:
+        return {}
+    pairs = [
+        (value, [class_picture(shown.preview, shown.names, c, 4) for c in pair])
+        for *pair, value in highest_pairs(shown.last, N_PAIRS)
+    ]
+    return {"title": shown.title, "pairs": pairs}
+
+
+def highest_pairs(matrix: Matrix, n_pairs: int) -> list[tuple[int, int, float]]:
+    """Return the pairs with the highest log potentials, the highest first, at most `n_pairs`."""
+    # They have at most twice as many classes, which are those that rank first.
+    chosen = np.sort(confusion_rank(matrix)[: 2 * n_pairs])
+    rows, columns = np.triu_indices(len(chosen), 1)
+    rows, columns = chosen[rows], chosen[columns]
+    values = matrix[rows, columns]
+    ranked = np.argsort(-values, kind="stable")[:n_pairs]
+    return [(int(rows[k]), int(columns[k]), float(values[k])) for k in ranked]
 
 
 def map_plot(data: StudyData) -> Plot | None:
@@ -163,35 +244,33 @@ def map_plot(data: StudyData) -> Plot | None:
     It is there only in studies that reproduce such a figure: where classes lie on a map of this
     kind says little by itself.
     """
-    samplers = data.potentials[0].samplers if data.potentials else ()
-    if data.study.first_section != "map" or len(samplers) < 2:
+    if data.study.first_section != "map" or (shown := data.potentials) is None:
         return None
-    places = map_classes(samplers[-1][1].similarity)
+    places = map_classes(shown.drawn[-1][1].similarity) if len(shown.drawn) > 1 else None
     if places is None:
         return None
-    names = data.potentials[0].names
 
     def draw(axes: Axes, tasks: NDArray[np.int64], style: Style) -> None:
         axes.plot(*places.T, ".", color=FAINT, alpha=0.7)
         for task, marker in zip(tasks, "oDs", strict=False):
             # The space: matplotlib leaves labels that begin with an underscore out of a legend.
-            text = " " + ", ".join(shorten(names[c], 14) for c in task[:5])
+            text = " " + ", ".join(shorten(shown.names[c], 14) for c in task[:5])
             axes.plot(*places[task].T, marker, color=style.color, label=text)
         axes.set(xticks=[], yticks=[])
         if len(tasks):
             axes.legend(loc="upper left", bbox_to_anchor=(-0.02, 0), fontsize=7, borderpad=0)
 
     panels = []
-    for name, preview in samplers:
-        tasks, style = preview.tasks[:3], data.close_up_style(name)
-        panels.append((f"classes drawn by {name}", partial(draw, tasks=tasks, style=style)))
+    for series, preview in shown.drawn:
+        tasks, style = preview.tasks[:3], data.close_up_style(series.name)
+        panels.append((f"classes drawn by {series.name}", partial(draw, tasks=tasks, style=style)))
     return make_plot(
         data.plots,
         panels,
         name="class-map",
         title="Map of the classes",
         caption="t-SNE of the class prototypes, the mean features of the model trained with "
-        f"{samplers[-1][0]}, by their cosine: classes that are close look alike to it. Distances "
+        f"{shown.series.name}, by their cosine: classes that are close look alike to it. Distances "
         "between far groups mean nothing. Both panels are the same map; each marks the classes of "
         "the first three tasks that a sampler drew after the last step, one kind of mark per task.",
         size=(4.7, 4.7),
@@ -225,9 +304,15 @@ def map_classes(similarity: NDArray[np.floating]) -> NDArray[np.float64] | None:
 
 
 def tasks_values(data: StudyData) -> dict[str, Any]:
-    """Return the values of `tasks.html.j2`, the first tasks of samplers; empty without any."""
+    """Return the values of `tasks.html.j2`, the first tasks of samplers; empty without any.
+
+    The samplers are those of one setting, the baseline and the one with the potentials first.
+    """
+    shown = data.potentials
+    every = (shown.panel if shown else data.panels[0]).series
+    first = shown.series if shown else None
     samplers = []
-    for series in data.close_ups():
+    for series in sorted(every, key=lambda one: (not one.is_baseline, one is not first)):
         if (preview := series.preview()) is None:
             continue
         names = class_labels(preview.class_names)
@@ -236,7 +321,7 @@ def tasks_values(data: StudyData) -> dict[str, Any]:
             for task in preview.tasks[:N_TASKS]
         ]
         samplers.append((series.name, data.close_up_style(series.name), drawn))
-    return {"samplers": samplers} if samplers else {}
+    return {"samplers": samplers[:N_SAMPLERS]} if samplers else {}
 
 
 def class_picture(

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from adaptask.atomic_file import replace_file
-from adaptask.report.page.series import Style, shorten
+from adaptask.report.page.data import Style, shorten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

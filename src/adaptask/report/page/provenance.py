@@ -12,10 +12,6 @@ from adaptask.report.run import Run
 from adaptask.report.study import Study
 from adaptask.report.verdicts import missing_runs
 
-_STRATEGIES = {
-    "easy": "with the strategy easy, what the model tells apart is preferred instead",
-    "uncertain": "with the strategy uncertain, what the model is uncertain about",
-}
 _VERSIONS = ("adaptask", "python", "torch", "numpy", "cuda", "device", "platform", "cpu_count")
 
 
@@ -23,32 +19,30 @@ def describe_runs(data: StudyData) -> dict[str, Any]:
     """Return the values of the page's introduction and of `provenance.html.j2`."""
     study = data.study
     series = [one for panel in data.panels for one in panel.series]
-    records = [record for one in series for record in one.records]
-    configs = {one.arm.name: _flat(one.records[0].settings) for one in series if one.records}
+    runs = [run for one in series for run in one.runs]
+    configs = {one.arm.name: _flat(one.runs[0].settings) for one in series if one.runs}
     keys = dict.fromkeys(key for config in configs.values() for key in config)
     found = {key: {config.get(key, "-") for config in configs.values()} for key in keys}
     differing = [key for key in keys if len(found[key]) > 1]
     samplers = dict.fromkeys(one.sampler for one in series)
     explained = [clean(f"{a.name} {a.description}") for a in samplers if a.description]
-    strategies = dict.fromkeys(one.strategy for one in series)
-    explained += [_STRATEGIES[name] for name in strategies if name in _STRATEGIES]
     planned = [run for arm in study.arms for run in arm.runs]
     # A damaged result counts as missing.
-    n_finished = sum(r.is_finished and "test.json" not in r.damage for r in records)
+    n_finished = sum(r.is_finished and "test.json" not in r.damage for r in runs)
     return {
-        "statement": _statement(study, records, len(planned), n_finished),
+        "statement": _statement(study, runs, len(planned), n_finished),
         "samplers": explained,
         "n_planned": len(planned),
-        "n_without_result": len(planned) - sum(record.test is not None for record in records),
+        "n_without_result": len(planned) - sum(run.test is not None for run in runs),
         "troubles": [clean(sentence) for sentence in missing_runs(data.summary)],
-        "damage": [clean(text) for record in records for text in record.damage.values()],
+        "damage": [clean(text) for run in runs for text in run.damage.values()],
         "common": [(key, *found[key]) for key in keys if len(found[key]) == 1],
         "differing": differing,
         "arms": [
             (clean(name), [config.get(key, "-") for key in differing])
             for name, config in configs.items()
         ],
-        "versions": list(_versions(records)),
+        "versions": list(_versions(runs)),
         "seeds": sorted({run.seed for run in planned}),
     }
 
@@ -59,20 +53,20 @@ def _flat(settings: Mapping[str, Any]) -> dict[str, str]:
     return {key: clean(str(value)) for key, value in values if key not in ("seed", "format")}
 
 
-def _statement(study: Study, records: Sequence[Run], n_planned: int, n_finished: int) -> str:
+def _statement(study: Study, runs: Sequence[Run], n_planned: int, n_finished: int) -> str:
     """Return what was compared, in two or three sentences."""
-    if not records:
+    if not runs:
         return f"{_count(n_planned, 'run')} planned; none has begun."
 
     def chosen(section: str, key: str) -> str:
-        found = (record.settings.get(section, {}).get(key) for record in records)
+        found = (run.settings.get(section, {}).get(key) for run in runs)
         return _listed(clean(str(value)) for value in found if value is not None) or "unknown"
 
     def named(kind: str) -> str:
-        found = (record.algorithms.get(kind) for record in records)
+        found = (run.algorithms.get(kind) for run in runs)
         return _listed(clean(algorithm.name) for algorithm in found if algorithm)
 
-    steps = _listed(f"{n:,}" for n in sorted({r.n_steps or r.steps_done for r in records}))
+    steps = _listed(f"{n:,}" for n in sorted({r.n_steps or r.steps_done for r in runs}))
     backbone = f" ({named('backbone')})" if named("backbone") else ""
     done = "all are finished" if n_finished == n_planned else f"{n_finished} are finished"
     return (
@@ -92,9 +86,9 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" + "s" * (number != 1)
 
 
-def _versions(records: Sequence[Run]) -> Iterator[tuple[str, str]]:
+def _versions(runs: Sequence[Run]) -> Iterator[tuple[str, str]]:
     """Yield versions and machine of the runs, with all values if runs differ."""
-    found = [environment for record in records for environment in record.environment]
+    found = [environment for run in runs for environment in run.environment]
     for key in (*_VERSIONS, "git", "adaptask_git"):
         values = dict.fromkeys(_version(e[key]) for e in found if e.get(key) is not None)
         if values:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from adaptask.report.page.series import aggregate
+from adaptask.report.page.data import aggregate
 
 
 def points(steps, values):
