@@ -51,6 +51,7 @@ def test_the_long_table_has_a_row_an_arm(compared):
     assert column(table, "difference to uniform") == ["", "+3.00 [+2.91, +3.09]", "", "-1.00"]
     assert column(table, "verdict") == ["", "better", "", "one seed"]
     assert column(table, "ms per step") == ["100.00", "107.50", "10.00", "10.00"]
+    assert column(table, "factor") == ["", "1.07", "", "1.00"]
     assert [len(row) for row in table.rows] == [len(table.headings)] * 4
 
 

@@ -125,6 +125,12 @@ def _columns(summary: StudySummary) -> list[_Column]:
         is_brief=True,
     )
     tasks = " within groups" if summary.tasks == "within-group" else ""
+    factor = _Column(
+        "factor",
+        lambda found: _time_factor(summary, found),
+        "time of a step as a multiple of that of the baseline: the price of the sampler, and noise "
+        "where runs share a machine.",
+    )
     return [
         _Column("runs", lambda found: f"{found.n_finished}/{found.n_planned}", is_brief=True),
         *([validation] if by_validation else []),
@@ -149,6 +155,7 @@ def _columns(summary: StudySummary) -> list[_Column]:
         ),
         _Column("verdict", short_verdict, is_brief=True),
         _Column("ms per step", lambda found: _decimals(found.seconds_per_step, 1000)),
+        *([] if by_validation else [factor]),
         _Column("paper (%)", lambda found: _printed(found.arm.published)),
         _Column("paper's gain", lambda found: _published_gain(summary, found)),
     ]
@@ -215,6 +222,13 @@ def _difference_heading(summary: StudySummary) -> str:
         if found.arm.baseline is not None
     }
     return f"difference to {names.pop() if len(names) == 1 else 'baseline'}"
+
+
+def _time_factor(summary: StudySummary, found: ArmSummary) -> str:
+    if found.arm.baseline is None or found.seconds_per_step is None:
+        return ""
+    baseline = summary.arm(found.arm.baseline).seconds_per_step
+    return _decimals(found.seconds_per_step / baseline if baseline else None)
 
 
 def _published_gain(summary: StudySummary, found: ArmSummary) -> str:
