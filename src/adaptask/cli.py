@@ -294,7 +294,7 @@ def reproduce(
     if dry_run:
         from adaptask.experiments.paper.timing import dry_run as show
 
-        show(planned, workers=workers)
+        show(planned)
         return 0
     return run_plan(planned, output, workers=workers, cluster=cluster)
 

@@ -17,7 +17,6 @@ from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 
 from adaptask.errors import TrainingError
-from adaptask.experiments import backends
 from adaptask.experiments.backends import Event, OnEvent, record_failure
 from adaptask.report.run import Run
 from adaptask.training.process import TERMINAL_SIGNALS, StopSignals, exit_for_signal
@@ -42,11 +41,6 @@ class ProcessPool:
         self._running: dict[Connection, tuple[BaseProcess, Run]] = {}
         self._restarted: set[str] = set()
         self._failures: dict[str, str] = {}
-
-    @property
-    def speedup(self) -> float:
-        """Estimate of how much faster all runs are than one after the other."""
-        return min(self.n_at_once, backends.n_cores())
 
     def run(self, runs: Sequence[Run], on_event: OnEvent) -> dict[str, str]:
         """Make all runs, see `Backend.run`."""
