@@ -17,7 +17,6 @@ from adaptask.data.features import read_safetensors
 from adaptask.errors import ArgumentError
 from adaptask.experiments.config_file import no_run_in
 from adaptask.learners import Learner
-from adaptask.parsing import parse_json
 from adaptask.training.run_folder import RunFolder
 
 FILE = "init.json"
@@ -159,23 +158,6 @@ def freeze(learner: Learner, chosen: str | int) -> None:
     meaning = f"the number of stages of {kind}"
     n_frozen = check_integer("freeze", chosen, low=1, high=len(stages), meaning=meaning)
     learner.freeze(*stages[:n_frozen])
-
-
-def check_same_weights(init: str, folder: Path) -> None:
-    """Check that the weights are those that the run in a folder has started with.
-
-    Raises:
-        ArgumentError: If they have changed, or cannot be read.
-    """
-    try:
-        before = parse_json((folder / FILE).read_bytes())["sha256"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return  # the run was killed before it began
-    if before != digest(read_weights(init)):
-        raise ArgumentError(
-            f"the weights of {init} have changed since the run in {folder} started with them. Put "
-            "the old ones back, or start a new run."
-        )
 
 
 def record_weights(init: str, folder: Path) -> None:

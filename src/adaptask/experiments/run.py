@@ -28,7 +28,7 @@ from adaptask.experiments.factory import (
     depends_on_steps,
     with_weights,
 )
-from adaptask.experiments.init_weights import check_same_weights, record_weights
+from adaptask.experiments.init_weights import record_weights
 from adaptask.experiments.options import REGISTRIES, class_of, describe
 from adaptask.experiments.run_preview import save_preview
 from adaptask.learners import Ensemble
@@ -89,88 +89,78 @@ def run_steps(
     Raises:
         AdaptaskError: If something cannot be used or done, or the folder holds another run.
     """
+    # What one process finds wrong, all of them raise, so that none waits for another that is gone.
     with group.sync_errors():
         check_config(config)
         device = choose_device(config.machine.device, group)
-        begun = _begun(path, config) if group.is_main else None
-    begun = group.broadcast(begun)
-    with group.sync_errors():
-        if begun is not None:
-            config = keep_precision(config, begun)
-        config = resolve_auto(config, device, n_processes=group.size)
-        folder = RunFolder(path, dump_config(config))
-        start = _choose_start(config, folder, resume) if group.is_main else ""
-    start = group.broadcast(start)
+        plan = _plan(config, path, resume, device, group) if group.is_main else None
+    # One process decides, by the folder and its own device.
+    config, start = group.broadcast(plan)  # type: ignore[misc]
     if start == "done":
         return
+    folder = RunFolder(path, dump_config(config))
+    folder.n_processes = group.size
     with group.sync_errors():
-        config_to_build = _with_needed_weights(config, folder, start, group)
-        trainer, testers = _build(config_to_build, device, folder, display, group)
+        # A checkpoint has all weights, and the main process gives its state to the others.
+        needs_weights = group.is_main and not (start == "resume" and folder.last_checkpoint())
+        init = config.start.init if needs_weights else None
+        built = replace(config, start=replace(config.start, init=init))
+        trainer, testers = _build(built, device, folder, display, group)
     with ExitStack() as held:
         held.callback(trainer.release)
         with group.sync_errors():
             if group.is_main:
                 held.enter_context(folder.locked())
                 if start == "begin":
-                    folder.n_processes = group.size
                     folder.create(device)
-                    if config.start.init is not None:
-                        record_weights(config.start.init, folder.path)
+                else:
+                    # It tells that a run has ended: it goes before config.toml says how many steps
+                    # are to be made now, or a kill in between would leave a run that looks
+                    # finished.
+                    (path / TEST).unlink(missing_ok=True)
+                if init is not None:
+                    record_weights(init, path)
         if start == "resume":
-            if group.is_main and _tested_after(folder, config) != config.steps:
-                # It tells that a run has ended: it goes before config.toml says how many steps
-                # are to be made now, or a kill in between would leave a run that looks finished.
-                (folder.path / TEST).unlink(missing_ok=True)
             trainer.resume()
         with group.sync_errors():
             if group.is_main:
-                write_algorithms(folder.path, config)
+                (path / PRUNED).unlink(missing_ok=True)  # it is trained further
+                write_algorithms(path, config)
                 named = [_open_logger(name, config, trainer, start) for name in log]
                 trainer.loggers += [*named, *loggers]
-        try:
-            if group.is_main:
-                (folder.path / PRUNED).unlink(missing_ok=True)  # it is trained further
-            yield from _fit(trainer, config, folder, stop)
-            yield from _end(trainer, testers, folder, stop)
-        finally:
-            for logger in trainer.loggers:
-                logger.close()
+        for logger in trainer.loggers:
+            held.callback(logger.close)
+        if trainer.step < config.steps:
+            yield from trainer.steps(config.steps, stop)
+        else:
+            trainer.display.message(
+                f"The run in {path} has made its {trainer.step} steps. For more: "
+                f"--resume {path} --steps N."
+            )
+        yield from _end(trainer, testers, folder, stop)
 
 
-def _choose_start(config: RunConfig, folder: RunFolder, resume: bool | None) -> str:
-    """Return whether to `begin`, to `resume`, or to leave alone a run that is `done`.
+def _plan(
+    config: RunConfig, path: Path, resume: bool | None, device: torch.device, group: ProcessGroup
+) -> tuple[RunConfig, str]:
+    """Return the configuration without any `auto`, and what to do.
+
+    That is to `begin`, to `resume`, or to leave alone a run that is `done`.
 
     Raises:
-        AdaptaskError: If the folder does not allow it.
+        AdaptaskError: If the configuration or the folder does not allow it.
     """
-    does_what_fits = resume is None
-    if does_what_fits:
-        resume = folder.has_begun
-    if not resume:
+    begun = _begun(path, config)
+    if begun is not None:
+        config = keep_precision(config, begun)
+    config = resolve_auto(config, device, n_processes=group.size)
+    folder = RunFolder(path)
+    if not (folder.has_begun if resume is None else resume):
         folder.check_is_free()
-        return "begin"
+        return config, "begin"
     check_same_run(config, folder)
-    return "done" if does_what_fits and _tested_after(folder, config) == config.steps else "resume"
-
-
-def _with_needed_weights(
-    config: RunConfig, folder: RunFolder, start: str, group: ProcessGroup
-) -> RunConfig:
-    """Return how a run is built: with weights to start with only where they are needed.
-
-    The main process gives its state to the others, and a checkpoint has all weights, so that those
-    it began with may be gone.
-
-    Raises:
-        ArgumentError: If they are not those that the run began with.
-    """
-    init = config.start.init
-    is_resumable = start == "resume" and folder.last_checkpoint() is not None
-    if init is None or (group.is_main and (Path(init).exists() or not is_resumable)):
-        if init is not None and start == "resume":
-            check_same_weights(init, folder.path)
-        return config
-    return replace(config, start=replace(config.start, init=None))
+    is_done = resume is None and _tested_after(folder, config) == config.steps
+    return config, "done" if is_done else "resume"
 
 
 def _build(
@@ -270,20 +260,6 @@ def check_same_run(config: RunConfig, folder: RunFolder) -> None:
         raise ArgumentError(
             f"the run in {folder.path} was planned for {before.steps} steps, on which its "
             f"learning rate or its learner depends from the first one on: {again}."
-        )
-
-
-def _fit(
-    trainer: Trainer, config: RunConfig, folder: RunFolder, stop: StopSignals | None
-) -> DeviceSteps[None]:
-    if trainer.step < config.steps:
-        if trainer.group.is_main:
-            (folder.path / TEST).unlink(missing_ok=True)
-        yield from trainer.steps(config.steps, stop)
-    else:
-        trainer.display.message(
-            f"The run in {folder.path} has made its {trainer.step} steps. For more: "
-            f"--resume {folder.path} --steps N."
         )
 
 
