@@ -11,7 +11,6 @@ from tyro.conf import Positional, arg
 from tyro.extras import SubcommandApp
 
 from adaptask import __version__
-from adaptask.cli_data import app as data_app
 from adaptask.errors import AdaptaskError, ArgumentError
 from adaptask.experiments.backends.ray import ClusterOptions
 from adaptask.experiments.command_line import (
@@ -22,6 +21,7 @@ from adaptask.experiments.command_line import (
     short_help,
 )
 from adaptask.experiments.config import DEFAULT_NAMES, RunConfig
+from adaptask.experiments.data_commands import app as data_app
 from adaptask.experiments.options import AlgorithmConfig, short_name
 from adaptask.registry import is_address
 

@@ -1,10 +1,11 @@
-"""What `adaptask data list | download | prepare | check | sheet` do."""
+"""The commands `adaptask data list | download | prepare | check | sheet`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Annotated, Literal
 
 from rich.console import Console
 from rich.markup import escape
@@ -18,6 +19,8 @@ from rich.progress import (
 from rich.progress import Progress as ProgressBar
 from rich.table import Table
 from rich.text import Text
+from tyro.conf import Positional, arg
+from tyro.extras import SubcommandApp
 
 from adaptask.data.benchmarks import BENCHMARKS, Benchmark
 from adaptask.data.cache import cache_root, check_cache, find_duplicates
@@ -37,9 +40,14 @@ from adaptask.data.download import download
 from adaptask.data.prepare import Prepared, prepare, prepare_features, prepare_folder
 from adaptask.errors import ArgumentError, DataError
 
+app = SubcommandApp()
+
 _MOST_LEFT_OUT = 10
+_Name = Annotated[str, arg(metavar="NAME")]
+_Workers = Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: all cores)")]
 
 
+@app.command(name="list")
 def list_datasets() -> None:
     """Show every dataset: what it is, whether it is prepared, how many classes and images."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
@@ -68,22 +76,40 @@ def list_datasets() -> None:
         console.print(f"To download one ({known}): adaptask data download NAME", style="dim")
 
 
+@app.command(name="prepare")
 def prepare_dataset(
+    dataset: Positional[_Name],
     *,
-    dataset: str,
     source: Path,
-    name: str | None = None,
-    image_size: int | None = None,
+    name: Annotated[
+        str | None, arg(metavar="NAME", help_behavior_hint="(default: folder, or features)")
+    ] = None,
+    image_size: Annotated[
+        int | None, arg(metavar="PIXELS", help_behavior_hint="(default: 84)")
+    ] = None,
     gray: bool = False,
-    fractions: Sequence[float] | None = None,
-    seed: int | None = None,
-    split_lists: Path | None = None,
-    workers: int | None = None,
+    fractions: Annotated[
+        tuple[float, float, float] | None,
+        arg(metavar="TRAIN VAL TEST", help_behavior_hint="(default: 0.64 0.16 0.2)"),
+    ] = None,
+    seed: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: 0)")] = None,
+    split_lists: Annotated[Path | None, arg(metavar="FOLDER")] = None,
+    workers: _Workers = None,
 ) -> None:
-    """Recognize, check and convert a dataset, with a progress bar.
+    """Convert a dataset once into the cache, from any layout in which it is usually found.
 
-    The options are those of `adaptask data prepare`; all but the last are for `folder`, your own
-    images, and some for `features`.
+    Args:
+        dataset: A dataset of `adaptask data list`, or `folder` for your own images, or `features`
+            for vectors that another network has computed.
+        source: The folder or archive that has the data; of features also a .npy, .npz or
+            .safetensors file.
+        name: For `folder` and `features`: the name of the dataset from then on.
+        image_size: For `folder`: height and width of the images.
+        gray: For `folder`: make the images gray.
+        fractions: For both: shares of the classes for train, val and test.
+        seed: For both: decides which classes go where.
+        split_lists: For both: a folder with train.txt, val.txt and test.txt.
+        workers: Number of processes.
     """
     given = {
         "name": name,
@@ -113,12 +139,24 @@ def prepare_dataset(
     _print_prepared(done, "vector" if dataset == "features" else "image")
 
 
-def download_dataset(*, name: str, folder: Path | None = None, workers: int | None = None) -> None:
-    """Download a benchmark from its official home and prepare it.
+@app.command(name="download")
+def download_dataset(
+    name: Positional[_Name],
+    *,
+    folder: Annotated[
+        Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: in the cache)")
+    ] = None,
+    workers: _Workers = None,
+) -> None:
+    """Download a dataset from its official home and prepare it.
 
-    Raises:
-        ArgumentError: If there is no benchmark of that name.
-        DataError: If its home is closed, or the download or the preparation fails.
+    cifar-fs, fc100, omniglot and cub can be downloaded. A download that was interrupted is
+    continued.
+
+    Args:
+        name: A dataset of `adaptask data list`.
+        folder: Where the downloaded files are kept.
+        workers: Number of processes that prepare.
     """
     if is_plugin(name) or isinstance(DATASETS.get(name), Generated):
         raise ArgumentError(f"'{name}' needs no download.")
@@ -145,10 +183,13 @@ def download_dataset(*, name: str, folder: Path | None = None, workers: int | No
     prepare_dataset(dataset=name, source=source, workers=workers)
 
 
-def check_dataset(*, name: str) -> None:
+@app.command(name="check")
+def check_dataset(name: Positional[_Name]) -> None:
     """Verify a dataset and report images that are in two splits.
 
-    A prepared dataset is compared with its checksums; a plug-in is loaded.
+    Args:
+        name: A prepared dataset, which is compared with its checksums, or the address of your own,
+            package.module:function, which is loaded.
     """
     console = _console()
     with console.status(Text(f"checking {name}")):
@@ -170,15 +211,24 @@ def check_dataset(*, name: str) -> None:
         console.print(_printable(line), markup=False)
 
 
+@app.command(name="sheet")
 def draw_sheet(
+    name: Positional[_Name],
     *,
-    name: str,
-    split: str = "train",
-    out: Path | None = None,
+    split: Literal["train", "val", "test"] = "train",
+    out: Annotated[Path | None, arg(metavar="FILE")] = None,
     n_classes: int = 12,
     n_images: int = 12,
 ) -> None:
-    """Draw a contact sheet of a split into a file, by default `NAME-SPLIT.png`."""
+    """Draw a contact sheet: some images of some classes, as a PNG file.
+
+    Args:
+        name: A prepared dataset, or the address of your own, package.module:function.
+        split: Which split to show.
+        out: Where to write; by default NAME-SPLIT.png.
+        n_classes: Number of classes, spread over the split.
+        n_images: Number of images per class.
+    """
     path = out or Path(f"{name.replace(':', '.')}-{split}.png")
     sheet = contact_sheet(load(name, split), n_classes=n_classes, n_images=n_images)
     try:
