@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from tyro import _strings
 from tyro.conf import Positional, arg
 from tyro.extras import SubcommandApp
 
@@ -31,6 +33,15 @@ Start with `adaptask demo`."""
 
 app = SubcommandApp()
 app.command(data_app, name="data", help="List, prepare, check and look at datasets.")
+
+
+def _one_line_per_paragraph(helptext: str) -> str:
+    paragraphs = inspect.cleandoc(helptext).split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
+
+# Tyro's own leaves breaks within sentences if lines are indented or do not begin with a letter.
+_strings.remove_single_line_breaks = _one_line_per_paragraph
 
 # Without options of algorithms, whose classes need torch; `main` replaces it.
 _NO_CONFIG = RunConfig(**{kind: AlgorithmConfig(name) for kind, name in DEFAULT_NAMES.items()})  # type: ignore[arg-type]
