@@ -159,8 +159,8 @@ def _plan(
         folder.check_is_free()
         return config, "begin"
     check_same_run(config, folder)
-    is_done = resume is None and _tested_after(folder, config) == config.steps
-    return config, "done" if is_done else "resume"
+    is_done = begun is not None and _is_tested(folder, begun, config)
+    return config, "done" if resume is None and is_done else "resume"
 
 
 def _build(
@@ -220,15 +220,15 @@ def _begun(path: Path, config: RunConfig) -> RunConfig | None:
         return None
 
 
-def _tested_after(folder: RunFolder, config: RunConfig) -> int | None:
-    """Return the number of steps of a run whose result is there and whole, of the tasks wanted."""
+def _is_tested(folder: RunFolder, begun: RunConfig, config: RunConfig) -> bool:
+    """Return whether a result is there and whole, of the steps and of the tasks wanted."""
+    if begun.steps != config.steps or {*begun.evaluation.tasks} != {*config.evaluation.tasks}:
+        return False
     try:
         parse_json((folder.path / TEST).read_bytes())
-        begun = load_config(folder.config, known=config)
-        same = set(begun.evaluation.tasks) == set(config.evaluation.tasks)
-        return begun.steps if same else None
-    except (OSError, ValueError, ArgumentError):
-        return None  # it is resumed from its checkpoint, which writes them again
+    except (OSError, ValueError):
+        return False  # the run is resumed from its checkpoint, which writes it again
+    return True
 
 
 def check_same_run(config: RunConfig, folder: RunFolder) -> None:
