@@ -92,7 +92,6 @@ def train(
         resume: Continue the run in this folder; no other option is needed.
         preset: Start from a published recipe; `adaptask list` shows them.
         config: A TOML file that sets any option, such as config.toml of a run; flags win over it.
-            A flag that names another class starts from the defaults of that class.
         quiet: Print only errors and warnings.
         log: Also write to tensorboard or wandb, if they are installed.
         trust_plugins: Import plug-in classes, package.module:Class, that the file or run names.
@@ -216,8 +215,7 @@ def compare(
     Args:
         run: What all runs share.
         learners: Names of learners; by default that of the preset or file, or protonet.
-        samplers: Names of samplers, with options of their own if needed:
-            gcp:strategy=easy,tau=0.7; or all, for every one that fits the learner and the data.
+        samplers: Names, with options if needed, gcp:strategy=easy,tau=0.7; all: every one that fits.
         seeds: Number of seeds for each; they are 0, 1, ... A verdict needs five.
         output: Folder of the runs and the report; by default one under runs/.
         workers: Number of runs at once; by default one per core on a CPU, on a GPU as many as fit.
@@ -273,8 +271,7 @@ def reproduce(
         learners: Other learners than the paper's, if the target has a choice.
         seeds: Runs of each; three by default, one for figures without statistics.
         schedule: Of the learning rate: the paper's, or a cosine if that is constant.
-        quick: See that it works, in minutes on a CPU: on glyphs, with few steps, small tasks and
-            narrow networks.
+        quick: See that it works, in minutes on a CPU: on glyphs, few steps, narrow networks.
         dry_run: Print what would run, and how long it would take here, measured now.
         output: Folder of the runs and the report; by default one under runs/.
         workers: Number of runs at once; by default one per core on a CPU, on a GPU as many as fit.

@@ -99,10 +99,8 @@ def prepare_dataset(
     """Convert a dataset once into the cache, from any layout in which it is usually found.
 
     Args:
-        dataset: A dataset of `adaptask data list`, or `folder` for your own images, or `features`
-            for vectors that another network has computed.
-        source: The folder or archive that has the data; of features also a .npy, .npz or
-            .safetensors file.
+        dataset: A dataset of `adaptask data list`; folder: your own images; features: vectors.
+        source: Folder or archive with the data; of features also .npy, .npz or .safetensors.
         name: For `folder` and `features`: the name of the dataset from then on.
         image_size: For `folder`: height and width of the images.
         gray: For `folder`: make the images gray.
@@ -188,8 +186,7 @@ def check_dataset(name: Positional[_Name]) -> None:
     """Verify a dataset and report images that are in two splits.
 
     Args:
-        name: A prepared dataset, which is compared with its checksums, or the address of your own,
-            package.module:function, which is loaded.
+        name: A prepared dataset, or the address of your own, package.module:function.
     """
     console = _console()
     with console.status(Text(f"checking {name}")):
