@@ -215,7 +215,7 @@ def compare(
     Args:
         run: What all runs share.
         learners: Names of learners; by default that of the preset or file, or protonet.
-        samplers: Names, with options if needed, gcp:strategy=easy,tau=0.7; all: every one that fits.
+        samplers: Names, with options if needed, gcp:strategy=easy,tau=0.7; all: all that fit.
         seeds: Number of seeds for each; they are 0, 1, ... A verdict needs five.
         output: Folder of the runs and the report; by default one under runs/.
         workers: Number of runs at once; by default one per core on a CPU, on a GPU as many as fit.
