@@ -224,6 +224,5 @@ class EventDisplay(Display):
 
     def _report(self, step: int, text: str | None = None) -> None:
         self._step = step
-        self._on_event(Event("advance", self._run.name, step, self._metrics, text))
-        self._metrics = {}
+        self._on_event(Event("advance", self._run.name, step, dict(self._metrics), text))
         self._next_time = time.perf_counter() + _SECONDS_BETWEEN_EVENTS
