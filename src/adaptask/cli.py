@@ -96,7 +96,7 @@ def train(
         log: Also write to tensorboard or wandb, if they are installed.
         trust_plugins: Import plug-in classes, package.module:Class, that the file or run names.
     """
-    from adaptask.experiments.train_command import train as train_run
+    from adaptask.experiments.run import train as train_run
 
     if resume is not None and output is not None:
         raise ArgumentError("--resume continues in the folder of the run; leave out --output.")

@@ -6,6 +6,7 @@ This is the only place where a run begins: the device is chosen and every `auto`
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, replace
@@ -29,17 +30,17 @@ from adaptask.experiments.factory import (
     with_weights,
 )
 from adaptask.experiments.init_weights import record_weights
-from adaptask.experiments.options import REGISTRIES, class_of, describe
+from adaptask.experiments.options import REGISTRIES, class_of, describe, short_name
 from adaptask.experiments.run_preview import save_preview
 from adaptask.learners import Ensemble
 from adaptask.parsing import parse_json
 from adaptask.report.run import FAILURE, PRUNED
 from adaptask.training.checkpoints import Checkpoint
-from adaptask.training.device_steps import DeviceSteps
-from adaptask.training.displays import Display
-from adaptask.training.distributed import SINGLE_PROCESS, ProcessGroup
+from adaptask.training.device_steps import DeviceSteps, finish
+from adaptask.training.displays import Display, choose_display
+from adaptask.training.distributed import SINGLE_PROCESS, ProcessGroup, process_group
 from adaptask.training.evaluation import Evaluation, Evaluator
-from adaptask.training.loggers import Logger, TensorBoardLogger, WandbLogger
+from adaptask.training.loggers import Logger, TensorBoardLogger, WandbLogger, check_installed
 from adaptask.training.process import (
     StopSignals,
     choose_device,
@@ -57,6 +58,51 @@ MAY_CHANGE = ("steps", "machine", "every", "evaluation.tasks")
 
 # Compiling takes 10 to 30 seconds, a minute at most, and saves a third of a millisecond per step.
 _STEPS_THAT_PAY = 20_000
+
+
+def train(
+    config: RunConfig,
+    *,
+    output: Path | None = None,
+    resume: bool = False,
+    quiet: bool = False,
+    log: Sequence[str] = (),
+) -> None:
+    """Make a run in the terminal, as `adaptask train` does; see `run_steps`.
+
+    Args:
+        config: Everything that decides the run.
+        output: Its folder; by default one named after the configuration.
+        resume: Whether to continue the run in that folder.
+        quiet: Whether to print only errors and warnings.
+        log: `tensorboard`, `wandb` or both.
+
+    Raises:
+        AdaptaskError: If something cannot be used or done; the message says what to do.
+    """
+    path = output or _default_output(config)
+    with process_group() as group:
+        with group.sync_errors():
+            for name in log:
+                check_installed(name)
+        resume = resume or (group.is_restart and RunFolder(path).has_begun)
+        display = choose_display(quiet=quiet, stream=sys.stderr) if group.is_main else Display()
+        try:
+            finish(run_steps(config, path, resume=resume, display=display, log=log, group=group))
+        except (KeyboardInterrupt, SystemExit):
+            if (path / "config.toml").exists():
+                trust = " --trust-plugins" if config.plugins else ""
+                launcher = "adaptask" if group is SINGLE_PROCESS else "torchrun ... -m adaptask"
+                display.message(f"To continue: {launcher} train --resume {path}{trust}")
+            raise
+
+
+def _default_output(config: RunConfig) -> Path:
+    """Return a folder named after what is run."""
+    task = f"{config.task.n_way}way-{config.task.n_shot}shot"
+    chosen = (config.data.dataset, config.learner.name, config.backbone.name, config.sampler.name)
+    names = "-".join(map(short_name, chosen))
+    return Path("runs") / f"{names}-{task}-seed{config.seed}"
 
 
 def run_steps(
