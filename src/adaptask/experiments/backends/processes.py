@@ -180,10 +180,10 @@ def _stop(workers: Iterable[_Worker]) -> None:
 
 def serve() -> None:
     """Make the runs that come from standard input: the main function of a worker."""
-    from adaptask.experiments.backends.interleaved import Interleaved
-
     sender = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print is no event
+    from adaptask.experiments.backends.interleaved import Interleaved
+
     runs: SimpleQueue[Run] = SimpleQueue()
 
     def receive() -> None:
@@ -205,5 +205,5 @@ def serve() -> None:
     try:
         while True:
             Interleaved().run([runs.get()], send)
-    except (OSError, SystemExit):  # nobody listens; asked to stop, and saved
+    except (OSError, SystemExit, KeyboardInterrupt):  # nobody listens; asked to stop, and saved
         os._exit(0)
