@@ -166,6 +166,20 @@ def test_finished_runs_are_left_alone(tiny_config, tmp_path, take_notes):
     assert notes.steps == {}
 
 
+def test_a_pool_of_processes_can_be_used_again(tiny_config, tmp_path, take_notes):
+    pool = ProcessPool(1)
+    runs = [
+        Run(tmp_path / str(seed), name=str(seed), config=replace(tiny_config, seed=seed))
+        for seed in range(3)
+    ]
+    notes = take_notes()
+    assert pool.run(runs[:2], notes) == {}  # one after the other, by one process
+    assert pool.run(runs[2:], notes) == {}
+    kinds = [(event[0], event[1]) for event in notes.events]
+    assert kinds == [(kind, name) for name in "012" for kind in ("begin", "end")]
+    assert all(run.is_finished for run in runs)
+
+
 class GivesUp:
     def log(self, step, split, metrics):
         if split == "val":

@@ -60,6 +60,8 @@ class ProcessPool:
                 exit_for_signal(stop.received)
         finally:
             _stop([*self._busy, *self._idle])
+            self._busy.clear()
+            self._idle.clear()
         return self._failures
 
     def _with_threads(self, run: Run) -> Run:
@@ -144,10 +146,12 @@ class _Worker:
 
     def _receive(self, events: SimpleQueue[tuple[_Worker, Event | None]]) -> None:
         assert self.process.stdout is not None
-        with suppress(EOFError, OSError, pickle.UnpicklingError), self.process.stdout as pipe:
-            while True:
-                events.put((self, pickle.load(pipe)))
-        events.put((self, None))
+        try:
+            with suppress(EOFError, OSError, pickle.UnpicklingError), self.process.stdout as pipe:
+                while True:
+                    events.put((self, pickle.load(pipe)))
+        finally:
+            events.put((self, None))
 
     def end(self, seconds: float) -> None:
         """Wait for the process to end, and kill it if that takes longer."""
