@@ -13,7 +13,6 @@ from tyro.conf import Positional, arg
 from tyro.extras import SubcommandApp
 
 from adaptask import __version__
-from adaptask.cli_data import app as data_app
 from adaptask.errors import AdaptaskError, ArgumentError
 from adaptask.experiments.backends.ray import ClusterOptions
 from adaptask.experiments.command_line import (
@@ -24,6 +23,7 @@ from adaptask.experiments.command_line import (
     short_help,
 )
 from adaptask.experiments.config import DEFAULT_NAMES, RunConfig
+from adaptask.experiments.data_commands import app as data_app
 from adaptask.experiments.options import AlgorithmConfig, short_name
 from adaptask.registry import is_address
 
@@ -46,6 +46,14 @@ _strings.remove_single_line_breaks = _one_line_per_paragraph
 # Without options of algorithms, whose classes need torch; `main` replaces it.
 _NO_CONFIG = RunConfig(**{kind: AlgorithmConfig(name) for kind, name in DEFAULT_NAMES.items()})  # type: ignore[arg-type]
 
+_Run = Annotated[RunConfig, arg(name="")]
+_Cluster = Annotated[ClusterOptions, arg(name="")]
+_Int = Annotated[int | None, arg(metavar="INT")]
+_Name = Annotated[str | None, arg(metavar="NAME")]
+_Folder = Annotated[Path | None, arg(metavar="FOLDER")]
+_File = Annotated[Path | None, arg(metavar="FILE")]
+_Loggers = tuple[Literal["tensorboard", "wandb"], ...]
+
 _line = CommandLine("", [], _NO_CONFIG)
 """The command line of `train`, `pretrain`, `compare` or `sweep` that is being run."""
 
@@ -64,14 +72,14 @@ def demo(output: Annotated[Path, arg(metavar="FOLDER")] = Path("runs/demo")) -> 
 
 @app.command
 def train(
-    run: Annotated[RunConfig, arg(name="")] = _NO_CONFIG,
+    run: _Run = _NO_CONFIG,
     *,
-    output: Annotated[Path | None, arg(metavar="FOLDER")] = None,
+    output: _Folder = None,
     resume: Annotated[Path | None, arg(metavar="RUN")] = None,
-    preset: Annotated[str | None, arg(metavar="NAME")] = None,
-    config: Annotated[Path | None, arg(metavar="FILE")] = None,
+    preset: _Name = None,
+    config: _File = None,
     quiet: bool = False,
-    log: tuple[Literal["tensorboard", "wandb"], ...] = (),
+    log: _Loggers = (),
     trust_plugins: bool = False,
 ) -> None:
     """Train a learner on the tasks of a sampler, validate, and test the best weights.
@@ -84,12 +92,11 @@ def train(
         resume: Continue the run in this folder; no other option is needed.
         preset: Start from a published recipe; `adaptask list` shows them.
         config: A TOML file that sets any option, such as config.toml of a run; flags win over it.
-            A flag that names another class starts from the defaults of that class.
         quiet: Print only errors and warnings.
         log: Also write to tensorboard or wandb, if they are installed.
         trust_plugins: Import plug-in classes, package.module:Class, that the file or run names.
     """
-    from adaptask.experiments.train_command import train as train_run
+    from adaptask.experiments.run import train as train_run
 
     if resume is not None and output is not None:
         raise ArgumentError("--resume continues in the folder of the run; leave out --output.")
@@ -98,13 +105,13 @@ def train(
 
 @app.command
 def pretrain(
-    run: Annotated[RunConfig, arg(name="")] = _NO_CONFIG,
+    run: _Run = _NO_CONFIG,
     *,
-    output: Annotated[Path | None, arg(metavar="FOLDER")] = None,
+    output: _Folder = None,
     resume: Annotated[Path | None, arg(metavar="RUN")] = None,
-    config: Annotated[Path | None, arg(metavar="FILE")] = None,
+    config: _File = None,
     quiet: bool = False,
-    log: tuple[Literal["tensorboard", "wandb"], ...] = (),
+    log: _Loggers = (),
     trust_plugins: bool = False,
 ) -> None:
     """Train a classifier of all training classes, for `adaptask train --init RUN` to start from.
@@ -132,14 +139,14 @@ def pretrain(
 def evaluate(
     run: Positional[Annotated[Path, arg(metavar="RUN")]],
     *,
-    dataset: Annotated[str | None, arg(metavar="NAME")] = None,
+    dataset: _Name = None,
     split: Literal["train", "val", "test"] = "test",
-    n_way: Annotated[int | None, arg(metavar="INT")] = None,
-    n_shot: Annotated[int | None, arg(metavar="INT")] = None,
-    n_query: Annotated[int | None, arg(metavar="INT")] = None,
-    n_episodes: Annotated[int | None, arg(metavar="INT")] = None,
+    n_way: _Int = None,
+    n_shot: _Int = None,
+    n_query: _Int = None,
+    n_episodes: _Int = None,
     tasks: tuple[Literal["uniform", "within-group"], ...] = (),
-    seed: Annotated[int | None, arg(metavar="INT")] = None,
+    seed: _Int = None,
     weights: Literal["best", "last"] = "best",
     device: str = "auto",
     trust_plugins: bool = False,
@@ -186,16 +193,16 @@ def evaluate(
 
 @app.command
 def compare(
-    run: Annotated[RunConfig, arg(name="")] = _NO_CONFIG,
+    run: _Run = _NO_CONFIG,
     *,
     learners: tuple[str, ...] = (),
     samplers: tuple[str, ...] = ("uniform", "gcp"),
     seeds: int = 5,
-    output: Annotated[Path | None, arg(metavar="FOLDER")] = None,
-    workers: Annotated[int | None, arg(metavar="INT")] = None,
-    cluster: Annotated[ClusterOptions, arg(name="")] = ClusterOptions(),  # noqa: B008, it is frozen
-    preset: Annotated[str | None, arg(metavar="NAME")] = None,
-    config: Annotated[Path | None, arg(metavar="FILE")] = None,
+    output: _Folder = None,
+    workers: _Int = None,
+    cluster: _Cluster = ClusterOptions(),  # noqa: B008, it is frozen
+    preset: _Name = None,
+    config: _File = None,
     trust_plugins: bool = False,
 ) -> int:
     """Train every learner with every sampler, and tell which differences are real.
@@ -208,8 +215,7 @@ def compare(
     Args:
         run: What all runs share.
         learners: Names of learners; by default that of the preset or file, or protonet.
-        samplers: Names of samplers, with options of their own if needed:
-            gcp:strategy=easy,tau=0.7; or all, for every one that fits the learner and the data.
+        samplers: Names, with options if needed, gcp:strategy=easy,tau=0.7; all: all that fit.
         seeds: Number of seeds for each; they are 0, 1, ... A verdict needs five.
         output: Folder of the runs and the report; by default one under runs/.
         workers: Number of runs at once; by default one per core on a CPU, on a GPU as many as fit.
@@ -238,18 +244,18 @@ def compare(
 def reproduce(
     target: Positional[Annotated[str, arg(metavar="TARGET")]],
     *,
-    dataset: Annotated[str | None, arg(metavar="NAME")] = None,
+    dataset: _Name = None,
     scale: float = 1.0,
     rows: Annotated[tuple[str, ...], arg(metavar="[ROW...]")] = (),
     shots: Annotated[tuple[int, ...], arg(metavar="[INT...]")] = (),
     learners: Annotated[tuple[str, ...], arg(metavar="[NAME...]")] = (),
-    seeds: Annotated[int | None, arg(metavar="INT")] = None,
+    seeds: _Int = None,
     schedule: Literal["paper", "cosine"] = "paper",
     quick: bool = False,
     dry_run: bool = False,
-    output: Annotated[Path | None, arg(metavar="FOLDER")] = None,
-    workers: Annotated[int | None, arg(metavar="INT")] = None,
-    cluster: Annotated[ClusterOptions, arg(name="")] = ClusterOptions(),  # noqa: B008, it is frozen
+    output: _Folder = None,
+    workers: _Int = None,
+    cluster: _Cluster = ClusterOptions(),  # noqa: B008, it is frozen
     device: str = "auto",
 ) -> int:
     """Reproduce a table or a figure of the paper, with the published figures beside ours.
@@ -265,8 +271,7 @@ def reproduce(
         learners: Other learners than the paper's, if the target has a choice.
         seeds: Runs of each; three by default, one for figures without statistics.
         schedule: Of the learning rate: the paper's, or a cosine if that is constant.
-        quick: See that it works, in minutes on a CPU: on glyphs, with few steps, small tasks and
-            narrow networks.
+        quick: See that it works, in minutes on a CPU: on glyphs, few steps, narrow networks.
         dry_run: Print what would run, and how long it would take here, measured now.
         output: Folder of the runs and the report; by default one under runs/.
         workers: Number of runs at once; by default one per core on a CPU, on a GPU as many as fit.
@@ -294,26 +299,26 @@ def reproduce(
     if dry_run:
         from adaptask.experiments.paper.timing import dry_run as show
 
-        show(planned, workers=workers)
+        show(planned)
         return 0
     return run_plan(planned, output, workers=workers, cluster=cluster)
 
 
 @app.command
 def sweep(
-    run: Annotated[RunConfig, arg(name="")] = _NO_CONFIG,
+    run: _Run = _NO_CONFIG,
     *,
     vary: Annotated[tuple[str, ...], arg(metavar="[OPTION=VALUE,...]")] = (),
     search: Literal["grid", "random"] = "grid",
-    trials: Annotated[int | None, arg(metavar="INT")] = None,
+    trials: _Int = None,
     seeds: int = 1,
     search_seed: int = 0,
     prune: bool = True,
-    output: Annotated[Path | None, arg(metavar="FOLDER")] = None,
-    workers: Annotated[int | None, arg(metavar="INT")] = None,
-    cluster: Annotated[ClusterOptions, arg(name="")] = ClusterOptions(),  # noqa: B008, it is frozen
-    preset: Annotated[str | None, arg(metavar="NAME")] = None,
-    config: Annotated[Path | None, arg(metavar="FILE")] = None,
+    output: _Folder = None,
+    workers: _Int = None,
+    cluster: _Cluster = ClusterOptions(),  # noqa: B008, it is frozen
+    preset: _Name = None,
+    config: _File = None,
     trust_plugins: bool = False,
 ) -> int:
     """Search for good options, by the accuracy in validation.

@@ -100,7 +100,7 @@ def test_a_run_hands_on_what_it_says(jobs):
         Event("advance", "[run 0]", 3),
         Event("advance", "[run 0]", 4, {"loss": 1.0}),
         Event("warn", "[run 0]", text="mind this"),
-        Event("advance", "[run 0]", 7, {"val_accuracy": 0.5}),
+        Event("advance", "[run 0]", 7, {"loss": 1.0, "val_accuracy": 0.5}),
     ]
 
 

@@ -6,12 +6,12 @@ classes are imported, and the parser is made for the options of these classes al
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import sys
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import pairwise
+from functools import partial
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -39,7 +39,10 @@ from adaptask.experiments.paper import TARGET_NAMES
 from adaptask.registry import is_address
 
 _SHORT_FLAGS = {f"--{option}": option for option in SHORT_FLAGS}
-_SWEPT_FLAGS = {"--alpha": "sampler.alpha", "--tau": "sampler.tau", "--lr": "optimizer.lr"}
+_SWEPT_FLAGS = {"alpha": "sampler.alpha", "tau": "sampler.tau", "lr": "optimizer.lr"}
+_ONCE = ("preset", "config", "resume", "init")
+_NAMES = (*REGISTRIES, "dataset", *_ONCE, "seed", "optimizer.name")
+"""Flags with one value that say where the others start from."""
 _SAMPLERS = ("uniform", "gcp")
 """What is compared if no samplers are named."""
 
@@ -97,29 +100,25 @@ def read_command_line(
     Raises:
         ArgumentError: If a name, a file or an option cannot be used.
     """
-    words = list(arguments)
-    if command == "sweep":
-        words = _vary_lists(words)
-    if command in ("compare", "sweep") and _value(words, "--seed") is not None:
+    words = _with_vary(arguments) if command == "sweep" else list(arguments)
+    given, trust = _read_names(command, words)
+    if command in ("compare", "sweep") and "seed" in given:
         raise ArgumentError(f"{command} trains the seeds 0, 1, ...; set their number with --seeds.")
-    if command == "pretrain" and _value(words, "--learner") is not None:
+    if command == "pretrain" and "learner" in given:
         raise ArgumentError("pretrain trains a classifier; for another learner use adaptask train.")
-    names = {kind: [name] for kind in REGISTRIES if (name := _value(words, f"--{kind}"))}
-    if dataset := _value(words, "--dataset"):
-        names["dataset"] = [dataset]
+    names = {kind: given[kind][-1:] for kind in (*REGISTRIES, "dataset") if kind in given}
     samplers: tuple[str, ...] = ()
     if command == "compare":
-        samplers = tuple(expand_all(_values(words, "--samplers"))[0]) or _SAMPLERS
+        samplers = tuple(expand_all(given.get("samplers", ()))[0]) or _SAMPLERS
         names["sampler"] = [split_sampler(text)[0] for text in samplers]
-        names |= {"learner": found} if (found := _values(words, "--learners")) else {}
+        names |= {"learner": given["learners"]} if given.get("learners") else {}
     for kind, registry in REGISTRIES.items():
         for name in names.get(kind, ()):
             registry.check_name(name)
-    check_choices(dataset)
-    trust = "--trust-plugins" in words or "--trust_plugins" in words
+    check_choices(*names.get("dataset", (None,)))
     if trust or any(is_address(name) for found in names.values() for name in found):
         allow_imports_from_here()
-    config, shared = _start(command, words, names, trust, only_help)
+    config, shared = _start(command, given, names, trust, only_help)
     learners = tuple(names.get("learner", (config.learner.name,)))
     line = CommandLine(command, words, config, learners, samplers, shared)
     _check_options(line)
@@ -138,14 +137,16 @@ def allow_imports_from_here() -> None:
 
 def _start(
     command: str,
-    words: Sequence[str],
+    given: Mapping[str, list[str]],
     names: dict[str, list[str]],
     trust: bool,
     only_help: bool,
 ) -> tuple[RunConfig, dict[str, dict[str, Any]]]:
     """Return the configuration from which flags start, and options for all that take them."""
-    preset, file = _value_once(words, "--preset"), _value_once(words, "--config")
-    resumed = _value_once(words, "--resume") if command in ("train", "pretrain") else None
+    for flag in _ONCE:
+        if len(given.get(flag, ())) > 1:
+            raise ArgumentError(f"--{flag} can be given once only.")
+    preset, file, resumed, init = (given.get(flag, [""])[0] for flag in _ONCE)
     for flag, value in (("--preset", preset), ("--config", file)):
         if resumed and value:
             raise ArgumentError(f"--resume has the run's own configuration; leave out {flag}.")
@@ -168,7 +169,6 @@ def _start(
         from adaptask.experiments.recipes import pretraining
 
         base = pretraining(base.data.dataset)
-    init = _value_once(words, "--init")
     if init and not preset and "backbone" not in settings and (Path(init) / "config.toml").exists():
         of_run = load_config(Path(init) / "config.toml", trust_plugins=trust, known=base)
         base = replace(base, backbone=of_run.backbone)
@@ -179,7 +179,7 @@ def _start(
             config = apply_settings(settings, base, names=names, trust_plugins=trust)
     except ArgumentError as error:
         raise ArgumentError(f"{path}: {error}" if path else str(error)) from error
-    names_optimizer = "optimizer" in settings or _value(words, "--optimizer.name") is not None
+    names_optimizer = "optimizer" in settings or "optimizer.name" in given
     if command != "compare" and not preset and not names_optimizer:
         config = with_default_optimizer(config)
     return config, shared
@@ -212,59 +212,36 @@ def _check_options(line: CommandLine) -> None:
                 check_taken(kind, chosen, taken, [_SHORT_FLAGS.get(flag, option)])
 
 
-def _vary_lists(words: Sequence[str]) -> list[str]:
+def _with_vary(words: Sequence[str]) -> list[str]:
     """Return the words of a sweep with `--alpha 1 2` as `--vary sampler.alpha=1,2`."""
-    rest, varied = list(words), []
-    for flag, key in _SWEPT_FLAGS.items():
-        if any(word.partition("=")[0] == flag for word in rest):
-            values = _values(rest, flag)
-            rest = _without(rest, flag)
-            varied.append(f"{key}={','.join(values)}")
-    if not varied:
-        return rest
-    varied += _values(rest, "--vary")
-    return [*_without(rest, "--vary"), "--vary", *varied]
+    parser = _parser("sweep")
+    for flag in (*_SWEPT_FLAGS, "vary"):
+        parser.add_argument(f"--{flag}", nargs="+")
+    found, rest = parser.parse_known_args(words)
+    swept = ((key, getattr(found, flag)) for flag, key in _SWEPT_FLAGS.items())
+    varied = [f"{key}={','.join(values)}" for key, values in swept if values]
+    varied += found.vary or []
+    return [*rest, "--vary", *varied] if varied else rest
 
 
-def _values(words: Sequence[str], flag: str) -> list[str]:
-    """Return the words that follow a flag, up to the next one."""
-    found: list[str] = []
-    for i, word in enumerate(words):
-        name, equals, value = word.partition("=")
-        if name == flag:
-            found = [value] if equals else []
-            for following in words[i + 1 :]:
-                if following.startswith("--"):
-                    break
-                found.append(following)
-    return found
+def _read_names(command: str, words: Sequence[str]) -> tuple[dict[str, list[str]], bool]:
+    """Return what the flags are given that decide the others, and whether plug-ins are trusted."""
+    parser = _parser(command)
+    for flag in _NAMES:
+        parser.add_argument(f"--{flag}", action="append")
+    for flag in ("samplers", "learners"):
+        parser.add_argument(f"--{flag}", nargs="*")
+    parser.add_argument("--trust-plugins", "--trust_plugins", action="store_true")
+    found = vars(parser.parse_known_args(words)[0])
+    trust = found.pop("trust_plugins")
+    return {flag: values for flag, values in found.items() if values is not None}, trust
 
 
-def _without(words: Sequence[str], flag: str) -> list[str]:
-    """Return a command line without a flag and its values."""
-    rest, is_dropped = [], False
-    for word in words:
-        if word.startswith("--"):
-            is_dropped = word.partition("=")[0] == flag
-        if not is_dropped:
-            rest.append(word)
-    return rest
-
-
-def _value(words: Sequence[str], flag: str) -> str | None:
-    """Return the value of a flag; the last one wins, as in the parser."""
-    found = None
-    for word, following in pairwise([*words, ""]):
-        name, equals, value = word.partition("=")
-        if name == flag:
-            found = value if equals else following
-    return found
-
-
-def _value_once(words: Sequence[str], flag: str) -> str | None:
-    if sum(word.partition("=")[0] == flag for word in words) > 1:
-        raise ArgumentError(f"{flag} can be given once only.")
-    return _value(words, flag)
+def _parser(command: str) -> argparse.ArgumentParser:
+    """Return a parser of some flags of a command; its error is that of a flag without value."""
+    return argparse.ArgumentParser(
+        f"adaptask {command}", usage=argparse.SUPPRESS, add_help=False, allow_abbrev=False
+    )
 
 
 def check_choices(dataset: str | None, target: str | None = None) -> None:
@@ -343,32 +320,31 @@ def short_help(command: str, function: Callable[..., Any]) -> str:
     """Return the help of a command, such as `train`, with the options that people use most."""
     documented = docstring_parser.parse(function.__doc__ or "")
     own = {param.arg_name: param.description or "" for param in documented.params}
-    lines = [f"usage: adaptask {command} [OPTIONS]", "", documented.short_description or "", ""]
     width = min(100, shutil.get_terminal_size((100, 24)).columns)
-    for paragraph in (documented.long_description or "").split("\n\n"):
-        lines += [*textwrap.wrap(paragraph, width), ""]
+    parser = argparse.ArgumentParser(
+        f"adaptask {command}",
+        usage="%(prog)s [OPTIONS]",
+        description=f"{documented.short_description}\n\n{documented.long_description or ''}",
+        epilog="Options of the chosen classes have their own flags, such as --sampler.tau 0.5 and\n"
+        f"--learner.inner-lr 0.1. To see these and all others: adaptask {command} --help-all",
+        formatter_class=partial(
+            argparse.RawDescriptionHelpFormatter, max_help_position=29, width=width
+        ),
+        add_help=False,
+    )
+    options = {}
     for flag in _OWN[command]:
         name = flag.split()[0]
         key = name.removeprefix("--").replace("-", "_")
-        lines += _row(flag, _OTHER_HELP.get(name) or own[key], width)
-    lines.append("")
+        options[flag] = _OTHER_HELP.get(name) or own[key]
     for flag, key in _COMMON.items():
         if key.rpartition(".")[2] not in _REPLACED[command]:
-            lines += _row(flag, _help_of(key), width)
-    lines += [
-        "",
-        "Options of the chosen classes have their own flags, such as --sampler.tau 0.5 and",
-        f"--learner.inner-lr 0.1. To see these and all others: adaptask {command} --help-all",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _row(flag: str, text: str, width: int) -> list[str]:
-    column = 29
-    wrapped = textwrap.wrap(" ".join(text.split()), width - column - 2) or [""]
-    first = f"  {flag:<{column - 2}}"
-    head = [first + wrapped[0]] if len(flag) < column - 2 else [first, " " * column + wrapped[0]]
-    return [*head, *(" " * column + line for line in wrapped[1:])]
+            options[flag] = _help_of(key)
+    group = parser.add_argument_group("the most used options")
+    for flag, text in options.items():
+        name, _, value = flag.partition(" ")
+        group.add_argument(name, metavar=value, help=text.replace("%", "%%"))
+    return parser.format_help()
 
 
 def _help_of(key: str) -> str:

@@ -44,17 +44,7 @@ def compare(
 ) -> int:
     """Train every combination, then print the table and write the report.
 
-    Args:
-        base: What all runs share, see `comparison`.
-        learners: Names of learners.
-        samplers: Names of samplers, each with options of its own if needed, such as
-            `gcp:strategy=easy,tau=0.7`; or `all`, for all that fit the learner and the data.
-        options: Options for all learners or samplers that take them, see `comparison`.
-        seeds: Number of seeds; they are 0, 1, ...
-        output: The folder of the study; by default one named after it.
-        workers: Number of runs at once; None chooses.
-        cluster: Where the runs are made, if not by this machine alone.
-        command: The words that repeat it.
+    The arguments are those of `plan_comparison` and of `run_and_report`.
 
     Returns:
         The exit status: 1 if a run failed.
@@ -90,7 +80,15 @@ def plan_comparison(
 ) -> tuple[Study, Path, Callable[[Arm], RunConfig | None]]:
     """Return the study of a comparison, its folder, and how an arm would be configured now.
 
-    The arguments are those of `compare`.
+    Args:
+        base: What all runs share, see `comparison`.
+        learners: Names of learners.
+        samplers: Names of samplers, each with options of its own if needed, such as
+            `gcp:strategy=easy,tau=0.7`; or `all`, for all that fit the learner and the data.
+        options: Options for all learners or samplers that take them, see `comparison`.
+        seeds: Number of seeds; they are 0, 1, ...
+        output: The folder of the study; by default one named after it.
+        command: The words that repeat it.
 
     Raises:
         ArgumentError: If a name or an option cannot be used.

@@ -1,11 +1,11 @@
-"""What `adaptask data list | download | prepare | check` do."""
+"""The commands `adaptask data list | download | prepare | check`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 from rich.console import Console
 from rich.markup import escape
@@ -19,6 +19,8 @@ from rich.progress import (
 from rich.progress import Progress as ProgressBar
 from rich.table import Table
 from rich.text import Text
+from tyro.conf import Positional, arg
+from tyro.extras import SubcommandApp
 
 from adaptask.data.benchmarks import BENCHMARKS, Benchmark
 from adaptask.data.cache import cache_root, check_cache, find_duplicates
@@ -37,9 +39,14 @@ from adaptask.data.download import download
 from adaptask.data.prepare import Prepared, prepare, prepare_features, prepare_folder
 from adaptask.errors import ArgumentError, DataError
 
+app = SubcommandApp()
+
 _MOST_LEFT_OUT = 10
+_Name = Annotated[str, arg(metavar="NAME")]
+_Workers = Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: all cores)")]
 
 
+@app.command(name="list")
 def list_datasets() -> None:
     """Show every dataset: what it is, whether it is prepared, how many classes and images."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
@@ -68,43 +75,85 @@ def list_datasets() -> None:
         console.print(f"To download one ({known}): adaptask data download NAME", style="dim")
 
 
-def prepare_dataset(*, dataset: str, source: Path, **options: Any) -> None:
-    """Recognize, check and convert a dataset, with a progress bar.
+@app.command(name="prepare")
+def prepare_dataset(
+    dataset: Positional[_Name],
+    *,
+    source: Path,
+    name: Annotated[
+        str | None, arg(metavar="NAME", help_behavior_hint="(default: folder, or features)")
+    ] = None,
+    image_size: Annotated[
+        int | None, arg(metavar="PIXELS", help_behavior_hint="(default: 84)")
+    ] = None,
+    gray: bool = False,
+    fractions: Annotated[
+        tuple[float, float, float] | None,
+        arg(metavar="TRAIN VAL TEST", help_behavior_hint="(default: 0.64 0.16 0.2)"),
+    ] = None,
+    seed: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: 0)")] = None,
+    split_lists: Annotated[Path | None, arg(metavar="FOLDER")] = None,
+    workers: _Workers = None,
+) -> None:
+    """Convert a dataset once into the cache, from any layout in which it is usually found.
 
     Args:
-        dataset: A benchmark, `folder` or `features`.
-        source: What has the data.
-        **options: Those of `prepare`, `prepare_folder` or `prepare_features`. None and False are
-            as if not given.
+        dataset: A dataset of `adaptask data list`; folder: your own images; features: vectors.
+        source: Folder or archive with the data; of features also .npy, .npz or .safetensors.
+        name: For `folder` and `features`: the name of the dataset from then on.
+        image_size: For `folder`: height and width of the images.
+        gray: For `folder`: make the images gray.
+        fractions: For both: shares of the classes for train, val and test.
+        seed: For both: decides which classes go where.
+        split_lists: For both: a folder with train.txt, val.txt and test.txt.
+        workers: Number of processes.
     """
     given = {
-        name: value for name, value in options.items() if not (value is None or value is False)
+        "name": name,
+        "image_size": image_size,
+        "gray": gray or None,
+        "fractions": fractions,
+        "seed": seed,
+        "split_lists": split_lists,
     }
-    if dataset in DATASETS and dataset not in ("folder", "features") and given.keys() - {"workers"}:
+    options = {key: value for key, value in given.items() if value is not None}
+    if dataset in DATASETS and dataset not in ("folder", "features") and options:
         raise ArgumentError(
             f"'{dataset}' is prepared in one way only; options are for 'folder', your own images, "
             "and for 'features'."
         )
-    with _progress_bar(f"preparing {given.get('name', dataset)}") as progress:
+    if dataset == "features":
+        for flag, value in (("image-size", image_size), ("gray", gray), ("workers", workers)):
+            if value:
+                raise ArgumentError(f"--{flag} is for images; features are copied as they are.")
+    with _progress_bar(f"preparing {name or dataset}") as progress:
         if dataset == "folder":
-            done = prepare_folder(source, progress=progress, **given)
+            done = prepare_folder(source, workers=workers, progress=progress, **options)  # type: ignore[arg-type]
         elif dataset == "features":
-            for flag in ("image-size", "gray", "workers"):
-                if flag.replace("-", "_") in given:
-                    raise ArgumentError(f"--{flag} is for images; features are copied as they are.")
-            done = prepare_features(source, progress=progress, **given)
+            done = prepare_features(source, progress=progress, **options)  # type: ignore[arg-type]
         else:
-            workers = given.get("workers")
             done = prepare(dataset, source, workers=workers, progress=progress)
     _print_prepared(done, "vector" if dataset == "features" else "image")
 
 
-def download_dataset(*, name: str, folder: Path | None = None, workers: int | None = None) -> None:
-    """Download a benchmark from its official home and prepare it.
+@app.command(name="download")
+def download_dataset(
+    name: Positional[_Name],
+    *,
+    folder: Annotated[
+        Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: in the cache)")
+    ] = None,
+    workers: _Workers = None,
+) -> None:
+    """Download a dataset from its official home and prepare it.
 
-    Raises:
-        ArgumentError: If there is no benchmark of that name.
-        DataError: If its home is closed, or the download or the preparation fails.
+    cifar-fs, fc100, omniglot and cub can be downloaded. A download that was interrupted is
+    continued.
+
+    Args:
+        name: A dataset of `adaptask data list`.
+        folder: Where the downloaded files are kept.
+        workers: Number of processes that prepare.
     """
     if is_plugin(name) or isinstance(DATASETS.get(name), Generated):
         raise ArgumentError(f"'{name}' needs no download.")
@@ -131,10 +180,12 @@ def download_dataset(*, name: str, folder: Path | None = None, workers: int | No
     prepare_dataset(dataset=name, source=source, workers=workers)
 
 
-def check_dataset(*, name: str) -> None:
+@app.command(name="check")
+def check_dataset(name: Positional[_Name]) -> None:
     """Verify a dataset and report images that are in two splits.
 
-    A prepared dataset is compared with its checksums; a plug-in is loaded.
+    Args:
+        name: A prepared dataset, or the address of your own, package.module:function.
     """
     console = _console()
     with console.status(Text(f"checking {name}")):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -161,21 +161,30 @@ def freeze(learner: Learner, chosen: str | int) -> None:
     learner.freeze(*stages[:n_frozen])
 
 
-def check_same_weights(init: str, folder: Path) -> None:
-    """Check that the weights are those that the run in a folder has started with.
+def check_same_weights(init: str, folders: Iterable[Path]) -> None:
+    """Check that runs in some folders have started with the weights that are there now.
+
+    Weights that are gone are not checked, and neither are runs that have not begun.
 
     Raises:
-        ArgumentError: If they have changed, or cannot be read.
+        ArgumentError: If the weights have changed, or cannot be read.
     """
-    try:
-        before = parse_json((folder / FILE).read_bytes())["sha256"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return  # the run was killed before it began
-    if before != digest(read_weights(init)):
-        raise ArgumentError(
-            f"the weights of {init} have changed since the run in {folder} started with them. Put "
-            "the old ones back, or start a new run."
-        )
+    before = {}
+    for folder in folders:
+        try:
+            before[folder] = parse_json((folder / FILE).read_bytes())["sha256"]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    if not before or not Path(init).exists():
+        return
+    now = digest(read_weights(init))
+    for folder, then in before.items():
+        if then != now:
+            raise ArgumentError(
+                f"the weights of {init} have changed since the run in {folder} started with them: "
+                "runs that start now could not be compared with it. Put the old ones back, or "
+                "choose another folder."
+            )
 
 
 def record_weights(init: str, folder: Path) -> None:

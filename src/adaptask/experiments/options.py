@@ -47,20 +47,15 @@ from adaptask.registry import (
 REGISTRIES = {"sampler": SAMPLERS, "learner": LEARNERS, "backbone": BACKBONES}
 """The three kinds of algorithms that a run is made of."""
 _SUPPLIED = {
-    "sampler": ("n_classes", "n_way", "n_features", "groups", "variant_of", "seed", "device"),
-    "learner": ("backbone", "n_way", "n_classes"),
-    "backbone": ("image_shape",),
+    "sampler": {
+        **dict.fromkeys(("n_classes", "n_way", "seed", "device"), True),
+        **dict.fromkeys(("n_features", "groups", "variant_of"), False),
+    },
+    "learner": {"backbone": True, "n_way": False, "n_classes": False},
+    "backbone": {"image_shape": False},
 }
-"""Arguments that the package passes to a constructor; they are not options."""
-_NOT_REQUIRED = (
-    ("learner", "n_way"),
-    ("learner", "n_classes"),
-    ("sampler", "n_features"),
-    ("sampler", "groups"),
-    ("sampler", "variant_of"),
-    ("backbone", "image_shape"),
-)
-"""Those that a constructor may do without."""
+"""Arguments that the package passes to a constructor, and whether it must take them; they are not
+options."""
 SHORT_FLAGS = ("alpha", "tau", "strategy")
 """Options of samplers that have a flag without the name of the section, too."""
 
@@ -271,7 +266,7 @@ def _class_options(kind: str, name: str, found: type[Any]) -> dict[str, _Option]
         )
     parameters, takes_any = _parameters(found)
     supplied = _SUPPLIED[kind]
-    needed = [p for p in supplied if (kind, p) not in _NOT_REQUIRED]
+    needed = [argument for argument, is_required in supplied.items() if is_required]
     lacking = [p for p in needed if p not in parameters]
     if lacking and not takes_any:
         raise ArgumentError(

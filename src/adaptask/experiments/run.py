@@ -6,6 +6,7 @@ This is the only place where a run begins: the device is chosen and every `auto`
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, replace
@@ -28,18 +29,18 @@ from adaptask.experiments.factory import (
     depends_on_steps,
     with_weights,
 )
-from adaptask.experiments.init_weights import check_same_weights, record_weights
-from adaptask.experiments.options import REGISTRIES, class_of, describe
+from adaptask.experiments.init_weights import record_weights
+from adaptask.experiments.options import REGISTRIES, class_of, describe, short_name
 from adaptask.experiments.run_preview import save_preview
 from adaptask.learners import Ensemble
 from adaptask.parsing import parse_json
 from adaptask.report.run import FAILURE, PRUNED
 from adaptask.training.checkpoints import Checkpoint
-from adaptask.training.device_steps import DeviceSteps
-from adaptask.training.displays import Display
-from adaptask.training.distributed import SINGLE_PROCESS, ProcessGroup
+from adaptask.training.device_steps import DeviceSteps, finish
+from adaptask.training.displays import Display, choose_display
+from adaptask.training.distributed import SINGLE_PROCESS, ProcessGroup, process_group
 from adaptask.training.evaluation import Evaluation, Evaluator
-from adaptask.training.loggers import Logger, TensorBoardLogger, WandbLogger
+from adaptask.training.loggers import Logger, TensorBoardLogger, WandbLogger, check_installed
 from adaptask.training.process import (
     StopSignals,
     choose_device,
@@ -57,6 +58,51 @@ MAY_CHANGE = ("steps", "machine", "every", "evaluation.tasks")
 
 # Compiling takes 10 to 30 seconds, a minute at most, and saves a third of a millisecond per step.
 _STEPS_THAT_PAY = 20_000
+
+
+def train(
+    config: RunConfig,
+    *,
+    output: Path | None = None,
+    resume: bool = False,
+    quiet: bool = False,
+    log: Sequence[str] = (),
+) -> None:
+    """Make a run in the terminal, as `adaptask train` does; see `run_steps`.
+
+    Args:
+        config: Everything that decides the run.
+        output: Its folder; by default one named after the configuration.
+        resume: Whether to continue the run in that folder.
+        quiet: Whether to print only errors and warnings.
+        log: `tensorboard`, `wandb` or both.
+
+    Raises:
+        AdaptaskError: If something cannot be used or done; the message says what to do.
+    """
+    path = output or _default_output(config)
+    with process_group() as group:
+        with group.sync_errors():
+            for name in log:
+                check_installed(name)
+        resume = resume or (group.is_restart and RunFolder(path).has_begun)
+        display = choose_display(quiet=quiet, stream=sys.stderr) if group.is_main else Display()
+        try:
+            finish(run_steps(config, path, resume=resume, display=display, log=log, group=group))
+        except (KeyboardInterrupt, SystemExit):
+            if (path / "config.toml").exists():
+                trust = " --trust-plugins" if config.plugins else ""
+                launcher = "adaptask" if group is SINGLE_PROCESS else "torchrun ... -m adaptask"
+                display.message(f"To continue: {launcher} train --resume {path}{trust}")
+            raise
+
+
+def _default_output(config: RunConfig) -> Path:
+    """Return a folder named after what is run."""
+    task = f"{config.task.n_way}way-{config.task.n_shot}shot"
+    chosen = (config.data.dataset, config.learner.name, config.backbone.name, config.sampler.name)
+    names = "-".join(map(short_name, chosen))
+    return Path("runs") / f"{names}-{task}-seed{config.seed}"
 
 
 def run_steps(
@@ -89,88 +135,78 @@ def run_steps(
     Raises:
         AdaptaskError: If something cannot be used or done, or the folder holds another run.
     """
+    # What one process finds wrong, all of them raise, so that none waits for another that is gone.
     with group.sync_errors():
         check_config(config)
         device = choose_device(config.machine.device, group)
-        begun = _begun(path, config) if group.is_main else None
-    begun = group.broadcast(begun)
-    with group.sync_errors():
-        if begun is not None:
-            config = keep_precision(config, begun)
-        config = resolve_auto(config, device, n_processes=group.size)
-        folder = RunFolder(path, dump_config(config))
-        start = _choose_start(config, folder, resume) if group.is_main else ""
-    start = group.broadcast(start)
+        plan = _plan(config, path, resume, device, group) if group.is_main else None
+    # One process decides, by the folder and its own device.
+    config, start = group.broadcast(plan)  # type: ignore[misc]
     if start == "done":
         return
+    folder = RunFolder(path, dump_config(config))
+    folder.n_processes = group.size
     with group.sync_errors():
-        config_to_build = _with_needed_weights(config, folder, start, group)
-        trainer, testers = _build(config_to_build, device, folder, display, group)
+        # A checkpoint has all weights, and the main process gives its state to the others.
+        needs_weights = group.is_main and not (start == "resume" and folder.last_checkpoint())
+        init = config.start.init if needs_weights else None
+        built = replace(config, start=replace(config.start, init=init))
+        trainer, testers = _build(built, device, folder, display, group)
     with ExitStack() as held:
         held.callback(trainer.release)
         with group.sync_errors():
             if group.is_main:
                 held.enter_context(folder.locked())
                 if start == "begin":
-                    folder.n_processes = group.size
                     folder.create(device)
-                    if config.start.init is not None:
-                        record_weights(config.start.init, folder.path)
+                elif not _is_tested(folder, _begun(path, config), config):
+                    # It tells that a run has ended: it goes before config.toml says how many steps
+                    # are to be made now, or a kill in between would leave a run that looks
+                    # finished.
+                    (path / TEST).unlink(missing_ok=True)
+                if init is not None:
+                    record_weights(init, path)
         if start == "resume":
-            if group.is_main and _tested_after(folder, config) != config.steps:
-                # It tells that a run has ended: it goes before config.toml says how many steps
-                # are to be made now, or a kill in between would leave a run that looks finished.
-                (folder.path / TEST).unlink(missing_ok=True)
             trainer.resume()
         with group.sync_errors():
             if group.is_main:
-                write_algorithms(folder.path, config)
+                (path / PRUNED).unlink(missing_ok=True)  # it is trained further
+                write_algorithms(path, config)
                 named = [_open_logger(name, config, trainer, start) for name in log]
                 trainer.loggers += [*named, *loggers]
-        try:
-            if group.is_main:
-                (folder.path / PRUNED).unlink(missing_ok=True)  # it is trained further
-            yield from _fit(trainer, config, folder, stop)
-            yield from _end(trainer, testers, folder, stop)
-        finally:
-            for logger in trainer.loggers:
-                logger.close()
+        for logger in trainer.loggers:
+            held.callback(logger.close)
+        if trainer.step < config.steps:
+            yield from trainer.steps(config.steps, stop)
+        else:
+            trainer.display.message(
+                f"The run in {path} has made its {trainer.step} steps. For more: "
+                f"--resume {path} --steps N."
+            )
+        yield from _end(trainer, testers, folder, stop)
 
 
-def _choose_start(config: RunConfig, folder: RunFolder, resume: bool | None) -> str:
-    """Return whether to `begin`, to `resume`, or to leave alone a run that is `done`.
+def _plan(
+    config: RunConfig, path: Path, resume: bool | None, device: torch.device, group: ProcessGroup
+) -> tuple[RunConfig, str]:
+    """Return the configuration without any `auto`, and what to do.
+
+    That is to `begin`, to `resume`, or to leave alone a run that is `done`.
 
     Raises:
-        AdaptaskError: If the folder does not allow it.
+        AdaptaskError: If the configuration or the folder does not allow it.
     """
-    does_what_fits = resume is None
-    if does_what_fits:
-        resume = folder.has_begun
-    if not resume:
+    begun = _begun(path, config)
+    if begun is not None:
+        config = keep_precision(config, begun)
+    config = resolve_auto(config, device, n_processes=group.size)
+    folder = RunFolder(path)
+    if not (folder.has_begun if resume is None else resume):
         folder.check_is_free()
-        return "begin"
+        return config, "begin"
     check_same_run(config, folder)
-    return "done" if does_what_fits and _tested_after(folder, config) == config.steps else "resume"
-
-
-def _with_needed_weights(
-    config: RunConfig, folder: RunFolder, start: str, group: ProcessGroup
-) -> RunConfig:
-    """Return how a run is built: with weights to start with only where they are needed.
-
-    The main process gives its state to the others, and a checkpoint has all weights, so that those
-    it began with may be gone.
-
-    Raises:
-        ArgumentError: If they are not those that the run began with.
-    """
-    init = config.start.init
-    is_resumable = start == "resume" and folder.last_checkpoint() is not None
-    if init is None or (group.is_main and (Path(init).exists() or not is_resumable)):
-        if init is not None and start == "resume":
-            check_same_weights(init, folder.path)
-        return config
-    return replace(config, start=replace(config.start, init=None))
+    is_done = resume is None and _is_tested(folder, begun, config)
+    return config, "done" if is_done else "resume"
 
 
 def _build(
@@ -230,15 +266,17 @@ def _begun(path: Path, config: RunConfig) -> RunConfig | None:
         return None
 
 
-def _tested_after(folder: RunFolder, config: RunConfig) -> int | None:
-    """Return the number of steps of a run whose result is there and whole, of the tasks wanted."""
+def _is_tested(folder: RunFolder, begun: RunConfig | None, config: RunConfig) -> bool:
+    """Return whether a result is there and whole, of the steps and of the tasks wanted."""
+    if begun is None or begun.steps != config.steps:
+        return False
+    if {*begun.evaluation.tasks} != {*config.evaluation.tasks}:
+        return False
     try:
         parse_json((folder.path / TEST).read_bytes())
-        begun = load_config(folder.config, known=config)
-        same = set(begun.evaluation.tasks) == set(config.evaluation.tasks)
-        return begun.steps if same else None
-    except (OSError, ValueError, ArgumentError):
-        return None  # it is resumed from its checkpoint, which writes them again
+    except (OSError, ValueError):
+        return False  # the run is resumed from its checkpoint, which writes it again
+    return True
 
 
 def check_same_run(config: RunConfig, folder: RunFolder) -> None:
@@ -270,20 +308,6 @@ def check_same_run(config: RunConfig, folder: RunFolder) -> None:
         raise ArgumentError(
             f"the run in {folder.path} was planned for {before.steps} steps, on which its "
             f"learning rate or its learner depends from the first one on: {again}."
-        )
-
-
-def _fit(
-    trainer: Trainer, config: RunConfig, folder: RunFolder, stop: StopSignals | None
-) -> DeviceSteps[None]:
-    if trainer.step < config.steps:
-        if trainer.group.is_main:
-            (folder.path / TEST).unlink(missing_ok=True)
-        yield from trainer.steps(config.steps, stop)
-    else:
-        trainer.display.message(
-            f"The run in {folder.path} has made its {trainer.step} steps. For more: "
-            f"--resume {folder.path} --steps N."
         )
 
 

@@ -27,6 +27,7 @@ from adaptask.experiments.factory import (
     depends_on_steps,
     open_split,
 )
+from adaptask.experiments.init_weights import check_same_weights
 from adaptask.experiments.run import resolve_auto
 from adaptask.experiments.study_display import StudyDisplay
 from adaptask.report.report import make_report, print_report
@@ -256,7 +257,8 @@ def _merge_with_folder(study: Study, folder: Path, config_of: ConfigOf) -> Study
     """Return the study with the arms and runs that only the folder has.
 
     Raises:
-        ArgumentError: If the folder holds another study, or its runs have other settings.
+        ArgumentError: If the folder holds another study, or its runs have other settings or
+            started with other weights.
     """
     if not (folder / FILE).exists():
         return study
@@ -277,6 +279,13 @@ def _merge_with_folder(study: Study, folder: Path, config_of: ConfigOf) -> Study
                 _check_continues(run, folder)
             elif config is not None:
                 _check_comparable(run, replace(config, seed=run.seed), folder)
+    found: dict[str, list[Path]] = {}
+    for arm in arms.values():
+        config = arm.config or config_of(arm)
+        if config is not None and config.start.init is not None:
+            found.setdefault(config.start.init, []).extend(run.path for run in arm.runs)
+    for init, folders in found.items():
+        check_same_weights(init, folders)
     return replace(study, arms=tuple(arms.values()))
 
 

@@ -57,7 +57,6 @@ class StudyDisplay:
         total = sum(self._n_steps.values())
         self._all = self._progress.add_task(f"0 of {len(runs)} runs", total=total, figures="")
         self._bars: dict[str, TaskID] = {}
-        self._metrics: dict[str, dict[str, float]] = {}
         self._progress.start()
 
     def __call__(self, event: Event) -> None:
@@ -81,20 +80,17 @@ class StudyDisplay:
         """Draw a bar for a run; it replaces the earlier one if the run begins again."""
         if run in self._bars:
             self._progress.remove_task(self._bars[run])
-        self._metrics[run] = {}
         n_steps = self._n_steps[run]
         self._bars[run] = self._progress.add_task(run, total=n_steps, figures="starting")
 
     def _advance(self, event: Event) -> None:
         run, step, n_steps = event.run, event.step, self._n_steps[event.run]
         self._count(run, step)
-        known = self._metrics[run]
-        known.update(event.metrics)
         figures = [f"{step}/{n_steps}"]
-        if "loss" in known:
-            figures.append(f"loss {known['loss']:.2f}")
-        if "val_accuracy" in known:
-            figures.append(f"val {100 * known['val_accuracy']:.1f} %")
+        if "loss" in event.metrics:
+            figures.append(f"loss {event.metrics['loss']:.2f}")
+        if "val_accuracy" in event.metrics:
+            figures.append(f"val {100 * event.metrics['val_accuracy']:.1f} %")
         if event.text is not None:
             figures.append(event.text)
         self._progress.update(self._bars[run], completed=step, figures="  ".join(figures))

@@ -66,18 +66,8 @@ def sweep(
 ) -> int:
     """Train every trial of a search, then print the table, best first, and write the report.
 
-    Args:
-        base: The configuration that the values go into; its seed is the first one.
-        vary: Options with their values or range, such as `optimizer.weight_decay=0,5e-4`.
-        search: `grid` or `random`.
-        trials: Number of trials, in random search.
-        seeds: Runs per trial.
-        search_seed: Decides what random search draws.
-        prune: Whether trials that are worse than most are stopped early.
-        output: The folder of the sweep; by default one named after what is varied.
-        workers: Number of runs at once; None chooses.
-        cluster: Where the runs are made, if not by this machine alone.
-        command: The words that repeat it.
+    Arguments are the flags of `adaptask sweep`; the first seed is that of `base`, and `command` has
+    the words that repeat it.
 
     Returns:
         The exit status: 1 if a run failed.

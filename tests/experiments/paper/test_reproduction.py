@@ -12,7 +12,7 @@ from adaptask.experiments.config import check_config
 from adaptask.experiments.paper import timing
 from adaptask.experiments.paper.reproduction import default_folder, plan, reproduce
 from adaptask.experiments.paper.targets import TARGETS
-from adaptask.experiments.paper.timing import Cost, dry_run, measure_cost, run_seconds
+from adaptask.experiments.paper.timing import dry_run, estimate_seconds
 from adaptask.experiments.recipes import preset_config, recipe, recipe_notes
 
 
@@ -22,14 +22,24 @@ def nothing_prepared(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def known_costs(monkeypatch):
-    """Pretends that a step takes a second and an episode a tenth, so that nothing is measured."""
-    monkeypatch.setattr(
-        timing,
-        "measure_cost",
-        lambda config, device: Cost(step=1.0, episode=0.1),
-    )
+def timed(monkeypatch):
+    """Pretends that a step of a task takes a second and an episode a tenth; has what was timed."""
+    made = []
+
+    class Timed:
+        def __init__(self, config, device):
+            made.append(config)
+            self.task, self.evaluation = config.task, config.evaluation
+
+        def step_seconds(self):
+            return 1.0 * self.task.n_tasks
+
+        def validation_seconds(self):
+            return 0.1 * self.evaluation.n_validation
+
+    monkeypatch.setattr(timing, "TimedRun", Timed)
     monkeypatch.setenv("COLUMNS", "120")
+    return made
 
 
 def test_a_plan_has_as_many_runs_as_trials_and_seeds():
@@ -135,39 +145,31 @@ def test_times_are_chosen_by_rows_and_shots():
     assert time.factor == 1.215
 
 
-def test_a_dry_run_prints_rows_runs_and_the_time_they_would_take(
-    nothing_prepared, known_costs, capsys, monkeypatch
-):
-    monkeypatch.setattr("adaptask.experiments.backends.n_cores", lambda: 4)
+def test_a_dry_run_prints_rows_runs_and_the_time_they_would_take(glyphs_of_noise, timed, capsys):
     planned = plan(
         "table-compat", rows=["maml", "protonet"], shots=[1], dataset="glyphs", scale=0.01
     )
-    dry_run(planned, workers=3)
+    dry_run(planned)
     printed = capsys.readouterr().out
     assert "Table 3: Five meta-learners" in printed
-    assert "backbone conv4, dataset glyphs" in printed
-    assert re.search(r"protonet +uniform, gcp +600 +1 +6", printed)
-    assert "4 trials, 3 seeds each: 12 runs." in printed
-    total = sum(run_seconds(trial.config, Cost(1.0, 0.1)) * 3 for trial in planned.trials)
-    told = f"About {timing.format_duration(total / 3)} here, 3 at once"
-    assert told in " ".join(printed.split())
-    assert "has not been prepared" not in printed  # glyphs are made on first use
+    assert re.search(r"protonet +conv4 +uniform, gcp +glyphs +1 +600 +1 +6", printed)
+    assert "Trials: 4, seeds: 3, runs: 12." in printed
+    cpu = torch.device("cpu")
+    total = sum(estimate_seconds(trial.config, cpu) * 3 for trial in planned.trials)
+    assert f"About {timing.format_duration(total)} here, one run after the other" in printed
+    assert "has not been prepared" not in printed
     for note in planned.notes:
         assert note[:30] in printed
 
 
-def test_a_dry_run_says_what_to_do_about_missing_data(nothing_prepared, known_costs, capsys):
+def test_a_dry_run_says_what_to_do_about_missing_data(nothing_prepared, timed, capsys):
     dry_run(plan("table-mini", rows=["protonet"], shots=[1]))
     printed = " ".join(capsys.readouterr().out.split())
-    assert "uniform, gcp 60,000 8 6 ?" in printed  # nothing to measure with
+    assert "uniform, gcp mini-imagenet 1 60,000 8 6 ?" in printed
+    assert not timed  # there is nothing to measure with
     assert "About" not in printed
     assert "adaptask data prepare mini-imagenet --source PATH" in printed
     assert "--dataset glyphs" in printed
-
-
-def test_one_is_not_called_many(nothing_prepared, known_costs, capsys):
-    dry_run(plan("figure-evolution"))
-    assert "1 trial, 1 seed each: 1 run." in capsys.readouterr().out
 
 
 def test_a_dry_run_of_times_needs_no_measurement(nothing_prepared, capsys):
@@ -179,61 +181,23 @@ def test_a_dry_run_of_times_needs_no_measurement(nothing_prepared, capsys):
     assert "episodes" not in printed
 
 
-def test_a_run_costs_its_steps_its_validations_and_its_test():
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_run_costs_its_steps_its_validations_and_its_test(timed, device):
+    device = torch.device(device)
     config = preset_config("maml-conv4-cifar-fs-1shot")
-    cost = Cost(step=2.0, episode=0.5)
-    # 100 validations of 600 episodes, and an ensemble of five on 1000.
-    assert run_seconds(config, cost) == 50_000 * 2 + 0.5 * (100 * 600 + 5 * 1000)
+    # Steps of two tasks, 100 validations of 600 episodes, and an ensemble of five on 1000.
+    expected = 50_000 * 2 + 0.1 * (100 * 600 + 5 * 1000)
+    assert estimate_seconds(config, device) == pytest.approx(expected)
     config = preset_config("protonet-conv4-cifar-fs-1shot")
-    assert run_seconds(config, cost) == 60_000 * 2 + 0.5 * (120 * 200 + 1000)
+    expected = 60_000 + 0.1 * (120 * 200 + 1000)
+    assert estimate_seconds(config, device) == pytest.approx(expected)
+    # On a CPU a step of one task is made.
+    assert [c.task.n_tasks for c in timed] == ([1, 1] if device.type == "cpu" else [2, 1])
 
 
-def test_runs_of_one_model_are_measured_once(nothing_prepared, monkeypatch, capsys):
-    measured = []
-
-    def measure(config, device):
-        measured.append((config.learner.name, config.tested_shot))
-        return Cost(1.0, 0.1)
-
-    monkeypatch.setattr(timing, "measure_cost", measure)
+def test_runs_that_differ_by_their_sampler_are_timed_once(glyphs_of_noise, timed, capsys):
     dry_run(plan("table-strategies", dataset="glyphs"))
-    assert measured == [("maml++", 1)]
-    measured.clear()
-    dry_run(plan("table-compat", dataset="glyphs"))
-    assert [name for name, _ in measured] == [
-        "matchingnet",
-        "protonet",
-        "reptile",
-        "maml",
-        "maml++",
-    ]
-
-
-def test_runs_of_one_model_cost_by_their_images(known_costs):
-    one, five = (t.config for t in plan("table-strategies", dataset="glyphs", rows=["c"]).trials)
-    seconds = timing.estimate_seconds([one, five], torch.device("cpu"))
-    assert seconds[one] == run_seconds(one, Cost(1.0, 0.1))
-    # Five classes of 1 + 15 and of 5 + 15 images.
-    assert seconds[five] == pytest.approx(run_seconds(five, Cost(20 / 16, 0.1 * 20 / 16)))
-
-
-def test_a_step_of_one_task_is_timed_on_a_cpu(monkeypatch):
-    made = []
-
-    class Timed:
-        def __init__(self, config, device):
-            made.append(config)
-
-        def step_seconds(self):
-            return 3.0
-
-        def validation_seconds(self):
-            return 4.0
-
-    monkeypatch.setattr(timing, "TimedRun", Timed)
-    config = preset_config("protonet-resnet12-cifar-fs")
-    assert measure_cost(config, torch.device("cpu")) == Cost(step=3.0 * 8, episode=2.0)
-    assert [one.task.n_tasks for one in made] == [1]
+    assert [config.tested_shot for config in timed] == [1, 5]
 
 
 @pytest.mark.parametrize("target", sorted(TARGETS))
@@ -246,7 +210,7 @@ def test_quick_makes_every_target_small(target):
         config = trial.config
         check_config(config)
         assert (config.steps, config.task.n_tasks) == (30, 1)
-        assert timing._step_images(config) <= 50
+        assert config.task.n_way * (config.task.n_shot + config.task.n_query) <= 50
         assert config.evaluation.n_episodes == 20
         assert "16" in str(config.backbone)  # narrow, whatever its option is called
     assert "Quick" in planned.notes[1]
@@ -260,18 +224,9 @@ def test_quick_keeps_what_is_asked_for():
     assert planned.trials[0].config.steps == 600
 
 
-def test_a_kind_is_measured_by_making_some_of_it(glyphs_of_noise):
+def test_an_estimate_makes_a_step_and_a_validation(glyphs_of_noise):
     config = plan("figure-evolution", dataset="glyphs", scale=0.05).trials[0].config
-    cost = measure_cost(config, torch.device("cpu"))
-    assert 0 < cost.episode < 20
-    assert 0 < cost.step < 20
-
-
-def test_what_takes_long_is_measured_once(monkeypatch):
-    taken = iter([9.0, 1.0])
-    assert timing._median_seconds(lambda: next(taken)) == 9
-    taken = iter([0.5, 0.1, 0.2, 0.3, 0.4, 0.5])
-    assert timing._median_seconds(lambda: next(taken)) == 0.3  # the first is slower
+    assert 0 < estimate_seconds(config, torch.device("cpu")) < 600
 
 
 def test_reproducing_hands_the_plan_to_the_study(monkeypatch, tmp_path):

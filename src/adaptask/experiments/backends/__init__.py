@@ -38,7 +38,7 @@ class Event:
     step: int = 0
     """Number of steps made so far, with `advance`."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """New values of `loss`, `accuracy` and `val_accuracy`, with `advance`."""
+    """The last values of `loss`, `accuracy` and `val_accuracy`, with `advance`."""
     text: str | None = None
     """A warning; with `end` why the run failed, None if it did not; with `advance` what is being
     done if it is not training."""

@@ -32,7 +32,6 @@ from adaptask.training.process import StopSignals, choose_device, exit_for_signa
 
 # Images of a step that leave most of a GPU idle.
 _IMAGES_THAT_FILL = 700
-_SPEEDUP = 2.2
 _SECONDS_BETWEEN_EVENTS = 0.2
 
 
@@ -43,16 +42,8 @@ class Interleaved:
         n_at_once: Number of runs that share a GPU.
     """
 
-    threads: int | None = None
-    """CPU threads of each run; None leaves PyTorch's choice."""
-
     def __init__(self, n_at_once: int = 1) -> None:
         self.n_at_once = n_at_once
-
-    @property
-    def speedup(self) -> float:
-        """Estimate of how much faster all runs are than one after the other."""
-        return min(self.n_at_once, _SPEEDUP)
 
     def run(self, runs: Sequence[Run], on_event: OnEvent) -> dict[str, str]:
         """Make all runs, see `Backend.run`."""
@@ -233,6 +224,5 @@ class EventDisplay(Display):
 
     def _report(self, step: int, text: str | None = None) -> None:
         self._step = step
-        self._on_event(Event("advance", self._run.name, step, self._metrics, text))
-        self._metrics = {}
+        self._on_event(Event("advance", self._run.name, step, dict(self._metrics), text))
         self._next_time = time.perf_counter() + _SECONDS_BETWEEN_EVENTS

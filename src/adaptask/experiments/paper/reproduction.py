@@ -7,22 +7,13 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
 from adaptask.arguments import check_choice, check_integer, check_number
 from adaptask.data import glyphs
-from adaptask.data.benchmarks import Benchmark
-from adaptask.data.cache import cache_root, read_meta
-from adaptask.data.datasets import (
-    DATASETS,
-    check_name,
-    is_plugin,
-    is_prepared,
-    load,
-    splits_of,
-)
+from adaptask.data.cache import cache_root
+from adaptask.data.datasets import check_name, is_plugin, is_prepared, load, splits_of
 from adaptask.errors import ArgumentError
 from adaptask.experiments.backends.ray import ClusterOptions
 from adaptask.experiments.config import RunConfig
@@ -519,12 +510,6 @@ def fitted(config: RunConfig, n_images: int | None) -> RunConfig:
 
 def images_per_class(dataset: str) -> int | None:
     """Return how many images the smallest class of a dataset has, if that is known."""
-    if is_plugin(dataset):
-        return min(min(load(dataset, split).class_counts()) for split in splits_of(dataset))
-    folder, entry = cache_root() / dataset, DATASETS.get(dataset)
-    if is_prepared(folder):
-        splits = read_meta(folder)["splits"].values()
-        return min(int(b - a) for split in splits for a, b in pairwise(split["class_starts"]))
-    if isinstance(entry, Benchmark):
-        return entry.class_size[0]
-    return glyphs.N_EXAMPLES if dataset == glyphs.NAME else None
+    if not is_plugin(dataset) and not is_prepared(cache_root() / dataset):
+        return glyphs.N_EXAMPLES if dataset == glyphs.NAME else None
+    return min(min(load(dataset, split).class_counts()) for split in splits_of(dataset))

@@ -1,7 +1,7 @@
 """The time of a training step: what gcp adds to it (Table 5), and how long a plan would take.
 
-For every setting two trainings, one with `uniform` and one with `gcp`, take turns in one process,
-so that both meet the same disturbances.
+For every setting of Table 5 two trainings, one with `uniform` and one with `gcp`, take turns in one
+process, so that both meet the same disturbances.
 """
 
 from __future__ import annotations
@@ -10,24 +10,18 @@ import json
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from rich.console import Console
 from rich.table import Table as RichTable
 
 from adaptask.atomic_file import not_written, replace_file
-from adaptask.data.cache import cache_root
-from adaptask.data.datasets import DATASETS, Generated, is_plugin, is_prepared, load
-from adaptask.experiments.backends import choose_backend
-from adaptask.experiments.config import (
-    EvaluationConfig,
-    RunConfig,
-    TaskConfig,
-)
+from adaptask.data.datasets import load
+from adaptask.errors import DataError
+from adaptask.experiments.config import EvaluationConfig, RunConfig, TaskConfig
 from adaptask.experiments.factory import build_trainer
 from adaptask.experiments.options import configure
 from adaptask.experiments.paper.published import PrintedTime
@@ -39,11 +33,7 @@ from adaptask.report.formats import print_table
 from adaptask.report.study import Arm
 from adaptask.report.tables import Cell, Table
 from adaptask.training.displays import format_duration
-from adaptask.training.process import StopSignals, choose_device, set_up_process
-
-if TYPE_CHECKING:
-    from adaptask.experiments.backends.interleaved import Interleaved
-    from adaptask.experiments.backends.processes import ProcessPool
+from adaptask.training.process import StopSignals, choose_device
 
 FILE = "times.json"
 FORMAT = 1
@@ -247,40 +237,20 @@ def timing_table(timings: Sequence[Timing], notes: Sequence[str] = ()) -> Table:
 
 # What a plan would take ---------------------------------------------------------------------------
 
-_REPEATS = 5
-_MOST_SECONDS = 3.0
 # A GPU evaluates many at once.
 _EPISODES, _EPISODES_ON_GPU = 2, 50
 
 
-@dataclass(frozen=True)
-class Cost:
-    """What a kind of run costs."""
-
-    step: float
-    """Seconds of a training step."""
-    episode: float
-    """Seconds of an evaluation episode."""
-
-    def scaled(self, measured: RunConfig, config: RunConfig) -> Cost:
-        """Return the cost of another run, by the number of its images."""
-        return Cost(
-            self.step * _step_images(config) / _step_images(measured),
-            self.episode * _episode_images(config) / _episode_images(measured),
-        )
-
-
-def dry_run(planned: Plan, *, workers: int | None = None) -> None:
+def dry_run(planned: Plan) -> None:
     """Print a plan and, measured now on this machine, about how long it would take.
 
-    Args:
-        planned: What would run.
-        workers: How many runs at once; None chooses as `reproduce` does.
+    Raises:
+        ArgumentError: If a configuration does not fit the data.
     """
     console = Console(highlight=False)
     console.print(planned.title, style="bold")
     console.print(f"The paper: {planned.target.says}\n", markup=False)
-    missing = [name for name in planned.datasets if not _is_there(name)]
+    missing = _missing(planned.datasets)
     if planned.times:
         for setting in planned.times:
             console.print(f"  {setting.name}: uniform and gcp in turns")
@@ -290,158 +260,77 @@ def dry_run(planned: Plan, *, workers: int | None = None) -> None:
             f"to the end: about {n_times * seconds:.0f} s."
         )
     else:
-        _show_trials(planned, missing, workers, console)
-    for dataset in missing:
-        console.print(
-            f"\n{dataset} has not been prepared: adaptask data prepare {dataset} --source PATH. "
-            "Without a download: --dataset glyphs.",
-            markup=False,
-        )
+        _print_trials(planned, missing, console)
+    for problem in missing.values():
+        console.print(f"\n{problem} Without a download: --dataset glyphs.", markup=False)
     console.print()
     for note in planned.notes:
         console.print(f"- {note}", style="dim", markup=False)
 
 
-def _is_there(dataset: str) -> bool:
-    is_made_on_first_use = isinstance(DATASETS.get(dataset), Generated)
-    return is_made_on_first_use or is_plugin(dataset) or is_prepared(cache_root() / dataset)
+def _missing(datasets: Sequence[str]) -> dict[str, DataError]:
+    """Return why datasets cannot be used, by their names."""
+    missing = {}
+    for name in datasets:
+        try:
+            load(name, "train")
+        except DataError as error:
+            missing[name] = error
+    return missing
 
 
-def _show_trials(
-    planned: Plan, missing: Sequence[str], workers: int | None, console: Console
-) -> None:
+def _print_trials(planned: Plan, missing: Collection[str], console: Console) -> None:
+    """Print a row for the trials that differ by their sampler alone, and the time of them all."""
     device = choose_device(planned.device)
-    configs = [trial.config for trial in planned.trials for _ in range(planned.seeds)]
-    backend = choose_backend(workers, configs, device.type)
-    set_up_process(threads=backend.threads)  # as the runs will have it
-    values = {
-        key: list(dict.fromkeys(trial.labels[key] for trial in planned.trials))
-        for key in planned.trials[0].labels
-    }
-    # What is the same for all is printed once.
-    if same := [f"{key} {found[0]}" for key, found in values.items() if len(found) == 1]:
-        console.print(", ".join(same) + "\n", markup=False)
-    keys = [key for key, found in values.items() if len(found) > 1]
+    kinds: dict[RunConfig, list[Arm]] = {}
+    for trial in planned.trials:
+        kind = replace(trial.config, sampler=configure("sampler", "uniform"))
+        kinds.setdefault(kind, []).append(trial)
     table = RichTable(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for key in keys:
-        table.add_column(key)
+    for label in planned.target.labels:
+        table.add_column(label)
     for heading in ("steps", "tasks", "runs", "per run"):
         table.add_column(heading, justify="right", no_wrap=True)
-    kinds = _kinds(planned.trials)
-    with console.status(f"timing a few steps on {device}"):
-        available = [config for config in kinds if config.data.dataset not in missing]
-        seconds = estimate_seconds(available, device)
     total = 0.0
-    for config, members in kinds.items():
-        n_runs, per_run = len(members) * planned.seeds, "?"
-        if config in seconds:
-            total += seconds[config] * n_runs
-            per_run = format_duration(seconds[config])
-        labels = [{trial.labels[key]: None for trial in members} for key in keys]
-        table.add_row(
-            *(", ".join(found) for found in labels),
-            f"{config.steps:,}",
-            str(config.task.n_tasks),
-            str(n_runs),
-            per_run,
-        )
+    for config, trials in kinds.items():
+        n_runs, per_run = len(trials) * planned.seeds, "?"
+        if config.data.dataset not in missing:
+            with console.status(f"timing {trials[0].name} on {device}"):
+                seconds = estimate_seconds(config, device)
+            total += n_runs * seconds
+            per_run = format_duration(seconds)
+        values = (dict.fromkeys(t.labels[label] for t in trials) for label in planned.target.labels)
+        figures = (f"{config.steps:,}", str(config.task.n_tasks), str(n_runs), per_run)
+        table.add_row(*map(", ".join, values), *figures)
     console.print(table)
-    trials, seeds = _counted(len(planned.trials), "trial"), _counted(planned.seeds, "seed")
-    text = f"\n{trials}, {seeds} each: {_counted(planned.n_runs, 'run')}."
+    text = f"\nTrials: {len(planned.trials)}, seeds: {planned.seeds}, runs: {planned.n_runs}."
     if total:
-        text += f" About {_duration_here(total, backend, planned.n_runs)}"
+        text += f" About {format_duration(total)} here, one run after the other"
         text += f", without {' and '.join(missing)}." if missing else "."
-    console.print(text)
+    console.print(text, soft_wrap=True)
 
 
-def _duration_here(total: float, backend: Interleaved | ProcessPool, n_runs: int) -> str:
-    """Return in words how long runs of so many seconds in all take on this machine."""
-    n_at_once = min(backend.n_at_once, n_runs)
-    at_once = f"{n_at_once} at once" if n_at_once > 1 else "one by one"
-    return f"{format_duration(total / min(backend.speedup, n_at_once))} here, {at_once}"
+def estimate_seconds(config: RunConfig, device: torch.device) -> float:
+    """Return about how long a run takes: its steps, its validations, and its test.
 
-
-def _kinds(trials: Sequence[Arm]) -> dict[RunConfig, list[Arm]]:
-    """Return trials that differ in their sampler alone together, by what they share."""
-    found: dict[RunConfig, list[Arm]] = {}
-    for trial in trials:
-        found.setdefault(_shared(trial.config), []).append(trial)
-    return found
-
-
-def _shared(config: RunConfig) -> RunConfig:
-    """Return a configuration without what hardly matters for its time."""
-    return replace(config, sampler=configure("sampler", "uniform"))
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
-def run_seconds(config: RunConfig, cost: Cost) -> float:
-    """Return the time of a run: its steps, its validations, and the test of its best weights."""
-    every = config.every.resolve(config.steps)["validate"]
-    n_validations = math.ceil(config.steps / every) if every else 1
-    tests = config.evaluation
-    n_episodes = n_validations * tests.n_validation
-    n_episodes += tests.n_episodes * min(tests.keep_best, n_validations)
-    return config.steps * cost.step + n_episodes * cost.episode
-
-
-def estimate_seconds(configs: Sequence[RunConfig], device: torch.device) -> dict[RunConfig, float]:
-    """Return about how long runs take, measured now.
-
-    For each learner, backbone and dataset the run with the smallest steps is measured; others are
-    taken to cost as much per image.
-
-    Args:
-        configs: Of the runs.
-        device: Where they are computed.
+    A step and a validation are timed now. On a CPU, where time grows with the tasks, it is a step
+    of one task.
 
     Raises:
-        ArgumentError: If a configuration does not fit the data.
-        DataError: If a dataset has not been prepared, or a class has too few images.
+        ArgumentError: If the configuration does not fit the data.
+        DataError: If a class has too few images.
     """
-    models: dict[tuple[str, ...], list[RunConfig]] = {}
-    for config in configs:
-        model = (config.learner.name, config.backbone.name, config.data.dataset)
-        models.setdefault(model, []).append(config)
-    costs: dict[RunConfig, Cost] = {}
-    for members in models.values():
-        smallest = min(members, key=_step_images)
-        measured = measure_cost(smallest, device)
-        costs |= {config: measured.scaled(smallest, config) for config in members}
-    return {config: run_seconds(config, costs[config]) for config in configs}
-
-
-def measure_cost(config: RunConfig, device: torch.device) -> Cost:
-    """Return what a step and an evaluation episode of a run cost, by making some.
-
-    On a CPU, where time grows with the images, a step of one task is made.
-    """
-    is_cpu = device.type == "cpu"
-    n_episodes = _EPISODES if is_cpu else _EPISODES_ON_GPU
-    measured = replace(config, evaluation=replace(config.evaluation, n_validation=n_episodes))
-    if is_cpu:
-        optimizer = replace(config.optimizer, accumulate=1)
-        measured = replace(measured, task=replace(config.task, n_tasks=1), optimizer=optimizer)
-    run = TimedRun(measured, device)
-    step, validation = map(_median_seconds, (run.step_seconds, run.validation_seconds))
-    return Cost(step, validation / n_episodes).scaled(measured, config)
-
-
-def _median_seconds(measure: Callable[[], float]) -> float:
-    """Return the median of some measurements, fewer of what takes long."""
-    times = [measure()]
-    while len(times) <= _REPEATS and sum(times) < _MOST_SECONDS:
-        times.append(measure())
-    return statistics.median(times[1:] or times)  # the first time is slower
-
-
-def _step_images(config: RunConfig) -> int:
-    task = config.task
-    return task.n_tasks * task.n_way * (task.n_shot + task.n_query)
-
-
-def _episode_images(config: RunConfig) -> int:
-    return config.tested_way * (config.tested_shot + config.evaluation.n_query)
+    tests, task, optimizer = config.evaluation, config.task, config.optimizer
+    n_episodes, n_parts = _EPISODES_ON_GPU, 1
+    if device.type == "cpu":
+        n_episodes, n_parts = _EPISODES, task.n_tasks
+        task, optimizer = replace(task, n_tasks=1), replace(optimizer, accumulate=1)
+    short = replace(tests, n_validation=n_episodes)
+    run = TimedRun(replace(config, task=task, optimizer=optimizer, evaluation=short), device)
+    for _ in range(2):  # the first time is slower
+        step, validation = run.step_seconds() * n_parts, run.validation_seconds()
+    every = config.every.resolve(config.steps)["validate"]
+    n_validations = math.ceil(config.steps / every) if every else 1
+    n_evaluated = n_validations * tests.n_validation
+    n_evaluated += tests.n_episodes * min(tests.keep_best, n_validations)
+    return config.steps * step + n_evaluated * validation / n_episodes
