@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any, Literal, overload
 
 from adaptask.registry import SAMPLERS
-from adaptask.samplers.base import Feedback, Sampler, of_category_sets
+from adaptask.samplers.base import Sampler, of_category_sets
 from adaptask.samplers.c import CSampler
 from adaptask.samplers.cp import CPSampler
 from adaptask.samplers.cvar import CVaRSampler
@@ -24,6 +24,7 @@ from adaptask.samplers.diagnostics import (
 )
 from adaptask.samplers.difficulty import DifficultySampler
 from adaptask.samplers.dpp import DPPSampler
+from adaptask.samplers.feedback import Feedback
 from adaptask.samplers.gcp import GCPSampler, PairPotentialSampler
 from adaptask.samplers.hard_class import HardClassSampler
 from adaptask.samplers.hierarchy import HierarchySampler

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from adaptask import theory
 from adaptask.errors import StateError
-from adaptask.samplers.base import Feedback, Sampler, of_category_sets
+from adaptask.samplers.base import Sampler, of_category_sets
+from adaptask.samplers.feedback import Feedback
 from adaptask.samplers.update_rule import Strategy, UpdateRule, mean_by_key, namespace, view
 
 

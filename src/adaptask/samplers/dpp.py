@@ -11,7 +11,8 @@ from torch import Tensor
 
 from adaptask.arguments import check_choice, check_integer, check_number
 from adaptask.errors import StateError
-from adaptask.samplers.base import Feedback, Sampler, of_category_sets
+from adaptask.samplers.base import Sampler, of_category_sets
+from adaptask.samplers.feedback import Feedback
 from adaptask.samplers.update_rule import mean_by_key
 
 Kind = Literal["static", "dynamic"]

@@ -16,7 +16,8 @@ from torch import Tensor
 from adaptask import theory
 from adaptask.arguments import check_choice, check_number
 from adaptask.errors import ArgumentError, StateError
-from adaptask.samplers.base import Feedback, Sampler, of_category_sets
+from adaptask.samplers.base import Sampler, of_category_sets
+from adaptask.samplers.feedback import Feedback
 from adaptask.samplers.update_rule import (
     Array,
     Strategy,

@@ -14,7 +14,8 @@ from adaptask import theory
 from adaptask.arguments import check_integer, check_number
 from adaptask.errors import ArgumentError, StateError
 from adaptask.kernels import find_kernels
-from adaptask.samplers.base import Feedback, Sampler, check_tensor, of_category_sets
+from adaptask.samplers.base import Sampler, check_tensor, of_category_sets
+from adaptask.samplers.feedback import Feedback
 from adaptask.samplers.shuffle import derived_keys, round_keys, shuffled
 from adaptask.samplers.update_rule import Array, mean_by_key, namespace, view
 

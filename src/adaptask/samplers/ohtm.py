@@ -7,7 +7,7 @@ from torch import Tensor
 
 from adaptask.arguments import check_integer
 from adaptask.errors import StateError
-from adaptask.samplers.base import Feedback, classes_fit
+from adaptask.samplers.feedback import Feedback, classes_fit
 from adaptask.samplers.mixing import MixedSampler
 
 

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from adaptask.arguments import check_integer, check_number
 from adaptask.errors import StateError
-from adaptask.samplers.averages import move_average
-from adaptask.samplers.base import Feedback, Sampler
-from adaptask.samplers.update_rule import mean_by_key
+from adaptask.samplers.base import Sampler
+from adaptask.samplers.feedback import Feedback
+from adaptask.samplers.update_rule import mean_by_key, move_average
 
 _WINDOW = 50
 """A risk is the mean of the first visits, and a moving average of about so many later."""
