@@ -132,8 +132,9 @@ def run(tools, sampler, n_steps, start=0):
     return torch.stack(drawn)
 
 
-def test_features_are_moving_averages_of_directions(tools):
-    sampler = DPPSampler(n_classes=7, n_way=4, n_features=5, momentum=0.8)
+@pytest.mark.parametrize("momentum", [0.0, 0.8, 1.0])
+def test_features_are_moving_averages_of_directions(tools, momentum):
+    sampler = DPPSampler(n_classes=7, n_way=4, n_features=5, momentum=momentum)
     expected = {}
     for seed in range(6):  # three tasks of seven classes: most are in several
         class_ids, *others = tools.feedback(3, 4, 7, seed=seed)
@@ -151,7 +152,7 @@ def test_features_are_moving_averages_of_directions(tools):
         for class_id, found in directions.items():
             new = torch.stack(found).mean(0)
             old = expected.get(class_id)
-            moved = new if old is None else 0.8 * old + 0.2 * new
+            moved = new if old is None else momentum * old + (1 - momentum) * new
             expected[class_id] = moved / moved.norm()
     assert len(expected) == 7
     truth = torch.stack([expected[class_id] for class_id in range(7)])
