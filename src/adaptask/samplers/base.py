@@ -115,7 +115,13 @@ class Sampler(FeedbackModule):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The precision in which the sampler draws and learns."""
+        """The precision in which it draws and learns, that of its first floating-point buffer.
+
+        `sampler.double()` raises it. Without such a buffer it is float32.
+        """
+        for buffer in self._buffers.values():  # quicker than buffers()
+            if buffer is not None and buffer.is_floating_point():
+                return buffer.dtype
         return torch.float32
 
     @abstractmethod

@@ -59,11 +59,6 @@ class CSampler(Sampler):
         self.rule = UpdateRule(alpha, tau, strategy)
         self.register_buffer("log_weights", torch.zeros(self.n_classes, device=device))
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """The precision of the weights; `sampler.double()` raises it."""
-        return self.log_weights.dtype
-
     def draw(self, n_tasks: int) -> Tensor:
         """Return the classes of new tasks, `tasks x way`."""
         noise = self.gumbel_noise(n_tasks, self.n_classes, dtype=self.dtype)

@@ -111,11 +111,6 @@ class DPPSampler(Sampler):
         self._n_draws = 0
         self._decompose()
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """The precision of the features; `sampler.double()` raises it."""
-        return self.class_features.dtype
-
     def kernel(self) -> Tensor:
         """Return the present kernel L, `classes x classes` float64."""
         features = self.kernel_features.double()

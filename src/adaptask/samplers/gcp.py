@@ -100,13 +100,6 @@ class PairPotentialSampler(Sampler):
         self.register_buffer("_pair_positions", upper, persistent=False)
         self._mark_stale()
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """The precision of the potentials; `sampler.double()` raises it."""
-        potentials: Any = self._buffers["log_potentials"]  # quicker than the attribute
-        dtype: torch.dtype = potentials.dtype
-        return dtype
-
     def prepare(self) -> None:
         """Notice potentials that were edited, loaded or moved since they were last used."""
         self._follow_edits()

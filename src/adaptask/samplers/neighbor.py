@@ -169,13 +169,6 @@ class NeighborSampler(Sampler):
         self._draw_key()
 
     @property
-    def dtype(self) -> torch.dtype:
-        """The precision of the features; `sampler.double()` raises it."""
-        features: Any = self._buffers["class_features"]  # quicker than the attribute
-        dtype: torch.dtype = features.dtype
-        return dtype
-
-    @property
     def n_neighborhoods(self) -> int:
         """Number of neighborhoods of a task."""
         return math.ceil(self.n_way / self.neighborhood)

@@ -77,11 +77,6 @@ class OHTMSampler(MixedSampler):
         self.register_buffer("scores", torch.full((self.buffer_size,), torch.inf, device=device))
         self.register_buffer("n_updates", torch.zeros((), dtype=torch.int64, device=device))
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """The precision of the scores; `sampler.double()` raises it."""
-        return self.scores.dtype
-
     def is_ready(self) -> Tensor:
         """Return whether the buffer is used yet."""
         return (self.n_updates >= self.warmup) & self.scores[0].isfinite()

@@ -84,11 +84,6 @@ class PredictiveSampler(Sampler):
         self.register_buffer("mean", torch.full((), 0.5, device=device))
         self.register_buffer("variance", torch.ones((), device=device))
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """The precision of the risks; `sampler.double()` raises it."""
-        return self.risks.dtype
-
     def posterior(self) -> tuple[Tensor, Tensor]:
         """Return mean and standard deviation of what is known of every class, `classes`."""
         weights = self.visits.clamp_max(_WINDOW)
