@@ -130,18 +130,20 @@ def mean_by_key(
     return xp.asarray(sums, dtype=values.dtype) / (n_seen * _UNIT), seen
 
 
-def move_average(average: Tensor, values: Tensor, counted: Tensor, rate: float) -> None:
-    """Move a scalar, in place, towards the mean of those values that count, if any do.
+def move_average(average: Tensor, values: Tensor, counted: Tensor, rate: float | Tensor) -> None:
+    """Move averages, in place, towards the means of those values that count, if any do.
 
-    Their order does not matter, to the last bit.
+    The order of the values does not matter, to the last bit.
 
     Args:
-        average: Scalar.
-        values: Of any shape, between -4 and 4 where they count.
+        average: A scalar, or a vector.
+        values: Of any shape, of a vector with one more dimension in front, between -4 and 4 where
+            they count.
         counted: Of the same shape, bool.
-        rate: How far, 0 (not at all) to 1 (all the way).
+        rate: How far, 0 (not at all) to 1 (all the way); a number or a scalar tensor.
     """
-    total = (values * _AVERAGE_UNIT).round().long().where(counted, 0).sum()
-    n_counted = counted.sum()
+    units = (values * _AVERAGE_UNIT).round().long()
+    total = units.where(counted, 0).flatten(average.ndim).sum(-1)
+    n_counted = counted.flatten(average.ndim).sum(-1)
     mean = total.to(average.dtype) / (n_counted.clamp_min(1) * _AVERAGE_UNIT)
     average += rate * (mean - average) * (n_counted > 0)
