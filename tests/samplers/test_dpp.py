@@ -132,6 +132,33 @@ def run(tools, sampler, n_steps, start=0):
     return torch.stack(drawn)
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.8, 1.0])
+def test_features_are_moving_averages_of_directions(tools, momentum):
+    sampler = DPPSampler(n_classes=7, n_way=4, n_features=5, momentum=momentum)
+    expected = {}
+    for seed in range(6):  # three tasks of seven classes: most are in several
+        class_ids, *others = tools.feedback(3, 4, 7, seed=seed)
+        generator = torch.Generator().manual_seed(seed)
+        features = torch.randn(3, 4, 5, generator=generator, dtype=torch.float64)
+        features *= 10 * torch.rand(3, 4, 1, generator=generator).double()  # of any length
+        features[0, 0] = 0  # no direction
+        sampler.update(class_ids, *others, class_features=features.float())
+        directions = {}
+        for class_id, vector in zip(
+            class_ids.flatten().tolist(), features.flatten(0, 1), strict=True
+        ):
+            if vector.any():
+                directions.setdefault(class_id, []).append(vector / vector.norm())
+        for class_id, found in directions.items():
+            new = torch.stack(found).mean(0)
+            old = expected.get(class_id)
+            moved = new if old is None else momentum * old + (1 - momentum) * new
+            expected[class_id] = moved / moved.norm()
+    assert len(expected) == 7
+    truth = torch.stack([expected[class_id] for class_id in range(7)])
+    torch.testing.assert_close(sampler.class_features, truth.float(), rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("kind", ["static", "dynamic"])
 def test_kernels_are_made_when_they_are_due(tools, kind):
     sampler = DPPSampler(n_classes=12, n_way=4, n_features=5, kind=kind, refresh=3)

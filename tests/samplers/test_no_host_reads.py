@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
-from adaptask.samplers import build_sampler
-from adaptask.samplers.base import Feedback
+from adaptask.samplers import Feedback, build_sampler
 
 SAMPLERS = {
     "ohtm": {"warmup": 0},

@@ -51,11 +51,16 @@ def test_the_buffer_is_the_same_on_a_device_and_refused_tasks_stay_out(tools, as
     sampler = OHTMSampler(n_classes=6, n_way=3, buffer_size=9)
     truth = taught(tools, sampler)
     class_ids, probabilities, labels = tools.feedback(4, 3, 6, seed=99)
+    # A refused task stands there as 0, 1 and 2. Here is a real one of these, the hardest of all.
+    class_ids[2] = torch.tensor([2, 0, 1])
+    probabilities[2] = 0.01 + 0.97 * torch.eye(3)[(labels[2] + 1) % 3]
     probabilities[1, 0] = torch.nan
     sampler.update(class_ids, probabilities, labels)
     truth.update(*(part[[0, 2, 3]] for part in (class_ids, probabilities, labels)))
     check_buffer(sampler, truth)
-    with pytest.raises(ArgumentError, match="1 entries"):
+    sampler.update(class_ids[1:2], probabilities[1:2], labels[1:2])
+    assert sampler.n_updates == 21
+    with pytest.raises(ArgumentError, match="2 entries"):
         sampler.check()
 
 
@@ -101,10 +106,11 @@ def test_a_task_that_was_learned_leaves_the_buffer():
 
 
 @pytest.mark.parametrize("share", [0.5, 1.0])
-def test_the_laws_hold_with_a_full_buffer(share):
+@pytest.mark.parametrize("buffer_size", [8, 50])  # full, and half empty
+def test_the_laws_hold_once_the_buffer_is_used(share, buffer_size):
     check_sampler(
         lambda seed: OHTMSampler(
-            n_classes=9, n_way=3, share=share, buffer_size=8, warmup=0, seed=seed
+            n_classes=9, n_way=3, share=share, buffer_size=buffer_size, warmup=0, seed=seed
         )
     )
 

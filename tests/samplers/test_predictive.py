@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from scipy import integrate, stats
 
 from adaptask.errors import ArgumentError, StateError
 from adaptask.samplers import PredictiveSampler
@@ -67,32 +68,61 @@ def test_risks_are_drawn_from_what_is_known():
     sampler = PredictiveSampler(n_classes=4, n_way=2)
     sampler.risks.copy_(torch.tensor([0.1, 0.9, 0.3, 0.0]))
     sampler.visits.copy_(torch.tensor([3, 1, 1_000, 0]))
-    sampler.mean.fill_(0.5)
+    sampler.mean.fill_(0.4)
     sampler.variance.fill_(0.04)
     means, deviations = sampler.posterior()
-    expected = [(3 * 0.1 + 0.5) / 4, (0.9 + 0.5) / 2, (50 * 0.3 + 0.5) / 51, 0.5]
+    expected = [(3 * 0.1 + 0.4) / 4, (0.9 + 0.4) / 2, (50 * 0.3 + 0.4) / 51, 0.4]
     torch.testing.assert_close(means, torch.tensor(expected))
     errors = [0.2 / math.sqrt(n) for n in (4, 2, 51, 1)]
     torch.testing.assert_close(deviations, torch.tensor(errors))
 
 
+def test_a_task_is_the_riskiest_for_one_draw_from_what_is_known(tools):
+    """Of three classes in pairs the one with the lowest draw is left out."""
+    sampler = PredictiveSampler(n_classes=3, n_way=2, pool=64, seed=3)  # all pairs are in the pool
+    sampler.risks.copy_(torch.tensor([0.6, 0.5, 0.45]))
+    sampler.visits.copy_(torch.tensor([2, 30, 8]))
+    sampler.variance.fill_(0.04)
+    known = [part.tolist() for part in sampler.posterior()]
+    classes = [stats.norm(*pair) for pair in zip(*known, strict=True)]
+    probs = {}
+    for left_out, own in enumerate(classes):
+        others = [other for at, other in enumerate(classes) if at != left_out]
+
+        def density(x, own=own, others=others):
+            return own.pdf(x) * others[0].sf(x) * others[1].sf(x)
+
+        pair = tuple(at for at in range(3) if at != left_out)
+        probs[pair] = integrate.quad(density, -2, 3, limit=200, points=[0.45, 0.5, 0.6])[0]
+    assert min(probs.values()) > 0.1
+    drawn = torch.cat([sampler.sample(1) for _ in range(4_000)])
+    assert tools.chi_square_p_value(drawn, dict(sorted(probs.items()))) > 1e-4
+
+
 def test_averages_by_hand(tools):
-    sampler, sums, counts = PredictiveSampler(n_classes=6, n_way=3), {}, {}
-    mean = 0.5
-    for seed in range(20):
+    sampler = PredictiveSampler(n_classes=6, n_way=3)
+    risks, counts = dict.fromkeys(range(6), 0.0), dict.fromkeys(range(6), 0)
+    mean, variance = 0.5, 1.0
+    for seed in range(160):  # about 80 visits of a class
         ids, probs, labels = tools.feedback(1, 3, 6, seed=seed)
         sampler.update(ids, probs, labels)
-        errors = []
+        errors, squares = [], []
         for y, name in enumerate(ids[0].tolist()):
             right = probs[0, labels[0] == y, y].tolist()
             errors.append(1 - sum(right) / len(right))
-            sums[name] = sums.get(name, 0) + errors[-1]
-            counts[name] = counts.get(name, 0) + 1
+            change = errors[-1] - risks[name]
+            if counts[name]:
+                squares.append(change**2)
+            counts[name] += 1
+            risks[name] += change / min(counts[name], 50)
         mean += 0.01 * (sum(errors) / 3 - mean)
-    for name, total in sums.items():
-        assert int(sampler.visits[name]) == counts[name]
-        assert math.isclose(float(sampler.risks[name]), total / counts[name], abs_tol=1e-5)
-    assert math.isclose(float(sampler.mean), mean, abs_tol=1e-5)
+        if squares:
+            variance += 0.01 * (sum(squares) / len(squares) - variance)
+    assert max(counts.values()) > 60
+    assert sampler.visits.tolist() == list(counts.values())
+    torch.testing.assert_close(sampler.risks, torch.tensor(list(risks.values())))
+    assert float(sampler.mean) == pytest.approx(mean, abs=1e-5)
+    assert float(sampler.variance) == pytest.approx(variance, abs=1e-5)
 
 
 def test_a_class_in_several_tasks_of_an_update_is_visited_once_with_its_mean():

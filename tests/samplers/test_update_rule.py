@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from adaptask.conformance import SAMPLER_LAWS
 from adaptask.errors import AdaptaskError, ArgumentError
-from adaptask.samplers import base, build_sampler
+from adaptask.samplers import build_sampler
+from adaptask.samplers.feedback import condense
 from adaptask.samplers.gcp import greedy_draw
 from adaptask.samplers.update_rule import log_sum_exp, mean_by_key
 
@@ -142,16 +143,16 @@ def test_both_libraries_refuse_the_same_feedback(tools, seed, n_tasks, fault):
         labels = labels.to(torch.int16)
     given_values = (class_ids, probabilities, labels)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(base, "namespace", lambda _: torch)
-        patch.setattr(base, "view", lambda tensor: tensor)
-        by_torch, passed = base.condense(*given_values, n_classes=8, dtype=torch.float32)
+        patch.setattr("adaptask.samplers.feedback.namespace", lambda _: torch)
+        patch.setattr("adaptask.samplers.feedback.view", lambda tensor: tensor)
+        by_torch, passed = condense(*given_values, n_classes=8, dtype=torch.float32)
     is_good = fault in ("none", "dtype")
     assert passed.all(-1).tolist() == [is_good or task != t for task in range(n_tasks)]
     if not is_good:
         with pytest.raises(AdaptaskError, match=f"entry {t} does not comply"):
-            base.condense(*given_values, n_classes=8, dtype=torch.float32)
+            condense(*given_values, n_classes=8, dtype=torch.float32)
         return
-    by_numpy, _ = base.condense(*given_values, n_classes=8, dtype=torch.float32)
+    by_numpy, _ = condense(*given_values, n_classes=8, dtype=torch.float32)
     np.testing.assert_array_equal(by_numpy.class_ids, by_torch.class_ids.numpy())
     np.testing.assert_allclose(by_numpy.confusion, by_torch.confusion.numpy(), atol=1e-6)
     np.testing.assert_array_equal(by_numpy.accuracy, by_torch.accuracy.numpy())
@@ -163,7 +164,7 @@ def test_accuracy_is_the_share_of_queries_whose_class_is_strictly_ahead(tools, s
     probabilities[0, :2] = 0.25  # ties are wrong
     probabilities[1, 0] = torch.tensor([0.4, 0.4, 0.1, 0.1])
     given = labels[0] if shared else labels.roll(1, -1)
-    feedback, _ = base.condense(class_ids, probabilities, given, n_classes=8, dtype=torch.float32)
+    feedback, _ = condense(class_ids, probabilities, given, n_classes=8, dtype=torch.float32)
     answers = given.expand(6, -1).tolist()
     for task, rows in enumerate(probabilities.tolist()):
         asked = list(zip(rows, answers[task], strict=True))

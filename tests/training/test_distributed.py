@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from adaptask.backbones import NetworkBackbone
 from adaptask.errors import ArgumentError, TrainingError
 from adaptask.interfaces import Outcome
-from adaptask.learners import LEARNERS
+from adaptask.learners import LEARNERS, build_learner
 from adaptask.samplers import build_sampler
 from adaptask.training.distributed import (
     SINGLE_PROCESS,
@@ -228,15 +229,38 @@ def test_one_process_and_layers_that_adapt_keep_their_normalization():
     assert [type(layer) for layer in layers] == [SyncBatchNorm, torch.nn.BatchNorm2d]
 
 
-def test_a_normalization_that_does_more_is_refused_by_its_name():
-    class WithActivation(torch.nn.BatchNorm2d):  # such as timm's
-        def forward(self, maps):
-            return super().forward(maps).relu()
+class WithActivation(torch.nn.BatchNorm2d):  # such as timm's
+    def forward(self, maps):
+        return super().forward(maps).relu()
 
+
+def test_a_normalization_that_does_more_is_refused_by_its_name():
     layers = torch.nn.Sequential(torch.nn.Sequential(WithActivation(2)))
     with pytest.raises(ArgumentError, match=r"layer '0': WithActivation is .* forward of its own"):
         convert_sync_batchnorm(layers, TwoOfTheSame())
     convert_sync_batchnorm(layers, SINGLE_PROCESS)
+
+
+def test_frozen_layers_keep_their_statistics():
+    network = torch.nn.Sequential(
+        torch.nn.Conv2d(1, 2, 3),
+        WithActivation(2),
+        torch.nn.BatchNorm2d(2),
+        torch.nn.Sequential(torch.nn.BatchNorm2d(2)),
+        torch.nn.BatchNorm2d(2),
+        torch.nn.AdaptiveAvgPool2d(1),
+        torch.nn.Flatten(),
+    )
+    backbone = NetworkBackbone(network, image_shape=(1, 8, 8))
+    learner = build_learner("protonet", backbone=backbone)
+    learner.freeze(*backbone.blocks[:4])
+    before = {name: value.clone() for name, value in learner.named_buffers()}
+    convert_sync_batchnorm(learner, TwoOfTheSame())
+    learner.eval().train()
+    learner.embed(torch.randn(2, 3, 1, 8, 8))
+    buffers = dict(learner.named_buffers())
+    changed = {key for key, value in before.items() if not torch.equal(buffers[key], value)}
+    assert {key.rpartition(".")[0] for key in changed} == {"backbone.network.4"}
 
 
 def test_tasks_must_be_shared_out_evenly(build_trainer):

@@ -14,7 +14,8 @@ from adaptask.training import Display, Intervals, build_optimizer, cosine
 from adaptask.training.device_steps import finish
 
 TASK_SAMPLERS = [name for name in SAMPLERS if SAMPLERS[name].draws == "tasks"]
-OFTEN = Intervals(log=2, validate=3, checkpoint=4, snapshot=5)
+# The checkpoint of step 4 is written between two records.
+OFTEN = Intervals(log=3, validate=2, checkpoint=4, snapshot=5)
 
 
 def advance(trainer, n_made, n_steps):

@@ -8,10 +8,10 @@ torch.Size([8, 5])
 
 from __future__ import annotations
 
-from typing import Any, Literal, overload
+from typing import Any
 
 from adaptask.registry import SAMPLERS
-from adaptask.samplers.base import Feedback, Sampler, of_category_sets
+from adaptask.samplers.base import Sampler, of_category_sets
 from adaptask.samplers.c import CSampler
 from adaptask.samplers.cp import CPSampler
 from adaptask.samplers.cvar import CVaRSampler
@@ -24,6 +24,7 @@ from adaptask.samplers.diagnostics import (
 )
 from adaptask.samplers.difficulty import DifficultySampler
 from adaptask.samplers.dpp import DPPSampler
+from adaptask.samplers.feedback import Feedback
 from adaptask.samplers.gcp import GCPSampler, PairPotentialSampler
 from adaptask.samplers.hard_class import HardClassSampler
 from adaptask.samplers.hierarchy import HierarchySampler
@@ -37,38 +38,6 @@ from adaptask.samplers.uniform import UniformSampler
 from adaptask.samplers.update_rule import STRATEGIES
 
 
-@overload
-def build_sampler(name: Literal["uniform"], **settings: Any) -> UniformSampler: ...
-@overload
-def build_sampler(name: Literal["c"], **settings: Any) -> CSampler: ...
-@overload
-def build_sampler(name: Literal["cp"], **settings: Any) -> CPSampler: ...
-@overload
-def build_sampler(name: Literal["gcp"], **settings: Any) -> GCPSampler: ...
-@overload
-def build_sampler(name: Literal["neighbor"], **settings: Any) -> NeighborSampler: ...
-@overload
-def build_sampler(name: Literal["difficulty"], **settings: Any) -> DifficultySampler: ...
-@overload
-def build_sampler(name: Literal["cvar"], **settings: Any) -> CVaRSampler: ...
-@overload
-def build_sampler(name: Literal["ohtm"], **settings: Any) -> OHTMSampler: ...
-@overload
-def build_sampler(name: Literal["hard-class"], **settings: Any) -> HardClassSampler: ...
-@overload
-def build_sampler(name: Literal["repeat"], **settings: Any) -> RepeatSampler: ...
-@overload
-def build_sampler(name: Literal["dpp"], **settings: Any) -> DPPSampler: ...
-@overload
-def build_sampler(name: Literal["hierarchy"], **settings: Any) -> HierarchySampler: ...
-@overload
-def build_sampler(name: Literal["learnable"], **settings: Any) -> LearnableSampler: ...
-@overload
-def build_sampler(name: Literal["predictive"], **settings: Any) -> PredictiveSampler: ...
-@overload
-def build_sampler(name: Literal["instance"], **settings: Any) -> InstanceSampler: ...
-@overload
-def build_sampler(name: str, **settings: Any) -> Any: ...
 def build_sampler(name: str, **settings: Any) -> Any:
     """Build the sampler of that name.
 

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from adaptask import theory
 from adaptask.errors import StateError
-from adaptask.samplers.base import Feedback, Sampler, of_category_sets
+from adaptask.samplers.base import Sampler, of_category_sets
+from adaptask.samplers.feedback import Feedback
 from adaptask.samplers.update_rule import Strategy, UpdateRule, mean_by_key, namespace, view
 
 
@@ -57,11 +58,6 @@ class CSampler(Sampler):
         super().__init__(n_classes=n_classes, n_way=n_way, seed=seed, device=device)
         self.rule = UpdateRule(alpha, tau, strategy)
         self.register_buffer("log_weights", torch.zeros(self.n_classes, device=device))
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The precision of the weights; `sampler.double()` raises it."""
-        return self.log_weights.dtype
 
     def draw(self, n_tasks: int) -> Tensor:
         """Return the classes of new tasks, `tasks x way`."""

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from adaptask.arguments import check_choice, check_integer, check_number
 from adaptask.errors import StateError
-from adaptask.samplers.base import Feedback, Sampler, of_category_sets
+from adaptask.samplers.base import Sampler, of_category_sets
+from adaptask.samplers.feedback import Feedback
 from adaptask.samplers.update_rule import mean_by_key
 
 Kind = Literal["static", "dynamic"]
@@ -109,11 +110,6 @@ class DPPSampler(Sampler):
             self.register_buffer(name, values, persistent=False)
         self._n_draws = 0
         self._decompose()
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The precision of the features; `sampler.double()` raises it."""
-        return self.class_features.dtype
 
     def kernel(self) -> Tensor:
         """Return the present kernel L, `classes x classes` float64."""

@@ -16,7 +16,8 @@ from torch import Tensor
 from adaptask import theory
 from adaptask.arguments import check_choice, check_number
 from adaptask.errors import ArgumentError, StateError
-from adaptask.samplers.base import Feedback, Sampler, of_category_sets
+from adaptask.samplers.base import Sampler, of_category_sets
+from adaptask.samplers.feedback import Feedback
 from adaptask.samplers.update_rule import (
     Array,
     Strategy,
@@ -98,13 +99,6 @@ class PairPotentialSampler(Sampler):
         upper = torch.triu_indices(self.n_way, self.n_way, offset=1, device=device)
         self.register_buffer("_pair_positions", upper, persistent=False)
         self._mark_stale()
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The precision of the potentials; `sampler.double()` raises it."""
-        potentials: Any = self._buffers["log_potentials"]  # quicker than the attribute
-        dtype: torch.dtype = potentials.dtype
-        return dtype
 
     def prepare(self) -> None:
         """Notice potentials that were edited, loaded or moved since they were last used."""

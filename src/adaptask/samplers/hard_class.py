@@ -7,7 +7,7 @@ from torch import Tensor
 
 from adaptask.arguments import check_integer
 from adaptask.errors import StateError
-from adaptask.samplers.base import Feedback
+from adaptask.samplers.feedback import Feedback
 from adaptask.samplers.mixing import MixedSampler
 
 _NEVER = -(2**62)

@@ -10,7 +10,8 @@ from torch import Tensor
 from adaptask import theory
 from adaptask.arguments import check_number
 from adaptask.errors import ArgumentError
-from adaptask.samplers.base import Feedback, Sampler, check_tensor, of_category_sets
+from adaptask.samplers.base import Sampler, check_tensor, of_category_sets
+from adaptask.samplers.feedback import Feedback
 
 
 class HierarchySampler(Sampler):

@@ -12,13 +12,8 @@ from torch.utils.data import Sampler as TorchSampler
 
 from adaptask.arguments import check_integer
 from adaptask.errors import ArgumentError, StateError
-from adaptask.samplers.base import (
-    FeedbackModule,
-    check_tensor,
-    describe_refusal,
-    row_tolerance,
-    rows_fit,
-)
+from adaptask.samplers.base import FeedbackModule, check_tensor
+from adaptask.samplers.feedback import describe_refusal, row_tolerance, rows_fit
 from adaptask.samplers.update_rule import Strategy, UpdateRule, mean_by_key
 
 

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from adaptask import theory
 from adaptask.arguments import check_flag, check_integer, check_number
 from adaptask.errors import StateError
-from adaptask.samplers.averages import move_average
-from adaptask.samplers.base import Feedback, Sampler, of_category_sets
-from adaptask.samplers.update_rule import mean_by_key
+from adaptask.samplers.base import Sampler, of_category_sets
+from adaptask.samplers.feedback import Feedback
+from adaptask.samplers.update_rule import mean_by_key, move_average
 
 _WINDOW = 400
 """A score is the mean of the first visits, and a moving average of about so many later."""

@@ -14,7 +14,8 @@ from adaptask import theory
 from adaptask.arguments import check_integer, check_number
 from adaptask.errors import ArgumentError, StateError
 from adaptask.kernels import find_kernels
-from adaptask.samplers.base import Feedback, Sampler, check_tensor, of_category_sets
+from adaptask.samplers.base import Sampler, check_tensor, of_category_sets
+from adaptask.samplers.feedback import Feedback
 from adaptask.samplers.shuffle import derived_keys, round_keys, shuffled
 from adaptask.samplers.update_rule import Array, mean_by_key, namespace, view
 
@@ -166,13 +167,6 @@ class NeighborSampler(Sampler):
         for name in ("shuffle_key", "tasks_drawn"):
             self.register_buffer(name, torch.zeros((), dtype=torch.int64, device=device))
         self._draw_key()
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The precision of the features; `sampler.double()` raises it."""
-        features: Any = self._buffers["class_features"]  # quicker than the attribute
-        dtype: torch.dtype = features.dtype
-        return dtype
 
     @property
     def n_neighborhoods(self) -> int:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from adaptask.arguments import check_integer
 from adaptask.errors import StateError
-from adaptask.samplers.base import Feedback, classes_fit
+from adaptask.samplers.feedback import Feedback, classes_fit
 from adaptask.samplers.mixing import MixedSampler
 
 
@@ -76,11 +76,6 @@ class OHTMSampler(MixedSampler):
         self.register_buffer("hardest_tasks", empty)
         self.register_buffer("scores", torch.full((self.buffer_size,), torch.inf, device=device))
         self.register_buffer("n_updates", torch.zeros((), dtype=torch.int64, device=device))
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The precision of the scores; `sampler.double()` raises it."""
-        return self.scores.dtype
 
     def is_ready(self) -> Tensor:
         """Return whether the buffer is used yet."""

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from adaptask.arguments import check_integer, check_number
 from adaptask.errors import StateError
-from adaptask.samplers.averages import move_average
-from adaptask.samplers.base import Feedback, Sampler
-from adaptask.samplers.update_rule import mean_by_key
+from adaptask.samplers.base import Sampler
+from adaptask.samplers.feedback import Feedback
+from adaptask.samplers.update_rule import mean_by_key, move_average
 
 _WINDOW = 50
 """A risk is the mean of the first visits, and a moving average of about so many later."""
@@ -83,11 +83,6 @@ class PredictiveSampler(Sampler):
         self.register_buffer("visits", visits)
         self.register_buffer("mean", torch.full((), 0.5, device=device))
         self.register_buffer("variance", torch.ones((), device=device))
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The precision of the risks; `sampler.double()` raises it."""
-        return self.risks.dtype
 
     def posterior(self) -> tuple[Tensor, Tensor]:
         """Return mean and standard deviation of what is known of every class, `classes`."""

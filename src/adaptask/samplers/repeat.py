@@ -9,7 +9,8 @@ from torch import Tensor
 
 from adaptask.arguments import check_choice, check_integer
 from adaptask.errors import StateError
-from adaptask.samplers.base import Feedback, Sampler, classes_fit
+from adaptask.samplers.base import Sampler
+from adaptask.samplers.feedback import Feedback, classes_fit
 
 Repeats = Literal["task", "batch", "batches"]
 REPEATS: tuple[Repeats, ...] = ("task", "batch", "batches")

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adaptask.samplers.base import Feedback, Sampler, of_category_sets
+from adaptask.samplers.base import Sampler, of_category_sets
+from adaptask.samplers.feedback import Feedback
 
 
 class UniformSampler(Sampler):

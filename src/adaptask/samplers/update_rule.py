@@ -40,6 +40,7 @@ LARGEST_ALPHA = 1e6
 # Sums are taken over integers, so that they do not depend on the order of the tasks, on how they
 # are spread over processes, or on the order in which a device happens to add.
 _UNIT = 2.0**44
+_AVERAGE_UNIT = 2**24  # of averages over any number of values
 
 
 class UpdateRule:
@@ -127,3 +128,22 @@ def mean_by_key(
     sums = total(xp.asarray(xp.round(values * _UNIT), dtype=xp.int64))
     n_seen = xp.asarray(n_seen[..., None] if wide else n_seen, dtype=values.dtype)
     return xp.asarray(sums, dtype=values.dtype) / (n_seen * _UNIT), seen
+
+
+def move_average(average: Tensor, values: Tensor, counted: Tensor, rate: float | Tensor) -> None:
+    """Move averages, in place, towards the means of those values that count, if any do.
+
+    The order of the values does not matter, to the last bit.
+
+    Args:
+        average: A scalar, or a vector.
+        values: Of any shape, of a vector with one more dimension in front, between -4 and 4 where
+            they count.
+        counted: Of the same shape, bool.
+        rate: How far, 0 (not at all) to 1 (all the way); a number or a scalar tensor.
+    """
+    units = (values * _AVERAGE_UNIT).round().long()
+    total = units.where(counted, 0).flatten(average.ndim).sum(-1)
+    n_counted = counted.flatten(average.ndim).sum(-1)
+    mean = total.to(average.dtype) / (n_counted.clamp_min(1) * _AVERAGE_UNIT)
+    average += rate * (mean - average) * (n_counted > 0)

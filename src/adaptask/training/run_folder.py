@@ -34,9 +34,10 @@ from torch import Tensor
 
 from adaptask import __version__
 from adaptask.atomic_file import not_written, replace_file
+from adaptask.backbones import NetworkBackbone
 from adaptask.errors import ArgumentError, StateError, TrainingError
 from adaptask.parsing import parse_json
-from adaptask.registry import Registry, describe_class
+from adaptask.registry import BACKBONES, LEARNERS, SAMPLERS, Registry, describe_class
 from adaptask.training.checkpoints import (
     BEST,
     LAST,
@@ -49,6 +50,7 @@ from adaptask.training.checkpoints import (
 )
 from adaptask.training.evaluation import Evaluation
 from adaptask.training.loggers import MetricsLog
+from adaptask.training.step import TrainingStep
 
 try:
     import fcntl
@@ -184,8 +186,8 @@ class RunFolder:
         """Write what a trainer knows about a run that has no configuration, before it trains it.
 
         Args:
-            settings: For `run.json`, in the layout of config.toml.
-            algorithms: For `algorithms.json`, see `describe_algorithm`.
+            settings: For `run.json`, in the layout of config.toml; see `describe_run`.
+            algorithms: For `algorithms.json`, likewise.
 
         Raises:
             TrainingError: If it cannot be written.
@@ -346,7 +348,49 @@ class Snapshots:
                 path.unlink()
 
 
-def describe_algorithm(registry: Registry, algorithm: object) -> dict[str, Any]:
+def describe_run(step: TrainingStep, n_steps: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what is known about a run that has no configuration, and about its classes.
+
+    Args:
+        step: The training step of the run.
+        n_steps: Total number of steps.
+
+    Returns:
+        The arguments of `RunFolder.describe`.
+    """
+    sampler: Any = step.sampler
+    parts: dict[str, tuple[Registry, Any]] = {
+        "sampler": (SAMPLERS, sampler),
+        "learner": (LEARNERS, step.learner),
+    }
+    if hasattr(step.learner, "backbone"):
+        backbone: Any = step.learner.backbone
+        is_wrapped = isinstance(backbone, NetworkBackbone)
+        parts["backbone"] = (BACKBONES, backbone.network if is_wrapped else backbone)
+    algorithms = {kind: _describe_algorithm(*part) for kind, part in parts.items()}
+    settings: dict[str, Any] = {"steps": n_steps}
+    generator = getattr(sampler, "generator", None)
+    if isinstance(generator, torch.Generator):
+        settings["seed"] = generator.initial_seed()
+    dataset = getattr(getattr(step.source, "image_set", None), "dataset", None)
+    if dataset is not None:
+        settings["data"] = {"dataset": str(dataset)}
+    settings["task"] = {"n_shot": step.n_shot, "n_query": step.n_query, "n_tasks": step.n_tasks}
+    if hasattr(sampler, "n_way"):
+        settings["task"]["n_way"] = sampler.n_way
+    for kind, (_, part) in parts.items():
+        options = constructor_options(part)
+        supplied = ("n_classes", "n_way", "seed", *(["n_features"] if kind == "sampler" else []))
+        own = {name: value for name, value in options.items() if name not in supplied}
+        settings[kind] = {"name": algorithms[kind]["name"], **own}
+    group = step.optimizer.param_groups[0]
+    lr = float(group.get("initial_lr", group["lr"]))
+    settings["optimizer"] = {"name": type(step.optimizer).__name__.lower(), "lr": lr}
+    settings["machine"] = {"precision": step.precision}
+    return settings, algorithms
+
+
+def _describe_algorithm(registry: Registry, algorithm: object) -> dict[str, Any]:
     """Return what a report needs to know about a sampler, learner or backbone."""
     kind = type(algorithm)
     try:

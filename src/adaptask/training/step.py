@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from math import inf
 from typing import Any, Literal
@@ -129,20 +129,11 @@ class TrainingStep:
         """
         if self.accumulate > 1 or self.group.is_connected:  # the feedback is not known before
             beside = None
-        chosen: Episodes | None = None
-        if self._n_candidates is None:
-            class_ids = self.sampler.sample(self.n_tasks)
-        else:
-            class_ids, chosen = self._choose_tasks(self._n_candidates)
+        class_ids, parts = self._next_tasks()
         for parameters in self.optimizer.param_groups:
             for parameter in parameters["params"]:  # zero_grad() takes ten times as long
                 parameter.grad = None
-        feedback: Sequence[Tensor]
-        if self.accumulate == 1:  # a step of a small network on a CPU is not much more than this
-            feedback = self._learn(chosen or self._draw(class_ids), beside)
-        else:
-            parts = [self._learn(self._draw(ids)) for ids in class_ids.chunk(self.accumulate)]
-            feedback = [torch.cat(part) for part in zip(*parts, strict=True)]
+        feedback = _joined([self._learn(episodes, beside) for episodes in parts])
         if self.group.is_connected:
             feedback = self._gather_feedback(feedback)
             self.group.average_gradients(self.learner.parameters())
@@ -157,14 +148,16 @@ class TrainingStep:
             torch.cuda.current_stream().wait_stream(beside)
         self._step_number += 1
 
-    def _inform_sampler(self, class_ids: Tensor, feedback: Sequence[Tensor]) -> None:
-        """Let the sampler learn, and count the classes."""
-        probabilities, labels, *features = feedback
-        given = {"class_features": features[0]} if features else {}
-        self.sampler.update(class_ids, probabilities, labels, **given)
-        if self.class_counts is not None:
-            drawn = class_ids.flatten()
-            self.class_counts.index_add_(0, drawn, self._one.expand_as(drawn))
+    def _next_tasks(self) -> tuple[Tensor, Iterable[Episodes]]:
+        """Return the classes of this step's tasks, and this process's episodes of them, in parts.
+
+        The images of a part are drawn when it is its turn.
+        """
+        if self._n_candidates is not None:
+            class_ids, episodes = self._choose_tasks(self._n_candidates)
+            return class_ids, (episodes,)
+        class_ids = self.sampler.sample(self.n_tasks)
+        return class_ids, map(self._draw, class_ids.chunk(self.accumulate))
 
     def _draw(self, class_ids: Tensor) -> Episodes:
         """Return this process's share of new episodes."""
@@ -203,10 +196,12 @@ class TrainingStep:
             outcome: Outcome = self._outcome(self.learner, episodes)
         self._measure(outcome, episodes)
         features = [self._class_features(outcome, episodes)] if self._uses_features else []
-        loss = outcome.loss if self.accumulate == 1 else outcome.loss / self.accumulate
+        loss = outcome.loss
         if self._weighs:
             assert outcome.losses is not None  # `per_task_outcome` has checked it
             loss = (self._weights(outcome.losses) * outcome.losses).mean()
+        elif self.accumulate > 1:
+            loss = loss / self.accumulate
         probabilities = outcome.query_logits.float().softmax(-1)
         if beside is not None:
             beside.wait_stream(torch.cuda.current_stream())
@@ -276,6 +271,15 @@ class TrainingStep:
         self._raise_at_once()
         return gathered
 
+    def _inform_sampler(self, class_ids: Tensor, feedback: Sequence[Tensor]) -> None:
+        """Let the sampler learn, and count the classes."""
+        probabilities, labels, *features = feedback
+        given = {"class_features": features[0]} if features else {}
+        self.sampler.update(class_ids, probabilities, labels, **given)
+        if self.class_counts is not None:
+            drawn = class_ids.flatten()
+            self.class_counts.index_add_(0, drawn, self._one.expand_as(drawn))
+
     def _raise_at_once(self) -> None:
         """Refuse a loss that is not finite before anything is learned from it; on the CPU only."""
         if self.source.device.type == "cpu":
@@ -292,6 +296,13 @@ class TrainingStep:
             for tensor, value in zip(changed, before, strict=True):
                 tensor.copy_(value)
             raise
+
+
+def _joined(parts: list[tuple[Tensor, ...]]) -> Sequence[Tensor]:
+    """Return the feedback on the tasks of all parts of a step."""
+    if len(parts) == 1:  # as they are: a step of a small network on a CPU is short
+        return parts[0]
+    return [torch.cat(part) for part in zip(*parts, strict=True)]
 
 
 def training_outcome(learner: EpisodeLearner, episodes: Episodes) -> Outcome:

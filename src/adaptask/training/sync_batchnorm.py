@@ -91,15 +91,21 @@ def convert_sync_batchnorm(module: nn.Module, group: ProcessGroup) -> None:
     """Replace every batch normalization in a module by `SyncBatchNorm`.
 
     Parameters and the names in `state_dict()` do not change. Layers without running statistics are
-    left as they are: they normalize each task by itself.
+    left as they are: they normalize each task by itself. So are those that `Learner.freeze` has
+    frozen: their statistics do not change.
 
     Raises:
         ArgumentError: If a layer does something else besides, such as an activation.
     """
     if group.size == 1:
         return
+    frozen = {layer for part in getattr(module, "frozen", ()) for layer in part.modules()}
+    _convert(module, group, frozen)
+
+
+def _convert(module: nn.Module, group: ProcessGroup, frozen: set[nn.Module]) -> None:
     for name, child in module.named_children():
-        if isinstance(child, SyncBatchNorm):
+        if isinstance(child, SyncBatchNorm) or child in frozen:
             continue
         if isinstance(child, _BatchNorm) and child.track_running_stats:
             if type(child).forward not in (_BatchNorm.forward, nn.SyncBatchNorm.forward):
@@ -110,4 +116,4 @@ def convert_sync_batchnorm(module: nn.Module, group: ProcessGroup) -> None:
                 )
             setattr(module, name, SyncBatchNorm(child, group))
         else:
-            convert_sync_batchnorm(child, group)
+            _convert(child, group, frozen)

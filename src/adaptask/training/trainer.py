@@ -15,12 +15,10 @@ import torch
 from torch import Tensor, nn, optim
 
 from adaptask.arguments import check_integer, check_members, format_value
-from adaptask.backbones import NetworkBackbone
 from adaptask.errors import ArgumentError, StateError, TrainingError
 from adaptask.interfaces import TaskSampler
 from adaptask.intervals import Intervals
 from adaptask.learners import Ensemble
-from adaptask.registry import BACKBONES, LEARNERS, SAMPLERS
 from adaptask.samplers import Sampler, kl_from_uniform
 from adaptask.training.checkpoints import BestCheckpoints, Checkpoint, check_savable
 from adaptask.training.cuda_graph import GraphEngine
@@ -38,11 +36,7 @@ from adaptask.training.optimizer import (
     set_learning_rate,
 )
 from adaptask.training.process import StopSignals, exit_for_signal, random_state, set_random_state
-from adaptask.training.run_folder import (
-    RunFolder,
-    constructor_options,
-    describe_algorithm,
-)
+from adaptask.training.run_folder import RunFolder, describe_run
 from adaptask.training.step import TrainingStep
 from adaptask.training.sync_batchnorm import convert_sync_batchnorm
 
@@ -177,7 +171,7 @@ class Trainer:
                 if self.folder is not None:
                     self._open(self.folder, held)
                     if self.folder.config_text is None and self.step < n_steps:
-                        self.folder.describe(*self._description(n_steps))
+                        self.folder.describe(*describe_run(self._train_step, n_steps))
             self._copy_main_state()
             stop = held.enter_context(StopSignals()) if stop is None else stop
             self.display.begin(self.step, n_steps)
@@ -254,39 +248,6 @@ class Trainer:
         if not folder.is_open:
             folder.n_processes = self.group.size
             folder.create(self.source.device)
-
-    def _description(self, n_steps: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return what is known about the run, in the layout of config.toml, and its classes."""
-        step, optimizer = self._train_step, self.optimizer
-        parts = {"sampler": (SAMPLERS, self.sampler), "learner": (LEARNERS, self.learner)}
-        if hasattr(self.learner, "backbone"):
-            backbone = self.learner.backbone
-            if isinstance(backbone, NetworkBackbone):
-                backbone = backbone.network
-            parts["backbone"] = (BACKBONES, backbone)
-        algorithms = {kind: describe_algorithm(*part) for kind, part in parts.items()}
-        settings: dict[str, Any] = {"steps": n_steps}
-        generator = getattr(self.sampler, "generator", None)
-        if isinstance(generator, torch.Generator):
-            settings["seed"] = generator.initial_seed()
-        dataset = getattr(getattr(self.source, "image_set", None), "dataset", None)
-        if dataset is not None:
-            settings["data"] = {"dataset": str(dataset)}
-        task = {"n_shot": step.n_shot, "n_query": step.n_query, "n_tasks": step.n_tasks}
-        if hasattr(self.sampler, "n_way"):
-            task["n_way"] = self.sampler.n_way
-        settings["task"] = task
-        for kind, (_, part) in parts.items():
-            options = constructor_options(part)
-            for supplied in ("n_classes", "n_way", "seed"):
-                options.pop(supplied, None)
-            if kind == "sampler":
-                options.pop("n_features", None)
-            settings[kind] = {"name": algorithms[kind]["name"], **options}
-        lr = optimizer.param_groups[0].get("initial_lr", optimizer.param_groups[0]["lr"])
-        settings["optimizer"] = {"name": type(optimizer).__name__.lower(), "lr": float(lr)}
-        settings["machine"] = {"precision": step.precision}
-        return settings, algorithms
 
     def save(self) -> None:
         """Write a checkpoint into the run's folder, if there is one.
