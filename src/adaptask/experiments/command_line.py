@@ -104,6 +104,7 @@ def read_command_line(
         raise ArgumentError(f"{command} trains the seeds 0, 1, ...; set their number with --seeds.")
     if command == "pretrain" and _value(words, "--learner") is not None:
         raise ArgumentError("pretrain trains a classifier; for another learner use adaptask train.")
+    _check_number(command, words)
     names = {kind: [name] for kind in REGISTRIES if (name := _value(words, f"--{kind}"))}
     if dataset := _value(words, "--dataset"):
         names["dataset"] = [dataset]
@@ -124,6 +125,23 @@ def read_command_line(
     line = CommandLine(command, words, config, learners, samplers, shared)
     _check_options(line)
     return line
+
+
+def _check_number(command: str, words: Sequence[str]) -> None:
+    """Check that `compare` gets lists of learners and samplers, and other commands one of each."""
+    flags = {word.partition("=")[0] for word in words}
+    for kind in ("learner", "sampler"):
+        one, several = f"--{kind}", f"--{kind}s"
+        if command == "compare" and one in flags:
+            raise ArgumentError(f"compare takes {several} NAME NAME ..., one or more; got {one}.")
+        if command in ("train", "sweep") and several in flags:
+            raise ArgumentError(
+                f"{command} takes {one} NAME; got {several}. `adaptask compare` takes several."
+            )
+        for name in _values(words, several):
+            if "," in name and ":" not in name:
+                names = " ".join(name.split(","))
+                raise ArgumentError(f"{several} are separated by spaces: {several} {names}.")
 
 
 def allow_imports_from_here() -> None:
