@@ -235,7 +235,7 @@ class Sampler(FeedbackModule):
                 "the mean feature of every class of a task, `tasks x way x d`; got None."
             )
         else:
-            sizes = (n_tasks, self.n_way, self.n_features)
+            sizes = (n_tasks, self.n_way, self.n_features or "d")
             check_tensor(
                 "class_features", class_features, "floating-point", device, sizes, per_task=True
             )
