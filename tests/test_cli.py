@@ -115,8 +115,8 @@ def test_the_help_fits_on_a_screen_and_says_how_to_see_the_rest(command, capsys,
     assert "{None}" not in long
     assert re.search(r"--every.log INT", long)
     known = set(re.findall(r"--[a-z][\w.-]*\w", long))
-    lists = {"--alpha", "--tau", "--lr", "--learner.inner-lr"}
-    assert set(re.findall(r"--[a-z][\w.-]*\w", short)) - lists <= known | {"--help-all"}
+    others = {"--alpha", "--tau", "--lr", "--sampler.tau"}  # lists, and an example
+    assert set(re.findall(r"--[a-z][\w.-]*\w", short)) - others <= known | {"--help-all"}
 
 
 @pytest.mark.parametrize(
@@ -148,6 +148,11 @@ def test_a_mistyped_name_is_answered_without_torch(words, message):
         ("train --backbone.no-drop 1", "'conv4' takes no no_drop; it takes filters"),
         ("compare --samplers uniform c --sampler.forget all", "'uniform' and 'c' take no forget"),
         ("compare --seed 3", "set their number with --seeds"),
+        ("compare --sampler gcp", "compare takes --samplers NAME NAME"),
+        ("compare --learner=maml", "compare takes --learners NAME NAME"),
+        ("compare --samplers uniform,gcp", "separated by spaces: --samplers uniform gcp."),
+        ("train --samplers gcp", "train takes --sampler NAME; got --samplers. `adaptask compare`"),
+        ("sweep --learners maml --alpha 1", "sweep takes --learner NAME"),
         ("sweep --sampler c --sampler.forget all --alpha 1", "'c' takes no forget"),
     ],
 )

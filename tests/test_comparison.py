@@ -172,7 +172,7 @@ def test_classes_of_a_script_work_in_this_process(tiny, tmp_path, monkeypatch):
         ({"n_ways": 3}, "did you mean task.n_way"),
         ({"n_way": "many"}, "task.n_way must be an integer; got 'many'"),
         ({"learner": "maml"}, "name what is compared in learners"),
-        ({"sampler": {"beta": 2}}, "take no beta"),
+        ({"sampler": {"gamma": 2}}, "take no gamma"),
         ({"seed": 3}, "seeds is the number of seeds"),
         ({"seeds": 0}, "seeds must be"),
         ({"dataset": "no-such-data"}, "no-such-data"),

@@ -48,8 +48,9 @@ def not_written(path: Path, error: OSError) -> TrainingError:
         remedy = "free some space and try again"
     else:
         remedy = "check that the folder exists and can be written"
+    kept = " The old file is kept." if os.path.isfile(path) else ""  # noqa: PTH113, it never raises
     why = error.strerror or error
-    return TrainingError(f"could not write {path}: {why}. The old file is kept; {remedy}.")
+    return TrainingError(f"could not write {path}: {why}; {remedy}.{kept}")
 
 
 def _rotate(temporary: Path, path: Path, keep_as: Path) -> None:

@@ -84,7 +84,7 @@ def train(
 ) -> None:
     """Train a learner on the tasks of a sampler, validate, and test the best weights.
 
-    adaptask train --dataset glyphs --learner protonet --sampler gcp --steps 2000
+    adaptask train --dataset glyphs --learner protonet --sampler neighbor --steps 2000
 
     Args:
         run: Everything that decides the run.
@@ -207,7 +207,7 @@ def compare(
 ) -> int:
     """Train every learner with every sampler, and tell which differences are real.
 
-    adaptask compare --dataset glyphs --learners protonet --samplers uniform c gcp --steps 2000
+    adaptask compare --dataset glyphs --learners protonet --samplers uniform neighbor --steps 2000
 
     Runs of the same seed start from the same weights and are tested on the same tasks. The same
     command continues after a kill; more seeds or samplers are added to those that are there.
@@ -215,8 +215,9 @@ def compare(
     Args:
         run: What all runs share.
         learners: Names of learners; by default that of the preset or file, or protonet.
-        samplers: Names, with options if needed, gcp:strategy=easy,tau=0.7; all: all that fit.
-        seeds: Number of seeds for each; they are 0, 1, ... A verdict needs five.
+        samplers: Names, also with options, gcp:tau=0.7; all: all that fit; by default uniform and
+            neighbor.
+        seeds: Number of seeds for each; by default 5, the least for a verdict.
         output: Folder of the runs and the report; by default one under runs/.
         workers: Number of runs at once; by default one per core on a CPU, on a GPU as many as fit.
         cluster: Where the runs are made.

@@ -131,7 +131,7 @@ class Comparison:
 
 
 def compare(
-    samplers: Sequence[str | type[Any]] | Literal["all"] = ("uniform", "gcp"),
+    samplers: Sequence[str | type[Any]] | Literal["all"] = ("uniform", "neighbor"),
     learners: Sequence[str | type[Any]] = ("protonet",),
     *,
     dataset: str = "glyphs",

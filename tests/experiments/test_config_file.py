@@ -16,6 +16,7 @@ from adaptask.experiments.config_file import (
     dump_config,
     load_config,
     parse_config,
+    read_settings,
     with_value,
 )
 from adaptask.experiments.options import configure
@@ -130,6 +131,10 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ArgumentError, match=r"binary\.toml cannot be read"):
         load_config(tmp_path / "binary.toml")
+    (tmp_path / "cut.toml").write_text("steps = [")
+    for read in (load_config, read_settings):  # the second one as `--config` and `--resume` do
+        with pytest.raises(ArgumentError, match=r"^[^ ]*cut\.toml: this is not TOML"):
+            read(tmp_path / "cut.toml")
 
 
 def test_another_name_brings_the_defaults_of_its_class():

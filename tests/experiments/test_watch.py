@@ -211,6 +211,20 @@ def test_the_table_fits_the_terminal(tmp_path, width):
     assert "0:10:3" in view
 
 
+@pytest.mark.parametrize("width", [80, 200])
+def test_names_and_figures_are_whole_in_a_usual_terminal(tmp_path, width):
+    names = ("protonet neighbor", "protonet gcp")
+    for name in names:
+        write_run(tmp_path / "runs" / name, steps=20000, done=600, seed=1, age=630)
+    arms = tuple(Arm(n, {"a": n}, (Run(tmp_path / "runs" / n),)) for n in names)
+    Study("Of long names", arms).write(tmp_path)
+    view = shown(tmp_path, width=width)
+    assert max(map(len, view.splitlines())) <= width
+    assert "…" not in view
+    assert view.count("600/20000") == view.count(" ago") == view.count("seed") == len(names)
+    assert all(view.count(name.split()[1]) == 1 for name in names)
+
+
 def test_a_study_that_is_too_long_shows_what_goes_on(tmp_path, monkeypatch):
     arms = tuple(Arm(f"arm{i}", {"a": str(i)}, (Run(tmp_path / f"r{i}"),)) for i in range(40))
     Study("Long", arms).write(tmp_path)

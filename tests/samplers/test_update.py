@@ -243,3 +243,16 @@ def test_kernels_learn_for_a_sampler_unless_it_learns_in_its_own_way():
         for kind in (UniformSampler, GCPSampler, Own, OwnKernels)
     }
     assert answers == {UniformSampler: True, GCPSampler: True, Own: False, OwnKernels: True}
+
+
+def test_feedback_of_one_task_without_the_axis_of_tasks_is_refused_and_the_error_shows_how(tools):
+    sampler = GCPSampler(n_classes=10, n_way=4, seed=0)
+    class_ids, probabilities, labels = tools.feedback(1, 4, 10, seed=0)
+    before = sampler.log_potentials.clone()
+    with pytest.raises(ArgumentError, match=r"tasks x 4; got \(4,\).*give class_ids\[None\]"):
+        sampler.update(class_ids[0], probabilities[0], labels[0])
+    with pytest.raises(ArgumentError, match=r"1 x queries x 4; .*give probabilities\[None\]"):
+        sampler.update(class_ids, probabilities[0], labels)
+    with pytest.raises(ArgumentError, match=r"1 x queries x 4; got \(1, \d+, 3\)\.$"):
+        sampler.update(class_ids, probabilities[..., :3], labels)
+    assert torch.equal(sampler.log_potentials, before)

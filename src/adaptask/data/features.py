@@ -103,7 +103,8 @@ def find_features(source: Path, scratch: Path, options: SplitOptions) -> FoundFe
         if len(classes) == 1:
             raise DataError(
                 f"{source} has features of one class, {next(iter(classes))!r}; a task needs at "
-                "least 2. Give labels that tell classes apart, or one array per class."
+                "least 2. Give labels: the array 'labels' in the same file, or labels.npy beside "
+                "features.npy; or give one array per class."
             )
         places = (source, source / "splits", outer, outer / "splits")
         parts, how, unlisted = options.divide(classes, places, lambda: _classes_found(classes))

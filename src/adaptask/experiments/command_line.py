@@ -43,7 +43,7 @@ _SWEPT_FLAGS = {"alpha": "sampler.alpha", "tau": "sampler.tau", "lr": "optimizer
 _ONCE = ("preset", "config", "resume", "init")
 _NAMES = (*REGISTRIES, "dataset", *_ONCE, "seed", "optimizer.name")
 """Flags with one value that say where the others start from."""
-_SAMPLERS = ("uniform", "gcp")
+_SAMPLERS = ("uniform", "neighbor")
 """What is compared if no samplers are named."""
 
 
@@ -106,6 +106,7 @@ def read_command_line(
         raise ArgumentError(f"{command} trains the seeds 0, 1, ...; set their number with --seeds.")
     if command == "pretrain" and "learner" in given:
         raise ArgumentError("pretrain trains a classifier; for another learner use adaptask train.")
+    _check_number(command, given, words)
     names = {kind: given[kind][-1:] for kind in (*REGISTRIES, "dataset") if kind in given}
     samplers: tuple[str, ...] = ()
     if command == "compare":
@@ -123,6 +124,23 @@ def read_command_line(
     line = CommandLine(command, words, config, learners, samplers, shared)
     _check_options(line)
     return line
+
+
+def _check_number(command: str, given: Mapping[str, list[str]], words: Sequence[str]) -> None:
+    """Check that `compare` gets lists of learners and samplers, and other commands one of each."""
+    flags = {word.partition("=")[0] for word in words}
+    for kind in ("learner", "sampler"):
+        one, several = f"--{kind}", f"--{kind}s"
+        if command == "compare" and one in flags:
+            raise ArgumentError(f"compare takes {several} NAME NAME ..., one or more; got {one}.")
+        if command in ("train", "sweep") and several in flags:
+            raise ArgumentError(
+                f"{command} takes {one} NAME; got {several}. `adaptask compare` takes several."
+            )
+        for name in given.get(f"{kind}s", ()):
+            if "," in name and ":" not in name:
+                names = " ".join(name.split(","))
+                raise ArgumentError(f"{several} are separated by spaces: {several} {names}.")
 
 
 def allow_imports_from_here() -> None:
@@ -325,8 +343,8 @@ def short_help(command: str, function: Callable[..., Any]) -> str:
         f"adaptask {command}",
         usage="%(prog)s [OPTIONS]",
         description=f"{documented.short_description}\n\n{documented.long_description or ''}",
-        epilog="Options of the chosen classes have their own flags, such as --sampler.tau 0.5 and\n"
-        f"--learner.inner-lr 0.1. To see these and all others: adaptask {command} --help-all",
+        epilog="Options of the chosen classes have their own flags, such as --sampler.tau 0.5 for\n"
+        f"gcp. To see these and all others: adaptask {command} --help-all",
         formatter_class=partial(
             argparse.RawDescriptionHelpFormatter, max_help_position=29, width=width
         ),

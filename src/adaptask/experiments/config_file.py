@@ -64,8 +64,8 @@ def load_config(
             a plug-in that is not trusted, or has an unknown key or a bad value; the message names
             the key and the nearest known one.
     """
+    settings = read_settings(path)
     try:
-        settings = read_settings(path)
         return apply_settings(settings, base, trust_plugins=trust_plugins, known=known)
     except ArgumentError as error:
         raise ArgumentError(f"{path}: {error}") from error
@@ -101,7 +101,10 @@ def read_settings(path: Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ArgumentError(f"the configuration {path} cannot be read: {error}.") from error
-    return _parse_settings(text)
+    try:
+        return _parse_settings(text)
+    except ArgumentError as error:
+        raise ArgumentError(f"{path}: {error}") from error
 
 
 def _parse_settings(text: str) -> dict[str, Any]:

@@ -146,9 +146,9 @@ def _read_run(path: Path, name: str, modified: tuple[float, ...]) -> RunState:
 
 def _view(folder: Path, runs: Sequence[RunState]) -> RenderableType:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("run", no_wrap=True)
+    # In a narrow terminal the names of runs take a second line; they and the figures stay whole.
+    table.add_column("run")
     table.add_column("state", no_wrap=True, min_width=8)
-    # So that in a narrow terminal the names of runs are cut, not the figures.
     for heading, width in _FIGURES.items():
         table.add_column(heading, no_wrap=True, justify="right", min_width=width)
     for run in runs:

@@ -154,7 +154,11 @@ def _columns(summary: StudySummary) -> list[_Column]:
             f"paired t-test over seeds and test tasks{holm if summary.n_tests > 1 else ''}.",
         ),
         _Column("verdict", short_verdict, is_brief=True),
-        _Column("ms per step", lambda found: _decimals(found.seconds_per_step, 1000)),
+        _Column(
+            "ms per step",
+            lambda found: _decimals(found.seconds_per_step, 1000),
+            "median, with whatever else the machine did, such as other runs of the study.",
+        ),
         *([] if by_validation else [factor]),
         _Column("paper (%)", lambda found: _printed(found.arm.published)),
         _Column("paper's gain", lambda found: _published_gain(summary, found)),

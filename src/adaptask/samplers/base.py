@@ -183,9 +183,9 @@ class Sampler(FeedbackModule):
             ArgumentError: If anything does not fit.
         """
         device = self.device
-        check_tensor("class_ids", class_ids, "int64", device, (None, self.n_way))
-        shape = (class_ids.shape[0], None, self.n_way)
-        check_tensor("probabilities", probabilities, "floating-point", device, shape)
+        check_tensor("class_ids", class_ids, "int64", device, ("tasks", self.n_way), per_task=True)
+        shape = (class_ids.shape[0], "queries", self.n_way)
+        check_tensor("probabilities", probabilities, "floating-point", device, shape, per_task=True)
         n_tasks, n_queries, _ = probabilities.shape
         check_tensor("labels", labels, "integer", device, (n_tasks, n_queries), (n_queries,))
         if not self.uses_class_features:
@@ -196,8 +196,10 @@ class Sampler(FeedbackModule):
                 "the mean feature of every class of a task, `tasks x way x d`; got None."
             )
         else:
-            sizes = (n_tasks, self.n_way, self.n_features)
-            check_tensor("class_features", class_features, "floating-point", device, sizes)
+            sizes = (n_tasks, self.n_way, self.n_features or "d")
+            check_tensor(
+                "class_features", class_features, "floating-point", device, sizes, per_task=True
+            )
         kernels = None if device.type == "cpu" else self._kernels()
         if kernels is not None and kernels.fits(self.n_way, n_queries) and self._kernels_learn():
             tolerance = row_tolerance(probabilities.dtype)
@@ -255,7 +257,7 @@ class Sampler(FeedbackModule):
 
     def _which_are_sets(self, class_ids: Tensor) -> Tensor:
         """Return which rows are category sets, `tasks` bool; on the CPU raise if one is not."""
-        check_tensor("class_ids", class_ids, "int64", self.device, (None, self.n_way))
+        check_tensor("class_ids", class_ids, "int64", self.device, ("tasks", self.n_way))
         are_sets: Tensor = classes_fit(class_ids, self.n_classes)
         if self.device.type == "cpu" and not are_sets.all():
             raise ArgumentError(f"{PROBLEMS[0]}; got {class_ids[~are_sets][0].tolist()}.")
@@ -292,7 +294,12 @@ def of_category_sets(
 
 
 def check_tensor(
-    name: str, value: object, kind: str, device: torch.device, *shapes: tuple[int | None, ...]
+    name: str,
+    value: object,
+    kind: str,
+    device: torch.device,
+    *shapes: tuple[int | str, ...],
+    per_task: bool = False,
 ) -> None:
     """Check type, shape and device of a tensor.
 
@@ -301,24 +308,26 @@ def check_tensor(
         value: What came.
         kind: "int64", "integer" or "floating-point".
         device: Where it must be.
-        *shapes: The shapes allowed; None stands for any positive number.
+        *shapes: The shapes allowed; a word, such as "tasks", stands for any positive number.
+        per_task: Whether the first axis is the tasks; the error says so if an axis is missing.
 
     Raises:
         ArgumentError: If it does not fit.
     """
     if not isinstance(value, Tensor):
         raise ArgumentError(f"{name} must be a tensor; got a {type(value).__name__}.")
-    if not _is_of_kind(value.dtype, kind) or value.layout is not torch.strided:
-        raise ArgumentError(
-            f"{name} must be a dense {kind} tensor; got {value.dtype}, {value.layout}."
-        )
+    is_dense = value.layout is torch.strided
+    if not is_dense or not _is_of_kind(value.dtype, kind):
+        got = value.dtype if is_dense else value.layout
+        raise ArgumentError(f"{name} must be a dense {kind} tensor; got {got}.")
     came = value.shape
     if not _has_shape(came, shapes):
-        allowed = " or ".join(
-            " x ".join("any" if size is None else str(size) for size in shape) for shape in shapes
-        )
+        allowed = " or ".join(" x ".join(map(str, shape)) for shape in shapes)
+        # The usual mistake: a loop of one task at a time, or the queries of all tasks in a row.
+        lacks_tasks = per_task and len(came) + 1 == len(shapes[0])
+        hint = f" The first axis is the tasks; for a single task give {name}[None]."
         raise ArgumentError(
-            f"{name} must have the shape {allowed} (any: at least one); got {tuple(came)}."
+            f"{name} must have the shape {allowed}; got {tuple(came)}." + hint * lacks_tasks
         )
     if value.device != device:
         raise ArgumentError(
@@ -333,12 +342,14 @@ def _is_of_kind(dtype: torch.dtype, kind: str) -> bool:
     return dtype.is_floating_point if kind == "floating-point" else dtype == torch.int64
 
 
-def _has_shape(came: tuple[int, ...], shapes: tuple[tuple[int | None, ...], ...]) -> bool:
+def _has_shape(came: tuple[int, ...], shapes: tuple[tuple[int | str, ...], ...]) -> bool:
     if came in shapes:
         return True
     for shape in shapes:
         if len(shape) == len(came):
-            wanted = [n if size is None else size for size, n in zip(shape, came, strict=True)]
+            wanted = [
+                n if isinstance(size, str) else size for size, n in zip(shape, came, strict=True)
+            ]
             if came == tuple(wanted) and 0 not in came:
                 return True
     return False

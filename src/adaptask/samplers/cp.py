@@ -36,20 +36,21 @@ class CPSampler(PairPotentialSampler):
     Three methods, and `auto`, which chooses:
 
     - `enumerate`: a table of all category sets; exact, for up to a million sets.
-    - `reject`: exact at about the price of gcp. A greedy draw passes through partial sets
-      L_2, ..., L_(K-1) with the constants Z(L) = sum over c of the product over j in L of C(c, j),
-      and comes out with the probability of Eq. 4 divided by W = Z(L_2) ... Z(L_(K-1)), up to a
-      factor that is the same for all. So it is accepted with the probability W / W_max. By
-      Hoelder's inequality, with k = |L|,
-
-          Z(L) <= product over j in L of (sum over c outside L of C(c, j)^k)^(1/k)
-               <= geometric mean of the k largest s_k(j),
-          s_k(j) = sum over c != j of C(c, j)^k - (k - 1) * min over c != j of C(c, j)^k,
-
-      the last term because k - 1 more classes of L are left out of the sum. With equal potentials
-      every draw is accepted.
+    - `reject`: greedy draws, of which some are rejected; exact at about the price of gcp.
     - `gibbs`: start from a greedy draw; then, `n_sweeps` times for each position, replace the
       class by a draw from its distribution given the others. Approaches Eq. 4 as sweeps grow.
+
+    A greedy draw passes through partial sets L_2, ..., L_(K-1) with the constants Z(L) = sum over c
+    of the product over j in L of C(c, j), and comes out with the probability of Eq. 4 divided by
+    W = Z(L_2) ... Z(L_(K-1)), up to a factor that is the same for all. So `reject` accepts it with
+    the probability W / W_max. By Hoelder's inequality, with k = |L|,
+
+        Z(L) <= product over j in L of (sum over c outside L of C(c, j)^k)^(1/k)
+             <= geometric mean of the k largest s_k(j),
+        s_k(j) = sum over c != j of C(c, j)^k - (k - 1) * min over c != j of C(c, j)^k,
+
+    the last term because k - 1 more classes of L are left out of the sum. With equal potentials
+    every draw is accepted.
 
     `auto` enumerates up to 5,000 sets, rejects up to K = 8, and takes Gibbs sweeps beyond; a task
     without an accepted candidate among 1,000 (64 on devices that are not waited for, where the

@@ -122,7 +122,7 @@ class DifficultySampler(UniformSampler):
         Raises:
             ArgumentError: If they are not one floating-point number per task.
         """
-        check_tensor("losses", losses, "floating-point", self.device, (None,))
+        check_tensor("losses", losses, "floating-point", self.device, ("tasks",))
         wide = losses.detach().to(self.mean.dtype)
         deviation = self.variance.sqrt().clamp_min(_LEAST_DEVIATION)
         weights = self.importance((wide - self.mean) / deviation)

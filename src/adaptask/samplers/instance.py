@@ -101,8 +101,8 @@ class InstanceSampler(FeedbackModule, TorchSampler[int]):
         Raises:
             ArgumentError: If anything does not fit.
         """
-        check_tensor("instance_ids", instance_ids, "int64", self.device, (None,))
-        shape = (len(instance_ids), None)
+        check_tensor("instance_ids", instance_ids, "int64", self.device, ("batch",))
+        shape = (len(instance_ids), "labels")
         check_tensor("probabilities", probabilities, "floating-point", self.device, shape)
         check_tensor("labels", labels, "integer", self.device, shape[:1])
         probs = probabilities.detach().to(self.log_weights.dtype)
@@ -134,7 +134,7 @@ class InstanceSampler(FeedbackModule, TorchSampler[int]):
         Raises:
             ArgumentError: If an index does not fit.
         """
-        check_tensor("instance_ids", instance_ids, "int64", self.device, (None,))
+        check_tensor("instance_ids", instance_ids, "int64", self.device, ("batch",))
         fits = (instance_ids >= 0) & (instance_ids < self.n_instances)
         if self.device.type == "cpu" and not fits.all():
             raise ArgumentError(f"{self._problems[0]}; got {int(instance_ids[~fits][0])}.")
