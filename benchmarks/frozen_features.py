@@ -129,7 +129,7 @@ FEATURES = {
         tested_query=15,
         kinds=("uniform",),
         n_test=2000,
-        settings={"linear": (1000, 1e-3, False), "mlp": (1000, 1e-3, False)},
+        settings={"linear": (1000, 1e-3, True), "mlp": (1000, 1e-3, False)},
     ),
 }
 
