@@ -173,7 +173,7 @@ def extract(
     found = load(name, split)
     mean, deviation = (torch.tensor(part)[:, None, None] for part in load_statistics(name))
     features = []
-    for images in found.images.split(128):
+    for images in torch.split(found.images, 128):
         normalized = (images.float() / 255 - mean) / deviation
         features.append(learner.embed(normalized[None])[0].flatten(1))
     names = list(found.class_names)
@@ -475,13 +475,11 @@ def table(rows: Sequence[Mapping[str, str]], name: str, backbone: str) -> str:
 
 def fill_in(page: str, rows: Sequence[Mapping[str, str]]) -> str:
     """Return the page with the tables between its markers replaced."""
-    for name in FEATURES:
-        for backbone in BACKBONES:
-            begin, end = f"<!-- {name} {backbone} -->", f"<!-- end of {name} {backbone} -->"
-            before, found, rest = page.partition(begin)
-            _, closed, after = rest.partition(end)
-            assert found, begin
-            assert closed, end
+    for name, backbone in product(FEATURES, BACKBONES):
+        begin, end = f"<!-- {name} {backbone} -->", f"<!-- end of {name} {backbone} -->"
+        if begin in page:
+            before, _, rest = page.partition(begin)
+            _, _, after = rest.partition(end)
             page = f"{before}{begin}\n{table(rows, name, backbone)}\n{end}{after}"
     return page
 

@@ -1,0 +1,136 @@
+"""The page on samplers for frozen features says what the records say."""
+
+import csv
+import re
+import statistics
+from pathlib import Path
+
+import pytest
+from scipy import stats
+
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE = (DOCS / "frozen-features.md").read_text()
+with (DOCS / "reproduction" / "frozen-features.csv").open() as stream:
+    RECORDS = list(csv.DictReader(stream))
+CONCLUSION = PAGE.partition("## What came out\n")[2].partition("\nEach line of")[0]
+FULL = {"none", "uniform", "neighbor", "uniform, best way", "neighbor, permuted"}
+"""Arms of `linear` with ten seeds."""
+
+
+def accuracies(features, backbone, arm, field="accuracy"):
+    """By seed; the features as they are, if the arm is not trained."""
+    wanted = (features, "identity" if arm == "none" else backbone, arm)
+    return {
+        int(row["seed"]): float(row[field])
+        for row in RECORDS
+        if (row["features"], row["backbone"], row["arm"]) == wanted
+    }
+
+
+def differences(features, backbone, arm, field="accuracy", baseline="uniform"):
+    ours = accuracies(features, backbone, arm, field)
+    theirs = accuracies(features, backbone, baseline, field)
+    return [value - theirs[seed] for seed, value in ours.items()]
+
+
+def described(found):
+    mean = statistics.fmean(found)
+    half = stats.t.ppf(0.975, len(found) - 1) * stats.sem(found)
+    return f"{mean:+.2f} [{mean - half:+.2f}, {mean + half:+.2f}]"
+
+
+def p_text(p):
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def p_of(found):
+    return stats.ttest_1samp(found, 0).pvalue
+
+
+def arm_of(cell):
+    """The arm that a line of a table is about."""
+    if cell == "no training":
+        return "none"
+    return cell.replace("`", "").replace("class ids ", "").replace("strength ", "")
+
+
+def tables():
+    for features, backbone in re.findall(r"<!-- (omniglot|cifar-fs) (\w+) -->", PAGE):
+        begin, end = f"<!-- {features} {backbone} -->", f"<!-- end of {features} {backbone} -->"
+        lines = PAGE.partition(begin)[2].partition(end)[0].strip().splitlines()
+        rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+        yield features, backbone, rows
+
+
+TABLES = list(tables())
+
+
+def test_every_run_is_in_the_records_once():
+    keys = [(r["features"], r["backbone"], r["arm"], r["seed"]) for r in RECORDS]
+    assert len(set(keys)) == len(keys)
+
+
+@pytest.mark.parametrize(("features", "backbone", "rows"), TABLES, ids=lambda value: str(value)[:9])
+def test_the_table_is_that_of_the_records(features, backbone, rows):
+    shown = {"identity", backbone}
+    recorded = {r["arm"] for r in RECORDS if r["features"] == features and r["backbone"] in shown}
+    assert {arm_of(row[0]) for row in rows} == recorded
+    for row in rows:
+        arm = arm_of(row[0])
+        found = accuracies(features, backbone, arm)
+        assert sorted(found) == list(range(len(found)))
+        assert len(found) == 10 if backbone == "linear" and arm in FULL else len(found) >= 5
+        expected = [str(len(found)), f"{statistics.fmean(found.values()):.2f}", "", ""]
+        if arm != "uniform":
+            pairs = differences(features, backbone, arm)
+            expected[2:] = [described(pairs), p_text(p_of(pairs))]
+        if features == "omniglot":
+            within = accuracies(features, backbone, arm, "within_group")
+            pairs = differences(features, backbone, arm, "within_group")
+            expected.append(f"{statistics.fmean(within.values()):.2f}")
+            expected.append("" if arm == "uniform" else described(pairs))
+        train = accuracies(features, backbone, arm, "train_accuracy").values()
+        assert row[1:] == [*expected, f"{statistics.fmean(train):.1f}"]
+
+
+def test_there_is_a_table_for_all_features_and_backbones():
+    assert {(features, backbone) for features, backbone, _ in TABLES} == {
+        (row["features"], row["backbone"]) for row in RECORDS if row["backbone"] != "identity"
+    }
+
+
+def test_the_settings_of_the_runs_are_those_that_validation_chose():
+    section = PAGE.partition("## How the settings were chosen")[2]
+    rates = re.search(r"\| (0\.0001) \| (0\.001) \| (0\.01) \|", section).groups()
+    chosen = {}
+    for line in re.findall(r"^\| (?:Omniglot|CIFAR-FS) \|.*$", section, flags=re.M):
+        name, backbone, _, n_way, *cells = [cell.strip() for cell in line.strip("|").split("|")]
+        key = name.lower(), backbone.strip("`"), "uniform" if n_way == "5" else "uniform, best way"
+        for rate, cell in zip(rates, cells, strict=True):
+            if cell:
+                chosen.setdefault(key, []).append(
+                    (float(cell.strip("*")), n_way, float(rate), cell)
+                )
+    for (name, backbone, arm), tried in chosen.items():
+        _, n_way, rate, cell = max(tried)
+        assert cell.startswith("**")
+        used = {
+            (row["n_way"], float(row["lr"]), row["steps"])
+            for row in RECORDS
+            if (row["features"], row["backbone"], row["arm"]) == (name, backbone, arm)
+        }
+        assert used <= {(n_way, rate, "1000")}
+
+
+def test_the_primary_comparison_is_that_of_the_records():
+    fields = ("accuracy", "within_group")
+    pairs = [differences("omniglot", "linear", "neighbor", field) for field in fields]
+    assert [len(found) for found in pairs] == [10, 10]
+    small, large = sorted(map(p_of, pairs))
+    corrected = (min(1, 2 * small), max(min(1, 2 * small), large))
+    assert (
+        "{} on tasks of any classes and {} within alphabets".format(*map(described, pairs))
+        in CONCLUSION
+    )
+    assert f"p = {corrected[0]:.3f} for both" in CONCLUSION
+    assert f"{corrected[0]:.3f}" == f"{corrected[1]:.3f}"
