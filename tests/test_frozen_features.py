@@ -18,19 +18,22 @@ FULL = {"none", "uniform", "neighbor", "uniform, best way", "neighbor, permuted"
 
 
 def accuracies(features, backbone, arm, field="accuracy"):
-    """By seed; the features as they are, if the arm is not trained."""
+    """By seed; the features as they are with the seeds of uniform, if the arm is not trained."""
     wanted = (features, "identity" if arm == "none" else backbone, arm)
-    return {
+    found = {
         int(row["seed"]): float(row[field])
         for row in RECORDS
         if (row["features"], row["backbone"], row["arm"]) == wanted
     }
+    if arm == "none":
+        return {seed: found[seed] for seed in accuracies(features, backbone, "uniform")}
+    return found
 
 
 def differences(features, backbone, arm, field="accuracy", baseline="uniform"):
     ours = accuracies(features, backbone, arm, field)
     theirs = accuracies(features, backbone, baseline, field)
-    return [value - theirs[seed] for seed, value in ours.items()]
+    return [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
 
 
 def described(found):
@@ -134,3 +137,34 @@ def test_the_primary_comparison_is_that_of_the_records():
     )
     assert f"p = {corrected[0]:.3f} for both" in CONCLUSION
     assert f"{corrected[0]:.3f}" == f"{corrected[1]:.3f}"
+
+
+def test_the_differences_in_the_text_are_those_of_the_records():
+    linear = ("omniglot", "linear")
+    expected = [
+        differences(*linear, "neighbor"),
+        differences(*linear, "neighbor", "within_group"),
+        differences(*linear, "neighbor, permuted"),
+        differences(*linear, "uniform, best way"),
+        differences(*linear, "neighbor, best way", baseline="uniform, best way"),
+        differences(*linear, "neighbor, fixed"),
+        differences("cifar-fs", "linear", "neighbor, fixed"),
+        differences(*linear, "uniform", baseline="none"),
+        differences("cifar-fs", "linear", "uniform", baseline="none"),
+        differences("omniglot", "mlp", "uniform", baseline="none"),
+        differences("cifar-fs", "mlp", "uniform", baseline="none"),
+        differences("cifar-fs", "linear", "uniform, best way"),
+        differences(*linear, "uniform, longer"),
+        *(
+            differences(*linear, f"{arm}, longer", field, baseline="uniform, longer")
+            for arm in ("neighbor", "uniform, best way")
+            for field in ("accuracy", "within_group")
+        ),
+    ]
+    said = re.findall(r"[+-]\d\.\d\d \[[^]]*\]", CONCLUSION)
+    assert said == [described(found) for found in expected]
+    shares = [
+        statistics.fmean(accuracies(features, "linear", "none", "train_accuracy").values())
+        for features in ("omniglot", "cifar-fs")
+    ]
+    assert re.findall(r"(\d+\.\d) %", CONCLUSION) == [f"{share:.1f}" for share in shares]
