@@ -1,14 +1,20 @@
 """The page on samplers for frozen features says what the records say."""
 
 import csv
+import importlib
 import re
 import statistics
 from pathlib import Path
 
 import pytest
+import torch
 from scipy import stats
 
-DOCS = Path(__file__).parents[1] / "docs"
+from adaptask import load_run, open_episodes
+from adaptask.cli import main
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
 PAGE = (DOCS / "frozen-features.md").read_text()
 with (DOCS / "reproduction" / "frozen-features.csv").open() as stream:
     RECORDS = list(csv.DictReader(stream))
@@ -168,3 +174,29 @@ def test_the_differences_in_the_text_are_those_of_the_records():
         for features in ("omniglot", "cifar-fs")
     ]
     assert re.findall(r"(\d+\.\d) %", CONCLUSION) == [f"{share:.1f}" for share in shares]
+
+
+def test_the_features_are_those_that_the_learner_compares(glyphs_of_noise, tmp_path, monkeypatch):
+    words = "pretrain --dataset glyphs --steps 2 --backbone.filters 4 --device cpu --n-way 8"
+    words += " --evaluation.n-episodes 2 --evaluation.n-validation 2 --output"
+    assert main([*words.split(), str(tmp_path / "run")]) == 0
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    script = importlib.import_module("frozen_features")
+    features, labels = script.extract(tmp_path / "run", "glyphs", "val")
+    source, learner = open_episodes("glyphs", "val"), load_run(tmp_path / "run").learner
+    found_in = source.image_set
+    names = [f"{g}/{c}" for g, c in zip(found_in.groups, found_in.class_names, strict=True)]
+    assert list(dict.fromkeys(labels.tolist())) == names
+    n_images = found_in.class_counts()[0]
+    episodes = source.draw(torch.tensor([[0, 3]]), n_shot=1, n_query=n_images - 1)
+    images = torch.cat((episodes.support_images, episodes.query_images), dim=1)
+    with torch.no_grad():
+        expected = learner.embed(images)[0]
+    own = torch.cat((episodes.support_labels, episodes.query_labels), dim=1)[0]
+    for label, number in enumerate((0, 3)):
+        found = torch.tensor(features[labels == names[number]])
+        distances = (found[:, None] - expected[own == label].flatten(1)).norm(dim=-1)
+        assert len(found) == n_images
+        assert distances.min(0).values.max() < 1e-5  # an episode has the images in any order
+        assert distances.min(1).values.max() < 1e-5
+        assert distances.max() > 1e-2
