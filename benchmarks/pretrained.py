@@ -138,6 +138,9 @@ def pretrain(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
         if not file.exists():
             finish(run_steps(config, folder, display=Quiet(sys.stderr)))
             torch.save(read_weights(str(folder)), file)
+        if not (folder / "test.json").exists():
+            print(f"{file} is used; its pre-training is not in {folder}.", file=sys.stderr)
+            continue
         discard_weights(folder)
         yield record(config, folder, arguments)
 
