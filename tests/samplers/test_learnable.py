@@ -8,7 +8,7 @@ import torch
 
 from adaptask.conformance import check_sampler
 from adaptask.errors import StateError
-from adaptask.samplers import LearnableSampler
+from adaptask.samplers import LearnableSampler, UniformSampler
 
 N_WAY, N_QUERY = 5, 5
 
@@ -72,6 +72,11 @@ def test_on_a_clean_pool_nothing_is_ever_hopeless(seed):
         assert not sampler.hopeless.any()
 
     train(sampler, learner, 2_000, watch)
+    # It has drawn the tasks that the uniform sampler draws, and goes on so.
+    uniform = UniformSampler(n_classes=12, n_way=N_WAY, seed=seed)
+    for _ in range(2_000):
+        uniform.sample(1)
+    assert torch.equal(sampler.sample(1_000), uniform.sample(1_000))
     sets = torch.combinations(torch.arange(12), N_WAY)
     uniform = torch.full((len(sets),), 1 / len(sets), dtype=torch.float64)
     torch.testing.assert_close(sampler.log_prob(sets).exp(), uniform)

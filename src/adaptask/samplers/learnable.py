@@ -54,7 +54,7 @@ class LearnableSampler(Sampler):
 
     In a dirty pool the suspects are hopeless: they have the weight `floor` instead of 1, and the
     classes of a task are drawn in proportion to their weights, without replacement. If nothing is
-    hopeless, tasks are uniform.
+    hopeless, tasks are uniform: the very tasks that `UniformSampler` draws with the same seed.
 
     Decisions: while the learner has learned nothing, M is 0 and a visit says nothing. M and the
     variances, those of x(i) around the mean of its class and of d(i, j) around M, are moving
@@ -146,8 +146,10 @@ class LearnableSampler(Sampler):
 
     def draw(self, n_tasks: int) -> Tensor:
         """Return the classes of new tasks, `tasks x way`."""
-        noise = self.gumbel_noise(n_tasks, self.n_classes, dtype=self.dtype)
-        return (self._log_weights + noise).topk(self.n_way).indices
+        # The largest u^(1/w) of uniform u are a draw by weights w (Efraimidis and Spirakis, 2006).
+        # If all w are 1, these are the largest u: the tasks of `UniformSampler` with this seed.
+        noise = self.uniform_noise(n_tasks, self.n_classes)
+        return (noise.log() * (-self._log_weights).exp()).topk(self.n_way).indices
 
     def learn(self, feedback: Feedback) -> None:
         """Weigh the evidence against the classes that were in a task."""
