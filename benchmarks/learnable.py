@@ -56,7 +56,7 @@ SETTINGS = {
     "dirty": "Turned glyphs, dirty: 960 classes",
     "clean": "Turned glyphs: 768 classes",
 }
-ARMS = {"dirty": (UNIFORM, CLEAN, LEARNABLE, "gcp"), "clean": (UNIFORM, LEARNABLE)}
+ARMS = {"dirty": (UNIFORM, CLEAN, LEARNABLE), "clean": (UNIFORM, LEARNABLE)}
 PRIMARY = ("dirty", LEARNABLE)
 """The comparison with uniform that counts; the others are corrected for their own number."""
 
@@ -256,6 +256,7 @@ def main() -> None:
     )
     parser.add_argument("--only", nargs="*", choices=SETTINGS, default=list(SETTINGS))
     parser.add_argument("--seeds", nargs="*", type=int, default=list(range(5)))
+    parser.add_argument("--part", default="1/1", metavar="K/N", help="which share of the runs")
     parser.add_argument("--steps", type=int, default=4000)
     parser.add_argument("--test-tasks", type=int, default=1000)
     parser.add_argument("--folder", type=Path, default=Path("runs/learnable"))
@@ -265,7 +266,8 @@ def main() -> None:
     if arguments.write:
         PAGE.write_text(fill_in(PAGE.read_text(), read_results()))
     else:
-        make_runs(plan(arguments), arguments.records)
+        part, n_parts = map(int, arguments.part.split("/"))
+        make_runs(plan(arguments)[part - 1 :: n_parts], arguments.records)
 
 
 if __name__ == "__main__":

@@ -171,7 +171,7 @@ def log_ratio(values, limit, variance):
 
 def test_scores_and_evidence_by_hand(tools):
     sampler = LearnableSampler(n_classes=6, n_way=3, min_evidence=1e4)
-    sampler.mean.fill_(0.2)
+    sampler.averages[0] = 0.2
     sampler.evidence[:4] = 1e4 + 1  # suspects
     ids, probs, labels = tools.feedback(2, 3, 6, seed=0)
     ids = torch.tensor([[0, 1, 4], [3, 0, 5]])
@@ -226,6 +226,6 @@ def test_the_laws_hold_if_every_class_is_suspect_at_once():
 def test_a_damaged_state_is_refused():
     sampler = LearnableSampler(n_classes=9, n_way=3)
     state = sampler.state_dict()
-    state["mean"] = torch.tensor(math.nan)
+    state["averages"] = torch.full((3,), math.nan)
     with pytest.raises(StateError, match="damaged"):
         sampler.load_state_dict(state)

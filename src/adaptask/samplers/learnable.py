@@ -89,12 +89,9 @@ class LearnableSampler(Sampler):
     """How much speaks against every class, `classes`: a log-likelihood ratio, at first 0."""
     pool_evidence: Tensor
     """Scalar: how much speaks for a dirty pool, a log-likelihood ratio, at first 0."""
-    mean: Tensor
-    """Scalar: moving average M of all scores, at first 0."""
-    variance: Tensor
-    """Scalar: moving average of the variance of scores around that of their class, at first 1."""
-    pair_variance: Tensor
-    """Scalar: moving average of the variance of d(i, j) around M, at first 1."""
+    averages: Tensor
+    """Moving averages: of all scores (M), and of the variances of scores around those of their
+    class and of d(i, j) around M, `3`; at first 0, 1 and 1."""
     n_updates: Tensor
     """Scalar int64: the number of updates."""
 
@@ -120,9 +117,7 @@ class LearnableSampler(Sampler):
         self.register_buffer("visits", visits)
         self.register_buffer("evidence", torch.zeros(self.n_classes, device=device))
         self.register_buffer("pool_evidence", torch.zeros((), device=device))
-        self.register_buffer("mean", torch.zeros((), device=device))
-        self.register_buffer("pair_variance", torch.ones((), device=device))
-        self.register_buffer("variance", torch.ones((), device=device))
+        self.register_buffer("averages", torch.tensor([0.0, 1.0, 1.0], device=device))
         self.register_buffer("n_updates", torch.zeros((), dtype=torch.int64, device=device))
 
     @property
@@ -165,19 +160,20 @@ class LearnableSampler(Sampler):
         scores = told_apart.sum(-1) / (self.n_way - 1)
         suspect = self.suspect[ids] & counted
         both_suspect = suspect[:, :, None] & suspect[:, None, :]
-        mean = self.mean.clamp_min(0)
+        mean = self.averages[0].clamp_min(0)
+        variance, pair_variance = self.averages[1:].clamp_min(_SMALLEST_VARIANCE)
 
         # Sums are of integers, so that they do not depend on the order.
         added = torch.stack((_in_units(scores), torch.ones_like(ids)), -1)
         added = added.where(counted[..., None], 0).flatten(0, 1)
         sums = ids.new_zeros(self.n_classes, 2).index_add_(0, ids.flatten(), added)
         total, n_new = (sums[:, 0] / _UNIT).to(self.dtype), sums[:, 1]
-        self.evidence += self._against(total, n_new, self.threshold * mean, self.variance)
+        self.evidence += _against(total, n_new, self.threshold * mean, variance)
 
         total_of_pairs = _in_units(told_apart).where(both_suspect, 0).sum() / _UNIT
         n_pairs = both_suspect.sum() - suspect.sum()
-        self.pool_evidence += self._against(
-            total_of_pairs.to(self.dtype), n_pairs, _PAIR_THRESHOLD * mean, self.pair_variance
+        self.pool_evidence += _against(
+            total_of_pairs.to(self.dtype), n_pairs, _PAIR_THRESHOLD * mean, pair_variance
         )
         for evidence in (self.evidence, self.pool_evidence):
             evidence.clamp_(-self.min_evidence - _MARGIN, self.min_evidence + _MARGIN)
@@ -185,17 +181,17 @@ class LearnableSampler(Sampler):
         self.n_updates += counted.any()
         rate = (1 / self.n_updates.clamp_min(1)).clamp_min(_RATE)
         changes = (scores - self.scores[ids]).square()
-        move_average(self.variance, changes, counted & (self.visits[ids] > 0), rate)
-        spread = (told_apart - mean).square().sum(-1) - mean.square()
-        move_average(self.pair_variance, spread / (self.n_way - 1), counted, rate)
-        move_average(self.mean, scores, counted, rate)
+        spread = ((told_apart - mean).square().sum(-1) - mean.square()) / (self.n_way - 1)
+        is_known = counted & (self.visits[ids] > 0)
+        move_average(
+            self.averages,
+            torch.stack((scores, changes, spread)),
+            torch.stack((counted, is_known, counted)),
+            rate,
+        )
         self.visits += n_new
         n_averaged = self.visits.clamp_max(_WINDOW).maximum(n_new).clamp_min(1)
         self.scores += (total - n_new * self.scores) / n_averaged
-
-    def _against(self, total: Tensor, n: Tensor, limit: Tensor, variance: Tensor) -> Tensor:
-        """Return how much likelier n values of this sum are if their mean is 0 than 2 limit."""
-        return 2 * limit / variance.clamp_min(_SMALLEST_VARIANCE) * (limit * n - total)
 
     @of_category_sets
     def log_prob(self, class_ids: Tensor) -> Tensor:
@@ -215,6 +211,11 @@ class LearnableSampler(Sampler):
             f"{super().extra_repr()}, threshold={self.threshold:g}, "
             f"min_evidence={self.min_evidence:g}, floor={self.floor:g}"
         )
+
+
+def _against(total: Tensor, n: Tensor, limit: Tensor, variance: Tensor) -> Tensor:
+    """Return how much likelier n values of this sum are if their mean is 0 than 2 limit."""
+    return 2 * limit / variance * (limit * n - total)
 
 
 def _in_units(scores: Tensor) -> Tensor:
