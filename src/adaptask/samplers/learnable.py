@@ -54,7 +54,7 @@ class LearnableSampler(Sampler):
 
     In a dirty pool the suspects are hopeless: they have the weight `floor` instead of 1, and the
     classes of a task are drawn in proportion to their weights, without replacement. If nothing is
-    hopeless, tasks are uniform: the very tasks that `UniformSampler` draws with the same seed.
+    hopeless, tasks are uniform: on the CPU the very tasks of `UniformSampler` with the same seed.
 
     Decisions: while the learner has learned nothing, M is 0 and a visit says nothing. M and the
     variances, those of x(i) around the mean of its class and of d(i, j) around M, are moving
