@@ -61,3 +61,10 @@ def test_in_the_clean_pool_its_runs_are_those_of_uniform(benchmark):
     ours, theirs = (found.values("clean", name) for name in ("learnable", "uniform"))
     assert ours == theirs
     assert set(found.values("clean", "learnable", "others_found").values()) == {0.0}
+
+
+def test_the_page_of_all_samplers_names_the_same_share(benchmark):
+    found = benchmark.read_results()
+    kept, gain = (found.difference("dirty", name).mean for name in ("learnable", benchmark.CLEAN))
+    page = (ROOT / "docs" / "which-sampler.md").read_text()
+    assert f"{100 * kept / gain:.0f} % of what there is to gain in a dirty pool of turned" in page
