@@ -73,7 +73,7 @@ class LearnableSampler(Sampler):
         n_way: Number of classes per task, K.
         threshold: Share of the mean score below which a score speaks against its class, 0 (nothing
             is ever hopeless) to 1.
-        min_evidence: Log-likelihood ratio above which a class is .
+        min_evidence: Log-likelihood ratio above which a test is decided, 0 to 1e4.
         floor: Weight of a hopeless class, 0 to 1 (as all others).
         seed: Seed of the random stream.
         device: Where the sampler works.
