@@ -65,8 +65,8 @@ class LearnableSampler(Sampler):
 
     Limits: a class of which a part is wrong is learned from the rest, so it counts as hard, not as
     hopeless. A single class of random images is not found: it has no other to be confused with.
-    In a pool that is found dirty, the hardest classes are drawn rarely too. Duplicates, one class
-    in two folders, are left as they are.
+    In a pool that is found dirty the hardest classes are drawn rarely too, with a weak learner many
+    of them. Duplicates, one class in two folders, are left as they are.
 
     Args:
         n_classes: Number of training classes, n.
