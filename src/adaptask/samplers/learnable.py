@@ -45,8 +45,8 @@ class LearnableSampler(Sampler):
         E += 2b (b - v) / s^2
 
     1. **Suspects.** The evidence E(i) against a class is over its scores x(i), with b = `threshold`
-       times M, the mean score of all. A class of random images stays near 0 while M rises. A class
-       is suspect while E(i) > `min_evidence`.
+       times M, the mean score of the pool. A class of random images stays near 0 while M rises. A
+       class is suspect while E(i) > `min_evidence`.
     2. **Is the pool dirty?** A class that is only hard can be suspect too. But hard classes are
        told apart from each other, and classes of random images are not. So the evidence against the
        pool is over d(i, j) of suspects that meet in a task, with b = 0.08 M. The pool counts as
@@ -56,9 +56,10 @@ class LearnableSampler(Sampler):
     classes of a task are drawn in proportion to their weights, without replacement. If nothing is
     hopeless, tasks are uniform: on the CPU the very tasks of `UniformSampler` with the same seed.
 
-    Decisions: while the learner has learned nothing, M is 0 and a visit says nothing. M and the
-    variances, those of x(i) around the mean of its class and of d(i, j) around M, are moving
-    averages from the updates before. Evidence goes at most 3 beyond `min_evidence` in either
+    Decisions: while the learner has learned nothing, M is 0 and a visit says nothing. M is the mean
+    score of those that are drawn, times the share of classes that are not hopeless: it does not
+    rise when the others are drawn less. That mean and the variances, of x(i) around the mean of its
+    class and of d(i, j) around M, are moving averages from the updates before. Evidence goes at most 3 beyond `min_evidence` in either
     direction, and hopeless classes are still visited now and then, so that an error is corrected,
     if slowly. Normal distributions and independent visits are assumptions; they only set how fast
     evidence grows.
@@ -90,8 +91,8 @@ class LearnableSampler(Sampler):
     pool_evidence: Tensor
     """Scalar: how much speaks for a dirty pool, a log-likelihood ratio, at first 0."""
     averages: Tensor
-    """Moving averages: of all scores (M), and of the variances of scores around those of their
-    class and of d(i, j) around M, `3`; at first 0, 1 and 1."""
+    """Moving averages: of all scores, and of the variances of scores around those of their class
+    and of d(i, j) around M, `3`; at first 0, 1 and 1."""
     n_updates: Tensor
     """Scalar int64: the number of updates."""
 
@@ -160,7 +161,8 @@ class LearnableSampler(Sampler):
         scores = told_apart.sum(-1) / (self.n_way - 1)
         suspect = self.suspect[ids] & counted
         both_suspect = suspect[:, :, None] & suspect[:, None, :]
-        mean = self.averages[0].clamp_min(0)
+        # Without those that are hardly drawn M rises; the mean of the whole pool does not.
+        mean = self.averages[0].clamp_min(0) * (1 - self.hopeless.to(self.dtype).mean())
         variance, pair_variance = self.averages[1:].clamp_min(_SMALLEST_VARIANCE)
 
         # Sums are of integers, so that they do not depend on the order.
