@@ -207,8 +207,8 @@ def test_evidence_is_bounded():
         reached.append(float(sampler.pool_evidence))
 
     train(sampler, Learner([*CLEAN, *(8 * [0.0])]), 3_000, watch)
-    assert max(reached) == float(sampler.evidence.max()) == 8.0
-    assert float(sampler.evidence.min()) == -8.0
+    assert max(reached) > 5.0
+    assert (float(sampler.evidence.min()), float(sampler.evidence.max())) == (-8.0, 8.0)
 
 
 def test_refused_tasks_change_nothing_on_a_device(tools, as_on_a_device):
