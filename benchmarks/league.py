@@ -92,20 +92,25 @@ def clean(split: str) -> ImageSet:
 
 
 def pool(split: str, *, is_clean: bool) -> ImageSet:
-    """Return a split of CIFAR-FS; its training classes are changed, or left out.
-
-    In the dirty pool the images of 26 classes are shuffled among these classes, and 16 others are
-    cut into two classes each. The clean pool has the 38 others, uncut.
-    """
+    """Return a split of CIFAR-FS; its training classes are changed, or left out."""
     found = load("cifar-fs", split)
     if split != "train":
         return replace(found, dataset="cifar-fs")
+    return spoil(found, N_FILLED, N_SPLIT, is_clean=is_clean)
+
+
+def spoil(found: ImageSet, n_filled: int, n_split: int, *, is_clean: bool) -> ImageSet:
+    """Return classes as folders that nobody has checked, or those alone that would stay clean.
+
+    In the dirty pool the images of some classes are shuffled among these classes, and others are
+    cut into two classes each. The clean pool has all but the first, uncut.
+    """
     generator = torch.Generator().manual_seed(0)
     order = torch.randperm(found.n_classes, generator=generator).tolist()
     filled, cut, whole = (
-        order[:N_FILLED],
-        order[N_FILLED : N_FILLED + N_SPLIT],
-        order[N_FILLED + N_SPLIT :],
+        order[:n_filled],
+        order[n_filled : n_filled + n_split],
+        order[n_filled + n_split :],
     )
     bounds = found.class_starts.tolist()
     images = [found.images[bounds[c] : bounds[c + 1]] for c in range(found.n_classes)]
@@ -122,8 +127,8 @@ def pool(split: str, *, is_clean: bool) -> ImageSet:
             parts += [(c, f"-{i}", half) for i, half in enumerate(shuffled.tensor_split(2), 1)]
     counts = [len(some) for _, _, some in parts]
     return ImageSet(
-        dataset="cifar-fs",
-        split=split,
+        dataset=found.dataset,
+        split=found.split,
         images=torch.cat([some for _, _, some in parts]),
         class_names=tuple(found.class_names[c] + suffix for c, suffix, _ in parts),
         class_starts=torch.tensor([0, *np.cumsum(counts).tolist()]),

@@ -1,4 +1,4 @@
-"""A simulated learner on clean and dirty pools, and the averages by hand."""
+"""A simulated learner on clean and dirty pools, and the evidence by hand."""
 
 import itertools
 import math
@@ -8,7 +8,7 @@ import torch
 
 from adaptask.conformance import check_sampler
 from adaptask.errors import StateError
-from adaptask.samplers import LearnableSampler
+from adaptask.samplers import LearnableSampler, UniformSampler
 
 N_WAY, N_QUERY = 5, 5
 
@@ -69,82 +69,85 @@ def test_on_a_clean_pool_nothing_is_ever_hopeless(seed):
     learner = Learner(CLEAN, {(2, 3): 1.5, (7, 8): 1.0}, seed=seed)
 
     def watch(step):
-        assert not sampler.classes.hopeless.any()
-        assert not sampler.pairs.hopeless.any()
+        assert not sampler.hopeless.any()
 
     train(sampler, learner, 2_000, watch)
+    # It has drawn the tasks that the uniform sampler draws, and goes on so.
+    uniform = UniformSampler(n_classes=12, n_way=N_WAY, seed=seed)
+    for _ in range(2_000):
+        uniform.sample(1)
+    assert torch.equal(sampler.sample(1_000), uniform.sample(1_000))
     sets = torch.combinations(torch.arange(12), N_WAY)
     uniform = torch.full((len(sets),), 1 / len(sets), dtype=torch.float64)
     torch.testing.assert_close(sampler.log_prob(sets).exp(), uniform)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_hard_classes_are_suspect_but_not_hopeless(seed):
+    """As far below the others as classes of random images, but told apart from each other."""
+    sampler = LearnableSampler(n_classes=20, n_way=N_WAY, seed=seed)
+
+    def watch(step):
+        assert not sampler.hopeless.any()
+
+    train(sampler, Learner(14 * [5.0] + 6 * [0.8], seed=seed), 3_000, watch)
+    assert not sampler.suspect[:14].any()
+    assert int(sampler.suspect[14:].sum()) >= 4
+    assert float(sampler.pool_evidence) < 0
+
+
 def test_a_learner_that_learns_nothing_tells_nothing():
     sampler = LearnableSampler(n_classes=12, n_way=N_WAY)
     train(sampler, Learner(12 * [0.0]), 1_000)
-    assert not sampler.classes.hopeless.any()
-    assert not sampler.pairs.hopeless.any()
+    assert not sampler.hopeless.any()
 
 
 @pytest.mark.parametrize("n_dirty", [8, 12])
 def test_classes_of_random_images_are_found_and_drawn_less(n_dirty):
-    """Of 20 classes; with 8 the pool is dirty to 40 %, with 12 to 60 %. Hard classes stay."""
+    """Of 20 classes; with 8 the pool is dirty to 40 %, with 12 to 60 %."""
     skills = [*(8 * CLEAN)[: 20 - n_dirty], *(n_dirty * [0.0])]
     sampler = LearnableSampler(n_classes=20, n_way=N_WAY)
     shares = train(sampler, Learner(skills), 3_000)
-    assert sampler.classes.hopeless.nonzero()[:, 0].tolist() == list(range(20 - n_dirty, 20))
-    assert float(shares[20 - n_dirty :].max()) < 0.2 * float(shares[: 20 - n_dirty].min())
-    clean = sampler.pairs.hopeless[: 20 - n_dirty, : 20 - n_dirty]
-    assert not clean.any()
+    assert sampler.hopeless[20 - n_dirty :].all()
+    # Those that are learned well stay; the hardest of a dirty pool may be drawn less, too.
+    assert not sampler.hopeless[:5].any()
+    assert float(shares[20 - n_dirty :].max()) < 0.2 * float(shares[:5].min())
 
 
-def test_duplicates_are_kept_apart_and_both_are_drawn():
-    skills = [*CLEAN, 3.0, 3.0, 2.0, 2.0]
-    learner = Learner(skills, {(12, 13): 3.0, (14, 15): 2.0, (2, 3): 1.5})
-    sampler = LearnableSampler(n_classes=16, n_way=N_WAY)
-    shares = train(sampler, learner, 3_000)
-    pairs = sampler.pairs.hopeless.triu().nonzero().tolist()
-    assert pairs == [[12, 13], [14, 15]]
-    assert not sampler.classes.hopeless.any()
-    assert torch.equal(sampler.pairs.hopeless, sampler.pairs.hopeless.mT)
-    drawn = sampler.sample(5_000)
-    meet = (drawn == 12).any(-1) & (drawn == 13).any(-1)
-    assert float(meet.float().mean()) < 0.1 * (5 * 4) / (16 * 15)
-    assert float(shares[12:].min()) > 0.8 / 16
+def test_one_class_of_random_images_has_no_other_to_be_confused_with():
+    sampler = LearnableSampler(n_classes=13, n_way=N_WAY)
+    train(sampler, Learner([*CLEAN, 0.0]), 2_000)
+    assert bool(sampler.suspect[12])
+    assert not sampler.hopeless.any()
 
 
 def test_an_error_is_corrected():
     """A class that becomes learnable after all gets its weight back."""
-    skills = [*CLEAN, 0.0]
-    sampler, learner = LearnableSampler(n_classes=13, n_way=N_WAY, floor=0.2), Learner(skills)
+    skills = [*(10 * [3.0]), *(6 * [0.0])]
+    sampler, learner = LearnableSampler(n_classes=16, n_way=N_WAY, floor=0.2), Learner(skills)
     train(sampler, learner, 2_000)
-    assert sampler.classes.hopeless.tolist() == 12 * [False] + [True]
-    learner.skills[12] = 3.0
+    assert sampler.hopeless.tolist() == 10 * [False] + 6 * [True]
+    learner.skills[15] = 3.0
     train(sampler, learner, 2_000)
-    assert not sampler.classes.hopeless.any()
+    assert sampler.hopeless.tolist() == 10 * [False] + 5 * [True] + [False]
 
 
-def with_hopeless(classes, pairs, **settings):
+def with_hopeless(classes, **settings):
     sampler = LearnableSampler(n_classes=7, n_way=3, **settings)
-    sampler.classes.hopeless[classes] = True
-    for i, j in pairs:
-        sampler.pairs.hopeless[i, j] = sampler.pairs.hopeless[j, i] = True
+    sampler.evidence[classes] = sampler.pool_evidence[()] = sampler.min_evidence + 1
+    assert sampler.hopeless.nonzero()[:, 0].tolist() == classes
     return sampler
 
 
 def test_draws_and_log_prob_follow_the_weights_in_all_orders(tools):
-    sampler = with_hopeless([2, 5], [(0, 1), (1, 3), (2, 4)], floor=0.2)
+    sampler = with_hopeless([2, 5], floor=0.2)
     weights = [0.2 if c in (2, 5) else 1.0 for c in range(7)]
-    apart = {frozenset(pair) for pair in [(0, 1), (1, 3), (2, 4)]}
     probs = dict.fromkeys(itertools.combinations(range(7), 3), 0.0)
     for order in itertools.permutations(range(7), 3):
-        p = 1.0
-        for k in range(3):
-            left = {
-                c: weights[c] * math.prod(0.2 for j in order[:k] if {c, j} in apart)
-                for c in range(7)
-                if c not in order[:k]
-            }
-            p *= left[order[k]] / sum(left.values())
+        left, p = sum(weights), 1.0
+        for c in order:
+            p *= weights[c] / left
+            left -= weights[c]
         probs[tuple(sorted(order))] += p
     found = sampler.log_prob(torch.tensor(list(probs))).exp()
     torch.testing.assert_close(found, torch.tensor([*probs.values()], dtype=torch.float64))
@@ -152,43 +155,66 @@ def test_draws_and_log_prob_follow_the_weights_in_all_orders(tools):
 
 
 def test_with_a_floor_of_zero_hopeless_classes_come_only_if_nothing_else_is_left():
-    sampler = with_hopeless([0, 1, 2], [], floor=0.0)
+    sampler = with_hopeless([0, 1, 2], floor=0.0)
     assert (sampler.sample(2_000) >= 3).all()
-    sampler = with_hopeless([0, 1, 2, 3, 4], [], floor=0.0)
+    sampler = with_hopeless([0, 1, 2, 3, 4], floor=0.0)
     assert ((sampler.sample(500) >= 5).sum(-1) == 2).all()
 
 
-def test_averages_by_hand(tools):
-    sampler = LearnableSampler(n_classes=6, n_way=3)
-    sums, counts, pair_sums, pair_counts = {}, {}, {}, {}
-    for seed in range(15):
-        ids, probs, labels = tools.feedback(1, 3, 6, seed=seed)
-        sampler.update(ids, probs, labels)
-        confusion = [[0.0] * 3 for _ in range(3)]
-        for row, y in zip(probs[0].tolist(), labels[0].tolist(), strict=True):
-            for c in range(3):
-                confusion[y][c] += row[c] / 3
-        names = ids[0].tolist()
-        for y, name in enumerate(names):
-            sums[name] = sums.get(name, 0) + (confusion[y][y] - 1 / 3) / (2 / 3)
-            counts[name] = counts.get(name, 0) + 1
-        for a, b in itertools.combinations(range(3), 2):
-            key = tuple(sorted((names[a], names[b])))
-            wrong = confusion[a][b] + confusion[b][a]
-            share = wrong / (wrong + confusion[a][a] + confusion[b][b])
-            pair_sums[key] = pair_sums.get(key, 0) + 1 - 2 * share
-            pair_counts[key] = pair_counts.get(key, 0) + 1
-    for name, total in sums.items():
-        assert int(sampler.classes.visits[name]) == counts[name]
-        assert math.isclose(float(sampler.classes.scores[name]), total / counts[name], abs_tol=1e-5)
-    for (i, j), total in pair_sums.items():
-        assert int(sampler.pairs.visits[i, j]) == pair_counts[i, j]
-        mean = total / pair_counts[i, j]
-        assert math.isclose(float(sampler.pairs.scores[i, j]), mean, abs_tol=1e-5)
+def log_ratio(values, limit, variance):
+    """The log-likelihood ratio of a mean of 0 to one of twice the limit."""
+    against, in_favor = (
+        sum(-((v - mean) ** 2) / (2 * variance) for v in values) for mean in (0.0, 2 * limit)
+    )
+    return against - in_favor
+
+
+def test_scores_and_evidence_by_hand(tools):
+    sampler = LearnableSampler(n_classes=6, n_way=3, min_evidence=1e4)
+    sampler.averages[0] = 0.2
+    sampler.evidence[:4] = 1e4 + 1  # suspects
+    ids, probs, labels = tools.feedback(2, 3, 6, seed=0)
+    ids = torch.tensor([[0, 1, 4], [3, 0, 5]])
+    scores, pairs = {}, []
+    for names, p, y in zip(ids.tolist(), probs.double(), labels, strict=True):
+        confusion = [p[y == k].mean(0).tolist() for k in range(3)]
+        for i, name in enumerate(names):
+            apart = {j: confusion[i][i] - confusion[j][i] for j in range(3) if j != i}
+            scores.setdefault(name, []).append(sum(apart.values()) / 2)
+            pairs += [d for j, d in apart.items() if name < 4 and names[j] < 4]
+    assert len(pairs) == 4
+    before = sampler.evidence.tolist()
+    sampler.update(ids, probs, labels)
+    for name in range(6):
+        values = scores.get(name, [])
+        assert int(sampler.visits[name]) == len(values)
+        mean = sum(values) / max(1, len(values))
+        assert math.isclose(float(sampler.scores[name]), mean, abs_tol=1e-5)
+        gained = float(sampler.evidence[name]) - before[name]
+        expected = log_ratio(values, 0.5 * 0.2, 1.0)
+        assert math.isclose(gained, expected, abs_tol=1e-5 if name > 3 else 2e-3)
+    expected = log_ratio(pairs, 0.08 * 0.2, 1.0)
+    assert math.isclose(float(sampler.pool_evidence), expected, abs_tol=1e-5)
+
+
+def test_evidence_is_bounded():
+    sampler = LearnableSampler(n_classes=20, n_way=N_WAY, min_evidence=5.0)
+    reached = []
+
+    def watch(step):
+        both = torch.cat((sampler.evidence, sampler.pool_evidence[None]))
+        assert float(both.abs().max()) <= 8.0
+        reached.append(float(sampler.pool_evidence))
+
+    train(sampler, Learner([*CLEAN, *(8 * [0.0])]), 3_000, watch)
+    assert max(reached) > 5.0
+    assert (float(sampler.evidence.min()), float(sampler.evidence.max())) == (-8.0, 8.0)
 
 
 def test_refused_tasks_change_nothing_on_a_device(tools, as_on_a_device):
     sampler, other = (LearnableSampler(n_classes=9, n_way=3) for _ in range(2))
+    for one in (sampler, other):
+        one.evidence.fill_(4.0)
     feedback = tools.feedback(5, 3, 9)
     other.update(*(part[1:] for part in feedback))
     feedback[1][0, 0] = torch.nan
@@ -199,18 +225,14 @@ def test_refused_tasks_change_nothing_on_a_device(tools, as_on_a_device):
             assert torch.equal(values, buffers[name]), name
 
 
-def test_the_laws_hold_without_pairs_and_with_few_visits():
-    for settings in ({"watch_pairs": False}, {"min_visits": 1, "threshold": 1.0}):
-        check_sampler(
-            lambda seed, settings=settings: LearnableSampler(
-                n_classes=9, n_way=3, seed=seed, **settings
-            )
-        )
+def test_the_laws_hold_if_every_class_is_suspect_at_once():
+    settings = {"min_evidence": 0.0, "threshold": 1.0}
+    check_sampler(lambda seed: LearnableSampler(n_classes=9, n_way=3, seed=seed, **settings))
 
 
 def test_a_damaged_state_is_refused():
     sampler = LearnableSampler(n_classes=9, n_way=3)
     state = sampler.state_dict()
-    state["classes.mean"] = torch.tensor(math.nan)
+    state["averages"] = torch.full((3,), math.nan)
     with pytest.raises(StateError, match="damaged"):
         sampler.load_state_dict(state)

@@ -201,7 +201,7 @@ def test_log_prob_refuses_what_is_no_category_set():
     for wrong in ([[0, 1, 1]], [[0, 1, 10]], [[0, 1, -1]]):
         with pytest.raises(ArgumentError, match="distinct classes"):
             build().log_prob(torch.tensor(wrong))
-    with pytest.raises(ArgumentError, match="any x 3"):
+    with pytest.raises(ArgumentError, match="tasks x 3"):
         build().log_prob(torch.tensor([[0, 1]]))
 
 
