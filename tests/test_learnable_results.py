@@ -1,27 +1,12 @@
 """What the page of `learnable` says of dirty pools is what the records say."""
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import pytest
 from scipy import stats
 
-ROOT = Path(__file__).parents[1]
-
-
-def script(name):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
 
 @pytest.fixture(scope="module")
-def benchmark():
-    script("league")  # which it imports
-    return script("learnable")
+def benchmark(benchmark_script):
+    return benchmark_script("learnable")
 
 
 def test_the_page_says_what_the_records_say(benchmark):
@@ -66,5 +51,5 @@ def test_in_the_clean_pool_its_runs_are_those_of_uniform(benchmark):
 def test_the_page_of_all_samplers_names_the_same_share(benchmark):
     found = benchmark.read_results()
     kept, gain = (found.difference("dirty", name).mean for name in ("learnable", benchmark.CLEAN))
-    page = (ROOT / "docs" / "which-sampler.md").read_text()
+    page = (benchmark.DOCS / "which-sampler.md").read_text()
     assert f"{100 * kept / gain:.0f} % of what there is to gain in a dirty pool of turned" in page
