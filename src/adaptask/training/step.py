@@ -133,7 +133,7 @@ class TrainingStep:
         for parameters in self.optimizer.param_groups:
             for parameter in parameters["params"]:  # zero_grad() takes ten times as long
                 parameter.grad = None
-        feedback = _joined([self._learn(episodes, beside) for episodes in parts])
+        feedback = _joined([self._add_gradient(episodes, beside) for episodes in parts])
         if self.group.is_connected:
             feedback = self._gather_feedback(feedback)
             self.group.average_gradients(self.learner.parameters())
@@ -186,7 +186,7 @@ class TrainingStep:
         chosen = select_tasks(episodes, positions)
         return chosen.class_ids, self.group.share(chosen)
 
-    def _learn(self, episodes: Episodes, beside: Any = None) -> tuple[Tensor, ...]:
+    def _add_gradient(self, episodes: Episodes, beside: Any = None) -> tuple[Tensor, ...]:
         """Add the gradient of some tasks; return what the sampler learns from.
 
         Query probabilities and labels, and class features if the sampler uses them. The stream
