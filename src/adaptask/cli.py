@@ -22,6 +22,7 @@ from adaptask.experiments.command_line import (
     read_command_line,
     short_help,
 )
+from adaptask.experiments.compare_command import DEFAULT_SAMPLERS
 from adaptask.experiments.config import DEFAULT_NAMES, RunConfig
 from adaptask.experiments.data_commands import app as data_app
 from adaptask.experiments.options import AlgorithmConfig, short_name
@@ -196,7 +197,7 @@ def compare(
     run: _Run = _NO_CONFIG,
     *,
     learners: tuple[str, ...] = (),
-    samplers: tuple[str, ...] = ("uniform", "gcp"),
+    samplers: tuple[str, ...] = DEFAULT_SAMPLERS,
     seeds: int = 5,
     output: _Folder = None,
     workers: _Int = None,

@@ -1,11 +1,13 @@
 """`adaptask compare`: what is compared, what is kept, what is refused."""
 
+import inspect
 import json
 import re
 from dataclasses import replace
 
 import pytest
 
+import adaptask
 from adaptask.cli import main
 from adaptask.errors import ArgumentError
 from adaptask.experiments import study as study_module
@@ -30,6 +32,17 @@ def test_every_learner_meets_every_sampler():
         assert trial.baseline == (None if uniform else f"{trial.labels['learner']} uniform")
     easy = next(t for t in trials if t.name == "protonet gcp:strategy=easy,tau=0.7")
     assert easy.config.sampler == configure("sampler", "gcp", strategy="easy", tau=0.7)
+
+
+def test_uniform_and_neighbor_are_compared_if_no_samplers_are_named(monkeypatch):
+    found = []
+    monkeypatch.setattr(
+        "adaptask.experiments.compare_command.compare",
+        lambda base, **options: found.append(options["samplers"]) or 0,
+    )
+    assert main(["compare", "--dataset", "glyphs"]) == 0
+    in_python = inspect.signature(adaptask.compare).parameters["samplers"].default
+    assert found == [in_python] == [("uniform", "neighbor")]
 
 
 def test_options_go_to_those_that_take_them():

@@ -20,7 +20,7 @@ import docstring_parser
 from adaptask.arguments import check_choice
 from adaptask.data.datasets import check_name
 from adaptask.errors import ArgumentError
-from adaptask.experiments.compare_command import expand_all, split_sampler
+from adaptask.experiments.compare_command import DEFAULT_SAMPLERS, expand_all, split_sampler
 from adaptask.experiments.config import DEFAULT_NAMES, RunConfig, with_default_optimizer
 from adaptask.experiments.config_file import (
     apply_settings,
@@ -43,8 +43,6 @@ _SWEPT_FLAGS = {"alpha": "sampler.alpha", "tau": "sampler.tau", "lr": "optimizer
 _ONCE = ("preset", "config", "resume", "init")
 _NAMES = (*REGISTRIES, "dataset", *_ONCE, "seed", "optimizer.name")
 """Flags with one value that say where the others start from."""
-_SAMPLERS = ("uniform", "neighbor")
-"""What is compared if no samplers are named."""
 
 
 @dataclass
@@ -110,7 +108,7 @@ def read_command_line(
     names = {kind: given[kind][-1:] for kind in (*REGISTRIES, "dataset") if kind in given}
     samplers: tuple[str, ...] = ()
     if command == "compare":
-        samplers = tuple(expand_all(given.get("samplers", ()))[0]) or _SAMPLERS
+        samplers = tuple(expand_all(given.get("samplers", ()))[0]) or DEFAULT_SAMPLERS
         names["sampler"] = [split_sampler(text)[0] for text in samplers]
         names |= {"learner": given["learners"]} if given.get("learners") else {}
     for kind, registry in REGISTRIES.items():

@@ -22,6 +22,8 @@ from adaptask.registry import SAMPLERS, is_address
 from adaptask.report.study import Arm, Study
 
 BASELINE = "uniform"
+DEFAULT_SAMPLERS = (BASELINE, "neighbor")
+"""What is compared if no samplers are named."""
 ALL = "all"
 """Stands for every sampler that fits the learner and the data."""
 
