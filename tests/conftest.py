@@ -114,7 +114,15 @@ def tiny_config(tiny):
 @pytest.fixture
 def tiny_comparison(tiny):
     """The arguments of a comparison of such runs, in this process."""
-    return ["compare", *TINY_RUN.split(), "--seeds", "2", "--workers", "1"]
+    return [
+        "compare",
+        *TINY_RUN.split(),
+        "--seeds=2",
+        "--workers=1",
+        "--samplers",
+        "uniform",
+        "gcp",
+    ]
 
 
 @pytest.fixture(scope="session")

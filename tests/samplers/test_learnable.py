@@ -132,6 +132,24 @@ def test_an_error_is_corrected():
     assert sampler.hopeless.tolist() == 10 * [False] + 5 * [True] + [False]
 
 
+def test_a_learner_that_collapses_and_recovers_leaves_nothing_hopeless():
+    sampler, learner = LearnableSampler(n_classes=10, n_way=N_WAY), Learner(10 * [3.0])
+    train(sampler, learner, 1_500)
+    learner.skills = torch.zeros(10)
+    train(sampler, learner, 1_000)
+    assert sampler.hopeless.all()
+    learner.skills = torch.full((10,), 3.0)
+    train(sampler, learner, 2_000)
+    assert not sampler.hopeless.any()
+
+
+@pytest.mark.parametrize("floor", [0.05, 0.5, 1.0])
+def test_dirty_classes_are_found_whatever_their_weight(floor):
+    sampler = LearnableSampler(n_classes=20, n_way=N_WAY, floor=floor)
+    train(sampler, Learner([*(2 * CLEAN)[:8], *(12 * [0.0])]), 3_000)
+    assert sampler.hopeless.tolist() == 8 * [False] + 12 * [True]
+
+
 def with_hopeless(classes, **settings):
     sampler = LearnableSampler(n_classes=7, n_way=3, **settings)
     sampler.evidence[classes] = sampler.pool_evidence[()] = sampler.min_evidence + 1
@@ -232,7 +250,13 @@ def test_the_laws_hold_if_every_class_is_suspect_at_once():
 
 def test_a_damaged_state_is_refused():
     sampler = LearnableSampler(n_classes=9, n_way=3)
-    state = sampler.state_dict()
-    state["averages"] = torch.full((3,), math.nan)
-    with pytest.raises(StateError, match="damaged"):
-        sampler.load_state_dict(state)
+    for name, value in (
+        ("averages", [math.nan] * 3),
+        ("averages", [0.0, -1.0, 1.0]),
+        ("visits", [-1] * 9),
+        ("n_updates", -3),
+    ):
+        state = sampler.state_dict()
+        state[name] = torch.tensor(value)
+        with pytest.raises(StateError, match="damaged"):
+            sampler.load_state_dict(state)

@@ -327,3 +327,23 @@ def test_a_whole_sampler_goes_through_a_file():
     file.seek(0)
     restored = torch.load(file, weights_only=False, map_location="cpu")
     assert torch.equal(sampler.sample(5), restored.sample(5))
+
+
+class Remembering(UniformSampler):
+    """Has half-precision numbers of its own, and averages probabilities."""
+
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.register_buffer("memory", torch.zeros(self.n_classes, 4, dtype=torch.float16))
+        self.register_buffer("total", torch.zeros(self.n_classes))
+
+    def learn(self, feedback):
+        own = torch.as_tensor(feedback.confusion).diagonal(dim1=1, dim2=2)
+        self.total.index_add_(0, torch.as_tensor(feedback.class_ids).flatten(), own.flatten())
+
+
+def test_a_sampler_that_holds_half_precision_learns_in_single():
+    sampler = Remembering(n_classes=8, n_way=2)
+    labels = torch.tensor([0, 1])
+    sampler.update(torch.tensor([[3, 5]]), torch.tensor([[[0.75, 0.25], [0.5, 0.5]]]), labels)
+    assert sampler.total.tolist() == [0, 0, 0, 0.75, 0, 0.5, 0, 0]

@@ -241,7 +241,15 @@ def test_a_normalization_that_does_more_is_refused_by_its_name():
     convert_sync_batchnorm(layers, SINGLE_PROCESS)
 
 
-def test_frozen_layers_keep_their_statistics():
+def test_a_module_may_have_an_attribute_called_frozen():
+    learner = torch.nn.Sequential(torch.nn.BatchNorm2d(2))
+    learner.frozen = True
+    convert_sync_batchnorm(learner, TwoOfTheSame())
+    assert isinstance(learner[0], SyncBatchNorm)
+
+
+@pytest.mark.parametrize("wrap", [lambda learner: learner, torch.nn.Sequential])
+def test_frozen_layers_keep_their_statistics(wrap):
     network = torch.nn.Sequential(
         torch.nn.Conv2d(1, 2, 3),
         WithActivation(2),
@@ -255,8 +263,9 @@ def test_frozen_layers_keep_their_statistics():
     learner = build_learner("protonet", backbone=backbone)
     learner.freeze(*backbone.blocks[:4])
     before = {name: value.clone() for name, value in learner.named_buffers()}
-    convert_sync_batchnorm(learner, TwoOfTheSame())
-    learner.eval().train()
+    whole = wrap(learner)
+    convert_sync_batchnorm(whole, TwoOfTheSame())
+    whole.eval().train()
     learner.embed(torch.randn(2, 3, 1, 8, 8))
     buffers = dict(learner.named_buffers())
     changed = {key for key, value in before.items() if not torch.equal(buffers[key], value)}

@@ -117,11 +117,11 @@ class Sampler(FeedbackModule):
     def dtype(self) -> torch.dtype:
         """The precision in which it draws and learns, that of its first floating-point buffer.
 
-        `sampler.double()` raises it. Without such a buffer it is float32.
+        `sampler.double()` raises it. It is at least float32, as it is without such a buffer.
         """
         for buffer in self._buffers.values():  # quicker than buffers()
             if buffer is not None and buffer.is_floating_point():
-                return buffer.dtype
+                return torch.promote_types(buffer.dtype, torch.float32)
         return torch.float32
 
     @abstractmethod

@@ -58,10 +58,10 @@ class LearnableSampler(Sampler):
     hopeless, tasks are uniform: on the CPU the very tasks of `UniformSampler` with the same seed.
 
     Decisions: while the learner has learned nothing, M is 0 and a visit says nothing. M is the mean
-    score of those that are drawn, times the share of classes that are not hopeless: it does not
-    rise when the others are drawn less. That mean and the variances, of x(i) around the mean of its
-    class and of d(i, j) around M, are moving averages from the updates before. Evidence goes at
-    most 3 beyond `min_evidence` in either direction, and hopeless classes are still visited now and
+    score of those that are drawn, times the mean weight of all classes: it does not rise when
+    hopeless classes, whose scores are near 0, are drawn less. That mean and the variances, of x(i)
+    around the mean of its class and of d(i, j) around M, are moving averages from the updates
+    before. Evidence goes at most 3 beyond `min_evidence` in either direction, and hopeless classes are still visited now and
     then, so that an error is corrected, if slowly. Normal distributions and independent visits are
     assumptions; they only set how fast evidence grows.
 
@@ -157,27 +157,29 @@ class LearnableSampler(Sampler):
         scores = told_apart.sum(-1) / (self.n_way - 1)
         suspect = self.suspect[ids] & counted
         both_suspect = suspect[:, :, None] & suspect[:, None, :]
-        # Without those that are hardly drawn M rises; the mean of the whole pool does not.
-        mean = self.averages[0].clamp_min(0) * (1 - self.hopeless.to(self.dtype).mean())
+        # The mean score of those that are drawn rises when hopeless classes, with scores near 0,
+        # are drawn less. Times their mean weight it is that of the whole pool.
+        weights = self._log_weights.exp()
+        mean = self.averages[0].clamp_min(0) * weights.mean() / weights.amax()
         variance, pair_variance = self.averages[1:].clamp_min(_SMALLEST_VARIANCE)
 
         # Sums are of integers, so that they do not depend on the order.
         added = torch.stack((_in_units(scores), torch.ones_like(ids)), -1)
         added = added.where(counted[..., None], 0).flatten(0, 1)
         sums = ids.new_zeros(self.n_classes, 2).index_add_(0, ids.flatten(), added)
-        total, n_new = (sums[:, 0] / _UNIT).to(self.dtype), sums[:, 1]
+        total, n_new = sums[:, 0].to(self.dtype) / _UNIT, sums[:, 1]
         self.evidence += _against(total, n_new, self.threshold * mean, variance)
 
-        total_of_pairs = _in_units(told_apart).where(both_suspect, 0).sum() / _UNIT
+        total_of_pairs = _in_units(told_apart).where(both_suspect, 0).sum().to(self.dtype) / _UNIT
         n_pairs = both_suspect.sum() - suspect.sum()
         self.pool_evidence += _against(
-            total_of_pairs.to(self.dtype), n_pairs, _PAIR_THRESHOLD * mean, pair_variance
+            total_of_pairs, n_pairs, _PAIR_THRESHOLD * mean, pair_variance
         )
         for evidence in (self.evidence, self.pool_evidence):
             evidence.clamp_(-self.min_evidence - _MARGIN, self.min_evidence + _MARGIN)
 
         self.n_updates += counted.any()
-        rate = (1 / self.n_updates.clamp_min(1)).clamp_min(_RATE)
+        rate = (1 / self.n_updates.clamp_min(1).to(self.dtype)).clamp_min(_RATE)
         changes = (scores - self.scores[ids]).square()
         spread = ((told_apart - mean).square().sum(-1) - mean.square()) / (self.n_way - 1)
         is_known = counted & (self.visits[ids] > 0)
@@ -200,7 +202,11 @@ class LearnableSampler(Sampler):
         for name, values in buffers.items():
             # A squared difference of two scores is at most 4.
             largest = _MOST_MIN_EVIDENCE + _MARGIN if name.endswith("evidence") else 4
-            if values.is_floating_point() and not (values.abs() <= largest).all():
+            if values.is_floating_point():
+                fits = (values.abs() <= largest).all()
+            else:
+                fits = (values >= 0).all()
+            if not fits or (name == "averages" and (values[1:] < 0).any()):
                 raise StateError(f"{name} of the state is out of range; the state is damaged.")
 
     def extra_repr(self) -> str:

@@ -124,6 +124,8 @@ class PredictiveSampler(Sampler):
         for name in ("risks", "mean", "variance"):
             if not ((buffers[name] >= -0.01) & (buffers[name] <= 1.01)).all():
                 raise StateError(f"{name} of the state must be between 0 and 1; it is damaged.")
+        if (buffers["visits"] < 0).any():
+            raise StateError("visits of the state must not be negative; it is damaged.")
 
     def extra_repr(self) -> str:
         """Show the settings in `print(sampler)`."""

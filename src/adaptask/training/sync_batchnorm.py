@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from adaptask.errors import ArgumentError
+from adaptask.learners.base import Learner
 from adaptask.training.distributed import ProcessGroup
 
 
@@ -99,7 +100,8 @@ def convert_sync_batchnorm(module: nn.Module, group: ProcessGroup) -> None:
     """
     if group.size == 1:
         return
-    frozen = {layer for part in getattr(module, "frozen", ()) for layer in part.modules()}
+    learners = [part for part in module.modules() if isinstance(part, Learner)]
+    frozen = {layer for one in learners for part in one.frozen for layer in part.modules()}
     _convert(module, group, frozen)
 
 
