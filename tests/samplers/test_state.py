@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from adaptask.errors import AdaptaskError, ArgumentError, StateError
-from adaptask.samplers import SAMPLERS, CPSampler, build_sampler
+from adaptask.samplers import SAMPLERS, CPSampler, UniformSampler, build_sampler
 
 
 def build(name="gcp", *, n=10, k=3, seed=0, **settings):

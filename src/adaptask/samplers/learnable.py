@@ -61,9 +61,9 @@ class LearnableSampler(Sampler):
     score of those that are drawn, times the mean weight of all classes: it does not rise when
     hopeless classes, whose scores are near 0, are drawn less. That mean and the variances, of x(i)
     around the mean of its class and of d(i, j) around M, are moving averages from the updates
-    before. Evidence goes at most 3 beyond `min_evidence` in either direction, and hopeless classes are still visited now and
-    then, so that an error is corrected, if slowly. Normal distributions and independent visits are
-    assumptions; they only set how fast evidence grows.
+    before. Evidence goes at most 3 beyond `min_evidence` in either direction, and hopeless classes
+    are still visited now and then, so that an error is corrected, if slowly. Normal distributions
+    and independent visits are assumptions; they only set how fast evidence grows.
 
     Limits: a class of which a part is wrong is learned from the rest, so it counts as hard, not as
     hopeless. A single class of random images is not found: it has no other to be confused with.
