@@ -57,7 +57,7 @@ SETTINGS = {
     "clean": "Turned glyphs: 768 classes",
 }
 BEFORE = "dirty, before"
-"""The dirty pool with M as it is, not times the share of classes that are not hopeless."""
+"""The dirty pool with M as it is, not times the mean weight of all classes."""
 ARMS = {
     "dirty": (UNIFORM, CLEAN, LEARNABLE),
     BEFORE: (UNIFORM, CLEAN, LEARNABLE),

@@ -193,7 +193,22 @@ def test_a_checkpoint_of_another_architecture_is_refused(tiny_run, tmp_path, fin
         assert main(["train", "--resume", str(finished), "--steps", "20"]) == 1
         assert message in capsys.readouterr().err
         assert (finished / "metrics.jsonl").read_bytes() == before
+        assert (finished / "test.json").exists()
         assert load_config(finished / "config.toml").steps == 12
+
+
+def test_a_finished_run_that_has_to_go_back_is_not_finished(tiny_run, tmp_path, monkeypatch):
+    run, words = tmp_path / "run", ["--every.checkpoint", "6", "--output"]
+    assert main([*tiny_run, *words, str(run)]) == 0
+    last = run / "last.pt"
+    last.write_bytes(last.read_bytes()[:1000])  # the one before it has fewer steps
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("adaptask.training.step.TrainingStep.__call__", interrupt)
+    assert main(["train", "--resume", str(run)]) != 0
+    assert not (run / "test.json").exists()
 
 
 def test_a_configuration_that_was_edited_by_hand_is_noticed(finished, capsys):

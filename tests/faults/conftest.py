@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+from multiprocessing import forkserver
 from types import SimpleNamespace
 
 import pytest
@@ -51,6 +52,8 @@ def in_a_child(act, *, folder=None, kill_at=None, kill_after=None):
     child = os.fork()
     if child == 0:
         status = 77
+        # The server that starts processes is a child of the parent, and not of this one.
+        vars(forkserver._forkserver).update(_forkserver_pid=None, _forkserver_alive_fd=None)
         try:
             n_done = 0
 

@@ -159,17 +159,14 @@ def run_steps(
                 held.enter_context(folder.locked())
                 if start == "begin":
                     folder.create(device)
-                elif not _is_tested(folder, _begun(path, config), config):
-                    # It tells that a run has ended: it goes before config.toml says how many steps
-                    # are to be made now, or a kill in between would leave a run that looks
-                    # finished.
-                    (path / TEST).unlink(missing_ok=True)
                 if init is not None:
                     record_weights(init, path)
         if start == "resume":
             trainer.resume()
         with group.sync_errors():
             if group.is_main:
+                if trainer.step < config.steps:
+                    (path / TEST).unlink(missing_ok=True)  # it has not ended
                 (path / PRUNED).unlink(missing_ok=True)  # it is trained further
                 write_algorithms(path, config)
                 named = [_open_logger(name, config, trainer, start) for name in log]

@@ -168,8 +168,18 @@ class RunFolder:
         """Drop what was recorded after a step; return how many bytes of records are missing."""
         missing = self.metrics.truncate(metrics_size)
         self.snapshots.discard_after(step)
+        if self.config_text is not None and self._read_config() != self.config_text:
+            # A result tells that a run has ended: it goes before config.toml says how many steps
+            # are to be made now, or a kill in between would leave a run that looks finished.
+            (self.path / TEST).unlink(missing_ok=True)
         self._open(device, step=step)
         return missing
+
+    def _read_config(self) -> str | None:
+        try:
+            return self.config.read_text(encoding="utf-8")
+        except (OSError, ValueError):
+            return None
 
     def _open(self, device: torch.device, *, step: int) -> None:
         if self.config_text is not None:

@@ -166,20 +166,6 @@ def test_finished_runs_are_left_alone(tiny_config, tmp_path, take_notes):
     assert notes.steps == {}
 
 
-def test_a_pool_of_processes_can_be_used_again(tiny_config, tmp_path, take_notes):
-    pool = ProcessPool(1)
-    runs = [
-        Run(tmp_path / str(seed), name=str(seed), config=replace(tiny_config, seed=seed))
-        for seed in range(3)
-    ]
-    notes = take_notes()
-    assert pool.run(runs[:2], notes) == {}  # one after the other, by one process
-    assert pool.run(runs[2:], notes) == {}
-    kinds = [(event[0], event[1]) for event in notes.events]
-    assert kinds == [(kind, name) for name in "012" for kind in ("begin", "end")]
-    assert all(run.is_finished for run in runs)
-
-
 class GivesUp:
     def log(self, step, split, metrics):
         if split == "val":
@@ -205,17 +191,16 @@ def test_a_logger_can_give_up_a_run(tiny_config, tmp_path, backend, notes):
 def test_a_process_that_dies_is_replaced_once(three_jobs, monkeypatch, take_notes, n_deaths):
     first, _, last = three_jobs
     notes, killed = take_notes(), []
-    begin = ProcessPool._begin
+    start = ProcessPool._start
 
     def kill_the_first(pool, job, tell):
-        begin(pool, job, tell)
-        for worker, running in pool._busy.items():
-            pid = worker.process.pid
-            if running.name == "first" and len(killed) < n_deaths and pid not in killed:
-                killed.append(pid)
-                os.kill(pid, signal.SIGKILL)
+        start(pool, job, tell)
+        for process, running in pool._running.values():
+            if running.name == "first" and len(killed) < n_deaths and process.pid not in killed:
+                killed.append(process.pid)
+                os.kill(process.pid, signal.SIGKILL)
 
-    monkeypatch.setattr(ProcessPool, "_begin", kill_the_first)
+    monkeypatch.setattr(ProcessPool, "_start", kill_the_first)
     failures = ProcessPool(2).run([first, last], notes)
     assert len(killed) == n_deaths
     (said,) = notes.warnings
@@ -423,11 +408,11 @@ def test_none_at_a_time_is_refused():
         choose_backend(0, [SMALL], "cpu")
 
 
-def test_a_process_that_cannot_be_started_is_an_error_with_words(three_jobs, monkeypatch, notes):
-    def fail(*args, **kwargs):
-        raise OSError("no memory")
+def test_a_server_of_processes_that_is_gone_is_an_error_with_words(three_jobs, monkeypatch, notes):
+    def fail(context, process):
+        raise BrokenPipeError("the server is gone")
 
-    monkeypatch.setattr("adaptask.experiments.backends.processes.subprocess.Popen", fail)
+    monkeypatch.setattr("adaptask.experiments.backends.processes._launch", fail)
     with pytest.raises(TrainingError, match="no process could be started for first"):
         ProcessPool(2).run(three_jobs, notes)
 

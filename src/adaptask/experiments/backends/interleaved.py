@@ -115,8 +115,10 @@ def _run_in_turn(
 
 
 def _streams(run: Run, n_streams: int) -> list[torch.cuda.Stream | None]:
+    if n_streams == 1:
+        return [None]
     device = choose_device(run.config.machine.device)
-    if device.type != "cuda" or n_streams == 1:
+    if device.type != "cuda":
         return [None] * n_streams
     return [torch.cuda.Stream(device) for _ in range(n_streams)]  # type: ignore[no-untyped-call]
 

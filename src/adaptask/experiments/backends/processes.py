@@ -1,32 +1,32 @@
-"""Several runs at a time, each in another process, on the cores of one machine."""
+"""Each run in its own process, several at a time, on the cores of one machine."""
 
 from __future__ import annotations
 
 import os
-import pickle
-import subprocess
+import signal
 import sys
 import threading
 import time
-import traceback
 from collections import deque
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
-from queue import Empty, SimpleQueue
+from multiprocessing import get_all_start_methods, get_context, parent_process
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerContext, SpawnContext
+from multiprocessing.process import BaseProcess
 
 from adaptask.errors import TrainingError
 from adaptask.experiments.backends import Event, OnEvent, record_failure
 from adaptask.report.run import Run
-from adaptask.training.process import StopSignals, device_type, exit_for_signal
+from adaptask.training.process import TERMINAL_SIGNALS, StopSignals, exit_for_signal
 
 _POLL_SECONDS = 0.2
 _SECONDS_TO_SAVE = 60.0
 
 
 class ProcessPool:
-    """Makes runs in processes that end with this one, however that ends.
+    """Makes each run in its own process, which ends with this one, however that ends.
 
     A run whose process died, out of memory perhaps, is resumed once in another process.
 
@@ -38,9 +38,7 @@ class ProcessPool:
     def __init__(self, n_at_once: int, threads: int | None = None) -> None:
         self.n_at_once, self.threads = n_at_once, threads
         self._waiting: deque[Run] = deque()
-        self._busy: dict[_Worker, Run] = {}
-        self._idle: list[_Worker] = []
-        self._events: SimpleQueue[tuple[_Worker, Event | None]] = SimpleQueue()
+        self._running: dict[Connection, tuple[BaseProcess, Run]] = {}
         self._restarted: set[str] = set()
         self._failures: dict[str, str] = {}
 
@@ -49,19 +47,17 @@ class ProcessPool:
         self._waiting.extend(self._with_threads(run) for run in runs)
         try:
             with StopSignals() as stop:
-                while (self._waiting or self._busy) and stop.received is None:
-                    if self._waiting and len(self._busy) < self.n_at_once:
-                        self._begin(self._waiting.popleft(), on_event)
+                while (self._waiting or self._running) and stop.received is None:
+                    if self._waiting and len(self._running) < self.n_at_once:
+                        self._start(self._waiting.popleft(), on_event)
                         continue
-                    with suppress(Empty):
-                        worker, event = self._events.get(timeout=_POLL_SECONDS)
-                        self._receive(worker, event, on_event)
+                    for connection in wait(list(self._running), timeout=_POLL_SECONDS):
+                        self._receive(connection, on_event)  # type: ignore[arg-type]
             if stop.received is not None:
                 exit_for_signal(stop.received)
-        finally:
-            _stop([*self._busy, *self._idle])
-            self._busy.clear()
-            self._idle.clear()
+        except BaseException:
+            _stop_processes([process for process, _ in self._running.values()])
+            raise
         return self._failures
 
     def _with_threads(self, run: Run) -> Run:
@@ -71,37 +67,38 @@ class ProcessPool:
         config = replace(run.config, machine=replace(machine, threads=self.threads))
         return replace(run, config=config)
 
-    def _begin(self, run: Run, on_event: OnEvent) -> None:
+    def _start(self, run: Run, on_event: OnEvent) -> None:
+        context = _context()
+        receiver, sender = context.Pipe(duplex=False)
+        process = context.Process(
+            target=_make_run, args=(run, sender, dict(os.environ)), daemon=True
+        )
         try:
-            worker = self._idle.pop() if self._idle else _Worker(self._events)
-        except OSError as error:  # such as no memory
+            _launch(context, process)
+        except (EOFError, OSError) as error:  # the server is gone, or there is no memory
             raise TrainingError(
                 f"no process could be started for {run.name}: {error!r}. Run the same command "
                 "again to continue."
             ) from error
-        self._busy[worker] = run
-        worker.begin(run)
+        sender.close()  # so that the end of the process is the end of the connection
+        self._running[receiver] = process, run
         on_event(Event("begin", run.name))
 
-    def _receive(self, worker: _Worker, event: Event | None, on_event: OnEvent) -> None:
-        """Take what a process says; None says that it has ended."""
-        if worker not in self._busy:
-            self._idle = [other for other in self._idle if other is not worker]
-        elif event is None:
-            run = self._busy.pop(worker)
-            _stop([worker])
-            self._restart_or_fail(run, worker.describe_exit(), on_event)
-        else:
-            on_event(event)
-            if event.kind != "end":
-                return
-            run = self._busy.pop(worker)
+    def _receive(self, connection: Connection, on_event: OnEvent) -> None:
+        process, run = self._running[connection]
+        try:
+            event: Event = connection.recv()
+        except (EOFError, OSError):
+            process.join()
+            del self._running[connection]
+            self._restart_or_fail(run, _describe_exit(process), on_event)
+            return
+        on_event(event)
+        if event.kind == "end":
+            del self._running[connection]
+            process.join()
             if event.text is not None:
                 self._failures[run.name] = event.text
-            if device_type(run.config.machine.device) == "cpu":
-                self._idle.append(worker)
-            else:
-                _stop([worker])  # it would keep memory of the GPU
 
     def _restart_or_fail(self, run: Run, how: str, on_event: OnEvent) -> None:
         if run.name not in self._restarted:
@@ -115,99 +112,110 @@ class ProcessPool:
         on_event(Event("end", run.name, text=self._failures[run.name]))
 
 
-class _Worker:
-    """A process that makes one run after the other, so that it imports torch once.
+def _context() -> ForkServerContext | SpawnContext:
+    """Return how processes are started: if possible by a server that has imported torch.
 
-    Args:
-        events: Receives the worker with each of its events, and with None when it has ended.
+    Each run would otherwise spend seconds on that.
     """
-
-    def __init__(self, events: SimpleQueue[tuple[_Worker, Event | None]]) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-c", f"from {__name__} import serve; serve()"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join(p or str(Path.cwd()) for p in sys.path),
-            },
-            # The terminal sends its signals to this process alone, which asks the others to stop.
-            start_new_session=True,
-        )
-        self._reader = threading.Thread(target=self._receive, args=(events,), daemon=True)
-        self._reader.start()
-
-    def begin(self, run: Run) -> None:
-        """Hand over a run."""
-        assert self.process.stdin is not None
-        with suppress(BrokenPipeError):  # it has died, which the queue will say
-            pickle.dump(run, self.process.stdin)
-            self.process.stdin.flush()
-
-    def _receive(self, events: SimpleQueue[tuple[_Worker, Event | None]]) -> None:
-        assert self.process.stdout is not None
-        try:
-            with suppress(EOFError, OSError, pickle.UnpicklingError), self.process.stdout as pipe:
-                while True:
-                    events.put((self, pickle.load(pipe)))
-        finally:
-            events.put((self, None))
-
-    def end(self, seconds: float) -> None:
-        """Wait for the process to end, and kill it if that takes longer."""
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(seconds)
-        self.process.kill()
-        self.process.wait()
-        self._reader.join()
-        assert self.process.stdin is not None
-        with suppress(BrokenPipeError):
-            self.process.stdin.close()
-
-    def describe_exit(self) -> str:
-        """Return how the process ended, in words that follow its name."""
-        code = self.process.returncode
-        if code >= 0:
-            return f"ended with status {code}"
-        return f"was killed by signal {-code}" + (", out of memory perhaps" if code == -9 else "")
+    if "forkserver" not in get_all_start_methods():
+        return get_context("spawn")
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["adaptask.experiments.backends.interleaved"])
+    return context
 
 
-def _stop(workers: Iterable[_Worker]) -> None:
-    """Ask processes to save and stop after their step, and wait for them."""
-    workers = list(workers)
-    deadline = time.monotonic() + _SECONDS_TO_SAVE
-    for worker in workers:
-        worker.process.terminate()
-    for worker in workers:
-        worker.end(max(0.0, deadline - time.monotonic()))
+def _launch(context: ForkServerContext | SpawnContext, process: BaseProcess) -> None:
+    """Start a process that ignores the signals of the terminal: this one asks it to stop."""
+    with _without_script():
+        if context.get_start_method() == "forkserver":
+            from multiprocessing import forkserver
+
+            with _interrupts_ignored():
+                forkserver.ensure_running()  # its processes inherit that they are ignored
+            process.start()  # waits until the server has imported torch; Ctrl-C works
+        else:
+            with _interrupts_ignored():
+                process.start()
 
 
-def serve() -> None:
-    """Make the runs that come from standard input: the main function of a worker."""
-    sender = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what libraries print is no event
+def _make_run(run: Run, sender: Connection, environment: Mapping[str, str]) -> None:
+    """Make a run in this process, and send its events to the one that started it."""
     from adaptask.experiments.backends.interleaved import Interleaved
 
-    runs: SimpleQueue[Run] = SimpleQueue()
-
-    def receive() -> None:
-        try:
-            while True:
-                runs.put(pickle.load(sys.stdin.buffer))
-        except EOFError:  # the process that started this one is gone
-            pass
-        except Exception:  # such as a class that cannot be imported
-            traceback.print_exc()
-        os._exit(1)  # at once; what is being written is written whole or not at all
+    os.environ.clear()  # the server has the environment of its own start
+    os.environ.update(environment)
+    for number in TERMINAL_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)  # the parent asks to stop
+    _end_with_parent()
 
     def send(event: Event) -> None:
-        if event.kind != "begin":  # which has been reported
-            pickle.dump(event, sender)
-            sender.flush()
+        if event.kind != "begin":  # which the parent has reported
+            sender.send(event)
 
-    threading.Thread(target=receive, daemon=True).start()
     try:
-        while True:
-            Interleaved().run([runs.get()], send)
-    except (OSError, SystemExit, KeyboardInterrupt):  # nobody listens; asked to stop, and saved
-        os._exit(0)
+        Interleaved().run([run], send)
+    except (OSError, SystemExit):  # the parent is gone; asked to stop, and saved
+        return
+
+
+def _end_with_parent() -> None:
+    """End at once when the parent has; what is being written is written whole or not at all."""
+    parent = parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _stop_processes(processes: Sequence[BaseProcess]) -> None:
+    """Ask processes to save and stop after their step, and wait for them."""
+    deadline = time.monotonic() + _SECONDS_TO_SAVE
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        process.join(max(0.0, deadline - time.monotonic()))
+        process.kill()
+
+
+def _describe_exit(process: BaseProcess) -> str:
+    """Return how a process ended, in words that follow its name."""
+    code = process.exitcode or 0
+    if code >= 0:
+        return f"ended with status {code}"
+    return f"was killed by signal {-code}" + (", out of memory perhaps" if code == -9 else "")
+
+
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """Ignore the signals of a terminal for a moment."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handlers = {number: signal.signal(number, signal.SIG_IGN) for number in TERMINAL_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _without_script() -> Iterator[None]:
+    """Start processes that do not import the script by which this one was started.
+
+    They need nothing from it, and without a `__main__` guard it would begin the study again.
+    """
+    script = vars(sys.modules["__main__"])
+    hidden: dict[str, object] = {
+        name: script.pop(name) for name in ("__file__", "__spec__") if name in script
+    }
+    script["__spec__"] = None
+    try:
+        yield
+    finally:
+        del script["__spec__"]
+        script.update(hidden)
