@@ -23,7 +23,7 @@ def left_behind(tiny_cache, tiny_words, tmp_path_factory):
         # Drawing the page takes seconds, and nothing reads it.
         patch.setattr("adaptask.report.report.write_report", lambda folder, *_, **__: folder)
         study = folder / "study"
-        shared = [*tiny_words, *SHORTER.split()]
+        shared = [*tiny_words, *SHORTER.split(), "--samplers", "uniform", "gcp"]
         assert (
             main(["compare", *shared, "--seeds", "1", "--workers", "1", f"--output={study}"]) == 0
         )
