@@ -213,6 +213,10 @@ def test_a_headline_without_any_spread_says_that_nothing_could_be_tested(study_f
     )
 
 
+def test_a_headline_answers_only_what_was_asked(study_folder):
+    assert headline(summary_of(study_folder({("p", "gcp"): UNIFORM, ("p", "c"): UNIFORM}))) == ""
+
+
 def test_a_headline_of_many_names_some(study_folder):
     arms = {}
     for n in range(7):

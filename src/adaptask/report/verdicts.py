@@ -24,10 +24,12 @@ def headline(summary: StudySummary) -> str:
     """Return the answer to all comparisons in plain words, with which a page begins.
 
     A second one follows if tasks within groups were tested too. A sweep has its notes, which say
-    what validation chose.
+    what validation chose. Without a baseline nothing was asked, and the answer is empty.
     """
     if summary.study.by_validation:
         return " ".join(summary.study.notes)
+    if all(found.arm.baseline is None for found in summary.arms):
+        return ""
     first, within = _headline(summary), summary.within_group
     return first if within is None else f"{first} Within groups: {_headline(within)}"
 
