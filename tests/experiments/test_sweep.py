@@ -12,6 +12,7 @@ from functools import partial
 
 import pytest
 
+from adaptask.cli import main
 from adaptask.errors import ArgumentError, DataError
 from adaptask.experiments.backends import RunPruned
 from adaptask.experiments.backends.ray import ClusterOptions
@@ -363,6 +364,42 @@ def test_flags_with_lists_are_varied_and_the_others_are_shared():
     assert line.arguments == ["--strategy", "easy", "--vary", *vary]
     with pytest.raises(ArgumentError, match="set their number with --seeds"):
         read_command_line("sweep", ["--seed", "1"])
+
+
+@pytest.mark.parametrize(
+    ("words", "vary"),
+    [
+        ("--alpha -1e-3", ["sampler.alpha=-1e-3"]),
+        ("--lr=0.1 0.2 --steps 5", ["optimizer.lr=0.1,0.2"]),
+        ("--alpha 1 -1e-3 -inf", ["sampler.alpha=1,-1e-3,-inf"]),
+        ("--lr -1..1", ["optimizer.lr=-1..1"]),
+        ("--alpha 1 --steps 5 --alpha 2", ["sampler.alpha=1,2"]),
+        ("--vary=steps=1,2 task.n_way=3,5", ["steps=1,2", "task.n_way=3,5"]),
+    ],
+)
+def test_a_list_has_all_words_up_to_the_next_flag(words, vary):
+    arguments = read_command_line("sweep", words.split()).arguments
+    shared = ["--steps", "5"] if "--steps 5" in words else []
+    assert arguments == [*shared, "--vary", *vary]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--alpha", "--alpha needs at least one value, such as --alpha 0.1 0.2; got none"),
+        ("--lr= --steps 5", "--lr needs at least one value"),
+        ("--vary", "--vary needs at least one value, such as --vary optimizer.weight_decay"),
+        ("--sampler gcp --alpha -1e-3", "alpha must be a number between 0 and 1e+06; got -0.001"),
+        ("--sampler gcp --alpha 1 -steps 5", "sampler.alpha must be a number; got '-steps'"),
+    ],
+)
+def test_a_wrong_list_is_answered_in_one_line(words, message, tmp_path, capsys):
+    output = tmp_path / "s"
+    assert main(["sweep", "--output", str(output), *words.split()]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("adaptask: ")
+    assert message in said
+    assert not output.exists()
 
 
 def test_classes_that_only_the_folder_names_are_not_imported(tmp_path, monkeypatch):

@@ -182,6 +182,41 @@ def test_a_headline_says_what_is_better_and_by_how_much(study_folder):
     assert headline(summarize(read_study(folder))) == "No two arms could be compared seed by seed."
 
 
+@pytest.mark.parametrize("gain", [0.1, 0.0])
+def test_a_headline_tells_too_few_seeds_from_no_difference(study_folder, gain):
+    noise = [0.0, 0.01, -0.01, 0.02, -0.02, 0.0]
+    summary = summary_of(
+        study_folder(
+            {
+                ("p", "uniform"): dict.fromkeys(range(6), 0.5),
+                ("p", "gcp"): {seed: 0.5 + gain + noise[seed] for seed in range(6)},
+                ("p", "cp"): {0: 0.6, 1: 0.61},
+                ("p", "c"): {seed: 0.5 + noise[-1 - seed] for seed in range(6)},
+                ("p", "instance"): {0: 0.6},
+            }
+        )
+    )
+    start = (
+        "gcp is better than uniform, by 10.00 points. No difference is shown for c."
+        if gain
+        else "No difference is shown with 6 seeds: what was measured may be chance. "
+        "It takes more than 100 seeds to detect differences of this size."
+    )
+    assert headline(summary) == f"{start} Too few seeds for cp, instance."
+
+
+def test_a_headline_without_any_spread_says_that_nothing_could_be_tested(study_folder):
+    arms = {("p", "uniform"): UNIFORM, ("p", "gcp"): UNIFORM, ("p", "c"): {0: 0.6, 1: 0.61}}
+    said = headline(summary_of(study_folder(arms)))
+    assert said == (
+        "Nothing could be tested: every seed differs by the same amount. Too few seeds for c."
+    )
+
+
+def test_a_headline_answers_only_what_was_asked(study_folder):
+    assert headline(summary_of(study_folder({("p", "gcp"): UNIFORM, ("p", "c"): UNIFORM}))) == ""
+
+
 def test_a_headline_of_many_names_some(study_folder):
     arms = {}
     for n in range(7):

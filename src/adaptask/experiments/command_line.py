@@ -39,7 +39,7 @@ from adaptask.experiments.paper import TARGET_NAMES
 from adaptask.registry import is_address
 
 _SHORT_FLAGS = {f"--{option}": option for option in SHORT_FLAGS}
-_SWEPT_FLAGS = {"alpha": "sampler.alpha", "tau": "sampler.tau", "lr": "optimizer.lr"}
+_SWEPT_FLAGS = {"--alpha": "sampler.alpha", "--tau": "sampler.tau", "--lr": "optimizer.lr"}
 _ONCE = ("preset", "config", "resume", "init")
 _NAMES = (*REGISTRIES, "dataset", *_ONCE, "seed", "optimizer.name")
 """Flags with one value that say where the others start from."""
@@ -229,14 +229,30 @@ def _check_options(line: CommandLine) -> None:
 
 
 def _with_vary(words: Sequence[str]) -> list[str]:
-    """Return the words of a sweep with `--alpha 1 2` as `--vary sampler.alpha=1,2`."""
-    parser = _parser("sweep")
-    for flag in (*_SWEPT_FLAGS, "vary"):
-        parser.add_argument(f"--{flag}", nargs="+")
-    found, rest = parser.parse_known_args(words)
-    swept = ((key, getattr(found, flag)) for flag, key in _SWEPT_FLAGS.items())
+    """Return the words of a sweep with `--alpha 1 2` as `--vary sampler.alpha=1,2`.
+
+    A list goes on to the next word with two dashes: argparse would take -1e-3 for a flag.
+    """
+    lists: dict[str, list[str]] = {}
+    rest: list[str] = []
+    target = rest
+    for word in words:
+        flag, _, value = word.partition("=")
+        if flag in (*_SWEPT_FLAGS, "--vary"):
+            target = lists.setdefault(flag, [])
+            target += [value] if value else []
+        else:
+            target = rest if word.startswith("--") else target
+            target.append(word)
+    for flag, values in lists.items():
+        if not values:
+            example = "optimizer.weight_decay=0,5e-4" if flag == "--vary" else "0.1 0.2"
+            raise ArgumentError(
+                f"{flag} needs at least one value, such as {flag} {example}; got none."
+            )
+    swept = ((key, lists.get(flag)) for flag, key in _SWEPT_FLAGS.items())
     varied = [f"{key}={','.join(values)}" for key, values in swept if values]
-    varied += found.vary or []
+    varied += lists.get("--vary", [])
     return [*rest, "--vary", *varied] if varied else rest
 
 

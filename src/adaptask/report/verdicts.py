@@ -24,10 +24,12 @@ def headline(summary: StudySummary) -> str:
     """Return the answer to all comparisons in plain words, with which a page begins.
 
     A second one follows if tasks within groups were tested too. A sweep has its notes, which say
-    what validation chose.
+    what validation chose. Without a baseline nothing was asked, and the answer is empty.
     """
     if summary.study.by_validation:
         return " ".join(summary.study.notes)
+    if all(found.arm.baseline is None for found in summary.arms):
+        return ""
     first, within = _headline(summary), summary.within_group
     return first if within is None else f"{first} Within groups: {_headline(within)}"
 
@@ -40,24 +42,31 @@ def _headline(summary: StudySummary) -> str:
     if most < MIN_SEEDS:
         few = "One seed is" if most == 1 else f"{most} seeds are"
         return f"{few} too few to tell: at least {MIN_SEEDS} are needed.{_more_seeds(compared)}"
-    significant = [found for found in compared if found.is_significant]
-    others = [found for found in compared if not found.is_significant]
-    if not summary.n_tests:
-        return "Nothing could be tested: every seed differs by the same amount."
-    if not significant:
-        shown = f"No difference is shown with {most} seeds: what was measured may be chance."
-        return shown + _more_seeds(compared)
+    enough = [found for found in compared if found.has_enough_seeds]
+    significant = [found for found in enough if found.is_significant]
+    others = [found for found in enough if not found.is_significant]
+    too_few = [found for found in compared if not found.has_enough_seeds]
     sentences = [_plain_verdict(summary, found) for found in significant[:_MAX_NAMED]]
     if len(significant) > _MAX_NAMED:
         sentences.append(f"In all, {len(significant)} differences are significant.")
-    if others:
-        words = (in_words(summary, found) for found in others)
-        names = ", ".join(
-            f"{ours} with {context}" if context else ours for ours, _, context in words
-        )
-        names = names if len(others) <= _MAX_NAMED else f"the {len(others)} others"
-        sentences.append(f"No difference is shown for {names}.")
+    if all(found.p is None for found in enough):
+        sentences.append("Nothing could be tested: every seed differs by the same amount.")
+    elif not significant:
+        shown = f"No difference is shown with {most} seeds: what was measured may be chance."
+        sentences.append(shown + _more_seeds(others))
+    elif others:
+        sentences.append(f"No difference is shown for {_all_in_words(summary, others)}.")
+    if too_few:
+        sentences.append(f"Too few seeds for {_all_in_words(summary, too_few)}.")
     return " ".join(sentences)
+
+
+def _all_in_words(summary: StudySummary, arms: Sequence[ArmSummary]) -> str:
+    """Return the names of some arms, or how many they are if that is shorter."""
+    if len(arms) > _MAX_NAMED:
+        return f"{len(arms)} others"
+    words = (in_words(summary, found) for found in arms)
+    return ", ".join(f"{ours} with {context}" if context else ours for ours, _, context in words)
 
 
 def _plain_verdict(summary: StudySummary, found: ArmSummary) -> str:

@@ -1,6 +1,7 @@
 """What stands in one plot, in which color, and accuracy against a setting."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -122,3 +123,20 @@ def test_settings_are_drawn_with_uniform_for_them(tmp_path):
 def test_no_setting_no_plot(tmp_path):
     study = study_of(tmp_path, [{"sampler": "gcp"}, {"sampler": "uniform"}])
     assert settings_plots(read_data(tmp_path, summarize(study))) == []
+
+
+def test_a_sweep_without_test_classes_is_drawn_by_the_validation_of_finished_runs(tmp_path):
+    labels = [{"sampler": "gcp", "alpha": a} for a in ("1", "2", "3")]
+    study = replace(study_of(tmp_path, labels, 2), by_validation=True)
+    for arm, accuracy in zip(study.arms, (0.5, 0.6, 0.7), strict=True):
+        for run in arm.runs:
+            record = {"step": 1, "split": "val", "accuracy": accuracy, "loss": 1.0}
+            (run.path / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+            (run.path / "test.json").write_text(json.dumps({"accuracies": None}))
+    for run in study.arms[2].runs:  # stopped early
+        (run.path / "test.json").unlink()
+        (run.path / "pruned.txt").write_text("stopped after step 1")
+    data = read_data(tmp_path, summarize(study))
+    (line,) = setting_lines(data.panels[0], "alpha", validation=True).values()
+    assert line == [(1.0, [50.0, 50.0]), (2.0, [60.0, 60.0])]
+    assert [plot.name for plot in settings_plots(data)] == ["settings-alpha"]

@@ -301,9 +301,11 @@ def setting_lines(panel: Panel, setting: str, *, validation: bool = False) -> di
 
 
 def _accuracies(series: Series, validation: bool) -> list[float]:
-    """Return the accuracies of the finished runs of an arm."""
-    of = series.found.validations if validation else series.found.accuracies
-    return [of[seed] for seed in series.found.accuracies if seed in of]
+    """Return the accuracies of the finished runs of an arm; runs that were stopped have none."""
+    found = series.found
+    of = found.validations if validation else found.accuracies
+    # Without test classes a run finishes untested, and validation is all that it has.
+    return [of[seed] for seed in (*found.accuracies, *found.untested) if seed in of]
 
 
 def _number(series: Series, setting: str) -> float | None:
