@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from _records import append, read_rows
+from _records import fill_in as replace_marked
 from adaptask.data import ImageSet
 from adaptask.data.datasets import default_augmentation, load
 from adaptask.experiments.backends import Event
@@ -240,14 +241,7 @@ def facts(league: League) -> str:
 
 def fill_in(page: str, league: League) -> str:
     """Return the page with what is between its markers replaced."""
-    for name, text in {"results": table(league), "facts": facts(league)}.items():
-        begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
-        before, found, rest = page.partition(begin)
-        _, closed, after = rest.partition(end)
-        assert found, begin
-        assert closed, end
-        page = f"{before}{begin}\n{text}\n{end}{after}"
-    return page
+    return replace_marked(page, {"results": table(league), "facts": facts(league)})
 
 
 def read_results(records: Path = RECORDS) -> League:
