@@ -6,11 +6,14 @@ import csv
 import hashlib
 import io
 import json
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from adaptask.experiments.backends import Event
+from adaptask.experiments.backends.interleaved import Interleaved
 from adaptask.report.run import Run
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -35,6 +38,24 @@ def append(file: Path, row: Mapping[str, Any]) -> None:
         stream.write(header.getvalue())
     with file.open("a") as stream:
         stream.write(line.getvalue())
+
+
+def make_and_record(
+    runs: Sequence[Run], file: Path, record: Callable[[str], Mapping[str, Any]], n_at_once: int = 1
+) -> None:
+    """Make runs; when one ends, append to the records what `record` says of it, by its name."""
+
+    def on_event(event: Event) -> None:
+        if event.kind == "end" and event.text is None:
+            row = record(event.run)
+            append(file, row)
+            print(f"{event.run}: {row['accuracy']}", flush=True)
+        elif event.kind in ("end", "warn"):
+            print(f"{event.run}: {event.text}", flush=True)
+
+    failures = Interleaved(max(1, min(n_at_once, len(runs)))).run(runs, on_event)
+    for name, reason in failures.items():
+        print(f"FAILED {name}: {reason}", file=sys.stderr)
 
 
 def digest(*files: Path) -> str:

@@ -22,13 +22,10 @@ pre-training takes 5 to 10 minutes.
 from __future__ import annotations
 
 import argparse
-import csv
 import statistics
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from io import StringIO
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -37,12 +34,11 @@ import numpy as np
 import torch
 from scipy import stats
 
+from _records import DOCS, append, make_and_record, read_rows
 from adaptask import load_run
 from adaptask.data import load, load_statistics
 from adaptask.data.images import SPLITS, EvaluationTasks
 from adaptask.data.prepare import prepare_features
-from adaptask.experiments.backends import Event
-from adaptask.experiments.backends.interleaved import Interleaved
 from adaptask.experiments.config import (
     DataConfig,
     EvaluationConfig,
@@ -68,7 +64,6 @@ from adaptask.training.device_steps import finish
 from adaptask.training.displays import PlainLines
 from neighbor import PermutedNeighbor as PermutedNeighbor
 
-DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "frozen-features.md"
 RECORDS = DOCS / "reproduction" / "frozen-features.csv"
 
@@ -88,10 +83,6 @@ LABELS = {
 BACKBONES = ("linear", "mlp")
 EVERY = ("identity", *BACKBONES)
 """Features as they are are tested, not trained."""
-COLUMNS = (
-    *("features", "backbone", "arm", "seed", "n_way", "n_query", "steps", "lr"),
-    *("accuracy", "within_group", "hardest_tenth", "train_loss", "train_accuracy"),
-)
 
 
 @dataclass(frozen=True)
@@ -283,15 +274,7 @@ def make_runs(planned: Iterable[Planned], records: Path) -> None:
     by_name = {p.run.name: p for p in left}
     print(f"{len(left)} runs to make", flush=True)
 
-    def on_event(event: Event) -> None:
-        if event.kind == "end" and event.text is None:
-            row = record(by_name[event.run])
-            append(records, row)
-            print(f"{event.run}: {row['accuracy']}", flush=True)
-        elif event.kind in ("end", "warn"):
-            print(f"{event.run}: {event.text}", flush=True)
-
-    Interleaved().run([p.run for p in left], on_event)
+    make_and_record([p.run for p in left], records, lambda name: record(by_name[name]))
 
 
 def record(planned: Planned) -> dict[str, Any]:
@@ -401,27 +384,9 @@ def validate(config: RunConfig) -> float:
 # Records ------------------------------------------------------------------------------------------
 
 
-def read_rows(file: Path) -> list[dict[str, str]]:
-    """Return the lines of a file of records, none if there is no file."""
-    if not file.exists():
-        return []
-    with file.open() as stream:
-        return list(csv.DictReader(stream))
-
-
 def key_of(row: Mapping[str, str]) -> tuple[str, str, str, str]:
     """Return what identifies a run in the records."""
     return row["features"], row["backbone"], row["arm"], row["seed"]
-
-
-def append(file: Path, row: Mapping[str, Any]) -> None:
-    """Add a line to a file of records, in one write: several processes may share it."""
-    with suppress(FileExistsError), file.open("x") as stream:
-        stream.write(",".join(COLUMNS) + "\n")
-    line = StringIO()
-    csv.DictWriter(line, COLUMNS, lineterminator="\n").writerow(row)
-    with file.open("a") as stream:
-        stream.write(line.getvalue())
 
 
 # Page ---------------------------------------------------------------------------------------------

@@ -27,12 +27,11 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from _records import DOCS, append, digest, late_training, read_rows
+from _records import DOCS, append, digest, late_training, make_and_record, read_rows
 from _records import fill_in as replace_marked
 from adaptask.data import ImageSet
 from adaptask.data.datasets import default_augmentation, load
 from adaptask.data.images import EvaluationTasks
-from adaptask.experiments.backends import Event
 from adaptask.experiments.backends.interleaved import Interleaved
 from adaptask.experiments.compare_command import plan_comparison
 from adaptask.experiments.config import (
@@ -231,17 +230,7 @@ def make_runs(planned: Sequence[Planned], records: Path, n_at_once: int) -> None
     by_name = {p.run.name: p for p in left}
     print(f"{len(left)} runs, {len(planned) - len(left)} are in {records}", flush=True)
 
-    def on_event(event: Event) -> None:
-        if event.kind == "end" and event.text is None:
-            row = record(by_name[event.run])
-            append(records, row)
-            print(f"{event.run}: {row['accuracy']}", flush=True)
-        elif event.kind in ("end", "warn"):
-            print(f"{event.run}: {event.text}", flush=True)
-
-    failures = Interleaved(max(1, min(n_at_once, len(left)))).run([p.run for p in left], on_event)
-    for name, reason in failures.items():
-        print(f"FAILED {name}: {reason}", file=sys.stderr)
+    make_and_record([p.run for p in left], records, lambda name: record(by_name[name]), n_at_once)
 
 
 def record(planned: Planned) -> dict[str, Any]:

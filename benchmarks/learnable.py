@@ -19,12 +19,10 @@ from typing import Any
 
 import torch
 
-from _records import append, read_rows
 from _records import fill_in as replace_marked
+from _records import make_and_record, read_rows
 from adaptask.data import ImageSet
 from adaptask.data.datasets import default_augmentation, load
-from adaptask.experiments.backends import Event
-from adaptask.experiments.backends.interleaved import Interleaved
 from adaptask.experiments.compare_command import plan_comparison
 from adaptask.experiments.config import RunConfig
 from adaptask.experiments.demo import demo_config
@@ -140,17 +138,10 @@ def make_runs(planned: Sequence[Planned], records: Path) -> None:
     left = [p for p in planned if (p.setting, p.sampler, p.run.seed) not in done]
     by_name = {p.run.name: p for p in left}
 
-    def on_event(event: Event) -> None:
-        if event.kind == "end" and event.text is None:
-            one = by_name[event.run]
-            row = {**record(one), **calls_of(one)}
-            append(records, row)
-            print(f"{event.run}: {row['accuracy']}", flush=True)
-        elif event.kind in ("end", "warn"):
-            print(f"{event.run}: {event.text}", flush=True)
+    def described_run(name: str) -> dict[str, Any]:
+        return {**record(by_name[name]), **calls_of(by_name[name])}
 
-    for name, reason in Interleaved(1).run([p.run for p in left], on_event).items():
-        print(f"FAILED {name}: {reason}")
+    make_and_record([p.run for p in left], records, described_run)
 
 
 def calls_of(planned: Planned) -> dict[str, Any]:
