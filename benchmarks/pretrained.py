@@ -37,7 +37,13 @@ import torch
 
 from _records import chosen_weights, discard_weights, late_training, percentages
 from adaptask.data import load
-from adaptask.experiments.config import DataConfig, EvaluationConfig, RunConfig, StartConfig
+from adaptask.experiments.config import (
+    DataConfig,
+    EvaluationConfig,
+    MachineConfig,
+    RunConfig,
+    StartConfig,
+)
 from adaptask.experiments.factory import build_parts, build_testers, open_split
 from adaptask.experiments.init_weights import read_weights
 from adaptask.experiments.options import AlgorithmConfig, configure
@@ -65,7 +71,21 @@ def backbone(arguments: argparse.Namespace, drop_rate: float) -> AlgorithmConfig
     """Return the backbone; what is dropped may differ between pre-training and meta-training."""
     if arguments.backbone != "resnet12":
         return configure("backbone", arguments.backbone)
-    return configure("backbone", "resnet12", widths=arguments.widths, drop_rate=drop_rate)
+    return configure(
+        "backbone", "resnet12", widths=read_widths(arguments.widths), drop_rate=drop_rate
+    )
+
+
+def read_widths(text: str) -> str | tuple[int, ...]:
+    """Return `32-80-160-320` as numbers; other names of widths as they are."""
+    parts = text.split("-")
+    return tuple(map(int, parts)) if all(part.isdigit() for part in parts) else text
+
+
+def machine(arguments: argparse.Namespace) -> MachineConfig:
+    """Return the precision; the memory format that suits it comes with it."""
+    half = {"channels_last": "yes"} if arguments.precision == "bfloat16" else {}
+    return MachineConfig(precision=arguments.precision, **half)
 
 
 def pretraining_config(arguments: argparse.Namespace, seed: int) -> RunConfig:
@@ -81,6 +101,7 @@ def pretraining_config(arguments: argparse.Namespace, seed: int) -> RunConfig:
         seed=seed,
         data=DataConfig(dataset=arguments.dataset, augmentation=arguments.augmentation),
         backbone=backbone(arguments, arguments.drop_rate),
+        machine=machine(arguments),
         evaluation=replace(
             config.evaluation, n_validation=arguments.validation, n_episodes=arguments.episodes
         ),
@@ -99,6 +120,8 @@ def meta_config(arguments: argparse.Namespace, shots: int, sampler: str, seed: i
         sampler=configure("sampler", sampler),
         learner=configure("learner", arguments.learner, **LEARNERS[arguments.learner]),
         backbone=backbone(arguments, 0.0),
+        machine=machine(arguments),
+        task=replace(config.task, n_tasks=arguments.tasks),
         start=StartConfig(init=str(backbone_file(arguments, seed))),
         evaluation=EvaluationConfig(
             n_validation=arguments.validation, n_episodes=arguments.episodes
@@ -191,12 +214,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--pretrainings", type=int, default=1)
     parser.add_argument("--steps", type=int, default=2000, help="of meta-training")
+    parser.add_argument("--tasks", type=int, default=4, help="per step of meta-training")
+    parser.add_argument("--precision", default="auto", help="auto, float32 or bfloat16")
     parser.add_argument("--passes", type=int, default=100, help="over the images, to pre-train")
     parser.add_argument("--episodes", type=int, default=2000, help="test episodes")
     parser.add_argument("--validation", type=int, default=500, help="validation episodes")
     parser.add_argument("--dataset", default="cifar-fs")
     parser.add_argument("--backbone", default="resnet12")
-    parser.add_argument("--widths", default="metaoptnet")
+    parser.add_argument("--widths", default="metaoptnet", help="a name, or as 32-80-160-320")
     parser.add_argument("--drop-rate", type=float, default=0.1, help="in pre-training")
     parser.add_argument("--augmentation", default="crop-jitter-flip", help="in pre-training")
     arguments = parser.parse_args()

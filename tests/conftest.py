@@ -292,3 +292,11 @@ def benchmark_script():
         return sys.modules[name]
 
     return load
+
+
+@pytest.fixture
+def as_on_a_device(monkeypatch):
+    """Make CPU samplers compute with torch and count what they refuse, as on a device."""
+    for module in ("feedback", "gcp", "c", "neighbor"):
+        for name, stand_in in (("namespace", lambda _: torch), ("view", lambda tensor: tensor)):
+            monkeypatch.setattr(f"adaptask.samplers.{module}.{name}", stand_in)

@@ -6,8 +6,6 @@ import pytest
 import torch
 from scipy import stats
 
-MODULES = ("feedback", "gcp", "c", "neighbor")
-
 
 def random_log_potentials(n_classes, *, seed, spread=0.5):
     """Symmetric random log-potentials with minus infinity on the diagonal, float64."""
@@ -70,11 +68,3 @@ def tools():
         chi_square_p_value=chi_square_p_value,
         feedback=feedback,
     )
-
-
-@pytest.fixture
-def as_on_a_device(monkeypatch):
-    """Make CPU samplers compute with torch and count what they refuse, as on a device."""
-    for module in MODULES:
-        for name, stand_in in (("namespace", lambda _: torch), ("view", lambda tensor: tensor)):
-            monkeypatch.setattr(f"adaptask.samplers.{module}.{name}", stand_in)

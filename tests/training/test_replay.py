@@ -1,0 +1,164 @@
+"""What a step does can be recorded once and replayed, as a device graph does it.
+
+A graph holds operations and memory, and no Python. So whatever a step keeps must stay in the same
+memory, and nothing may be counted or decided in Python. These tests record the operations of a step
+on the CPU, and replay them on the same tensors: training must go on exactly as by the step itself.
+`test_cuda_graph.py` does the same with true graphs, where there is a GPU.
+"""
+
+import inspect
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from adaptask.backbones import build_backbone
+from adaptask.data import open_episodes, subsets
+from adaptask.learners import LEARNERS, build_learner
+from adaptask.samplers import SAMPLERS, UniformSampler, build_sampler
+from adaptask.training.step import TrainingStep
+
+N_CLASSES, N_WAY, N_STEPS = 12, 3, 12
+OPTIONS = {
+    "cp": {"method": "gibbs"},
+    "difficulty": {"warmup": 4},
+    "hierarchy": {"groups": 3 * ["a", "b", "c", "d"]},
+    "neighbor": {"target_accuracy": 0.1},  # so that its strength rises from the first step
+    "ohtm": {"warmup": 4},
+}
+
+
+class Recording(TorchDispatchMode):
+    """Records every operation below autograd, with the tensors it reads and writes."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        self.calls.append((func, args, kwargs or {}, result))
+        return result
+
+    @torch.no_grad()
+    def replay(self):
+        """Do the same again; what an operation returned is overwritten by what it returns now."""
+        for func, args, kwargs, result in self.calls:
+            again = func(*args, **kwargs)
+            for old, new in zip(tree_leaves(result), tree_leaves(again), strict=True):
+                if isinstance(old, torch.Tensor) and old.data_ptr() != new.data_ptr():
+                    old.copy_(new)
+
+
+@pytest.fixture
+def without_numpy(as_on_a_device, monkeypatch):
+    """Let torch compute what NumPy does on a CPU, since only operations of torch are recorded."""
+
+    def by_keys(sizes, n_drawn, *, generator):
+        largest = int(sizes.max())
+        return subsets.subsets_by_keys(sizes, n_drawn, largest=largest, generator=generator)
+
+    monkeypatch.setattr(subsets, "subsets_by_codes", by_keys)
+
+
+def build_step(tiny, *, sampler="uniform", learner="protonet", **settings):
+    source = open_episodes(tiny, "train", augmentation="crop-flip", seed=1)
+    torch.manual_seed(0)
+    pooled = 2 if learner == "relationnet" else 4
+    backbone = build_backbone(
+        "conv4", image_shape=source.image_set.image_shape, filters=4, n_pooled=pooled
+    )
+    taken = inspect.signature(LEARNERS[learner]).parameters
+    needed = {key: n for key, n in (("n_way", N_WAY), ("n_classes", N_CLASSES)) if key in taken}
+    model = build_learner(learner, backbone=backbone, **needed).train()
+    if isinstance(sampler, str):
+        options = dict(OPTIONS.get(sampler, {}))
+        if SAMPLERS[sampler].uses_class_features:
+            options["n_features"] = model.n_features
+        sampler = build_sampler(sampler, n_classes=N_CLASSES, n_way=N_WAY, seed=2, **options)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    sizes = {"n_shot": 2, "n_query": 3, "n_tasks": 4}
+    step = TrainingStep(model, sampler, source, optimizer, **sizes, **settings)
+    if hasattr(model, "begin_step"):
+        model.begin_step(0, N_STEPS)
+    # On a device a loss that is not finite is found at the next pause, not in the step.
+    step._raise_at_once = lambda: None
+    return step
+
+
+def state_of(step):
+    """Everything that a step leaves behind."""
+    return {
+        **step.learner.state_dict(),
+        **{f"sampler.{name}": buffer for name, buffer in step.sampler.named_buffers()},
+        "counts": step.class_counts,
+        "metrics": step.metrics.sums,
+        "number": step._step_number,
+    }
+
+
+def train_both(build):
+    """Return the states after the same steps, one by one, and the last ones replayed."""
+    plain = build()
+    for number in range(N_STEPS):
+        plain(number)
+    replayed = build()  # which seeds the generator that Reptile draws from
+    for number in range(3):
+        replayed(number)
+    replayed.set_number(3)
+    with Recording() as recording:
+        replayed.run()
+    for number in range(4, N_STEPS):
+        getattr(replayed.sampler, "prepare", lambda: None)()
+        replayed.set_number(number)
+        recording.replay()
+    return state_of(plain), state_of(replayed)
+
+
+def differing(left, right):
+    assert left.keys() == right.keys()
+    return [name for name in left if not torch.equal(left[name], right[name])]
+
+
+@pytest.mark.parametrize("sampler", [name for name in SAMPLERS if name != "instance"])
+def test_every_sampler_can_be_replayed(tiny, without_numpy, sampler):
+    assert differing(*train_both(lambda: build_step(tiny, sampler=sampler))) == []
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_every_learner_can_be_replayed(tiny, without_numpy, learner):
+    assert differing(*train_both(lambda: build_step(tiny, learner=learner))) == []
+
+
+@pytest.mark.parametrize("settings", [{"accumulate": 2}, {"clip_norm": 0.1}], ids=str)
+def test_every_kind_of_step_can_be_replayed(tiny, without_numpy, settings):
+    build = lambda: build_step(tiny, sampler="gcp", **settings)  # noqa: E731
+    assert differing(*train_both(build)) == []
+
+
+class Counts(UniformSampler):
+    """Counts its updates in memory that is new each time, which a graph never sees."""
+
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.register_buffer("n_updates", torch.zeros(()))
+
+    def learn(self, feedback):
+        self.n_updates = self.n_updates + 1
+
+
+class Alternates(UniformSampler):
+    """Decides in Python how it draws."""
+
+    n_draws = 0
+
+    def draw(self, n_tasks):
+        self.n_draws += 1
+        return super().draw(n_tasks).sort(-1, descending=bool(self.n_draws % 2)).values
+
+
+@pytest.mark.parametrize("sampler", [Counts, Alternates])
+def test_what_cannot_be_replayed_is_found(tiny, without_numpy, sampler):
+    build = lambda: build_step(tiny, sampler=sampler(n_classes=12, n_way=3, seed=2))  # noqa: E731
+    assert differing(*train_both(build))
