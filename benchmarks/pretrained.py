@@ -84,8 +84,9 @@ def read_widths(text: str) -> str | tuple[int, ...]:
 
 def machine(arguments: argparse.Namespace) -> MachineConfig:
     """Return the precision; the memory format that suits it comes with it."""
-    half = {"channels_last": "yes"} if arguments.precision == "bfloat16" else {}
-    return MachineConfig(precision=arguments.precision, **half)
+    if arguments.precision == "bfloat16":
+        return MachineConfig(precision="bfloat16", channels_last="yes")
+    return MachineConfig(precision=arguments.precision)
 
 
 def pretraining_config(arguments: argparse.Namespace, seed: int) -> RunConfig:
@@ -215,7 +216,7 @@ def main() -> None:
     parser.add_argument("--pretrainings", type=int, default=1)
     parser.add_argument("--steps", type=int, default=2000, help="of meta-training")
     parser.add_argument("--tasks", type=int, default=4, help="per step of meta-training")
-    parser.add_argument("--precision", default="auto", help="auto, float32 or bfloat16")
+    parser.add_argument("--precision", choices=("auto", "float32", "bfloat16"), default="auto")
     parser.add_argument("--passes", type=int, default=100, help="over the images, to pre-train")
     parser.add_argument("--episodes", type=int, default=2000, help="test episodes")
     parser.add_argument("--validation", type=int, default=500, help="validation episodes")

@@ -33,7 +33,7 @@ _DESCRIPTION = """Adaptive task sampling for few-shot meta-learning.
 Start with `adaptask demo`."""
 
 app = SubcommandApp()
-app.command(data_app, name="data", help="List, download, prepare and check datasets.")
+app.command(data_app, name="data", help="List, download, prepare, extract and check datasets.")
 
 
 def _one_line_per_paragraph(helptext: str) -> str:

@@ -1,4 +1,4 @@
-"""The commands `adaptask data list | download | prepare | check`."""
+"""The commands `adaptask data list | download | prepare | extract | check`."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ from adaptask.data.datasets import (
 from adaptask.data.download import download
 from adaptask.data.prepare import Prepared, prepare, prepare_features, prepare_folder
 from adaptask.errors import ArgumentError, DataError
+from adaptask.experiments.command_line import allow_imports_from_here
 
 app = SubcommandApp()
 
@@ -178,6 +179,44 @@ def download_dataset(
     _console().print(f"Downloaded to {folder}", style="dim", markup=False)
     source = folder / entry.files[0].name if len(entry.files) == 1 else folder
     prepare_dataset(dataset=name, source=source, workers=workers)
+
+
+@app.command(name="extract")
+def extract_dataset(
+    run: Positional[Annotated[Path, arg(metavar="RUN")]],
+    *,
+    name: _Name,
+    dataset: Annotated[
+        str | None, arg(metavar="NAME", help_behavior_hint="(default: that of the run)")
+    ] = None,
+    device: str = "auto",
+    trust_plugins: bool = False,
+) -> None:
+    """Write the features of a trained backbone as a dataset, to train on them as they are.
+
+    adaptask data extract runs/pretrained --name glyph-features
+
+    Args:
+        run: Folder of a run, such as a pre-training; its best weights are used.
+        name: The name of the new dataset.
+        dataset: Whose images, resized to those of the run.
+        device: cpu, cuda, cuda:1, ..., or auto: a GPU if there is one.
+        trust_plugins: Import the classes outside the package that the run names.
+    """
+    from adaptask.experiments.extract_command import extract_features
+
+    if trust_plugins or is_plugin(dataset or ""):
+        allow_imports_from_here()
+    with _progress_bar(f"extracting {name}") as progress:
+        done = extract_features(
+            run,
+            name,
+            dataset=dataset,
+            device=device,
+            trust_plugins=trust_plugins,
+            progress=progress,
+        )
+    _print_prepared(done, "vector")
 
 
 @app.command(name="check")

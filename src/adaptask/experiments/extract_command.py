@@ -1,0 +1,112 @@
+"""What `adaptask data extract` does: the features of a trained backbone, as a dataset."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from adaptask.data import load, load_statistics
+from adaptask.data.cache import cache_root, open_cache_writer
+from adaptask.data.convert import Progress
+from adaptask.data.datasets import check_new_name, splits_of
+from adaptask.data.images import ImageSet, resize_images, shrink_images
+from adaptask.data.normalization import scale_and_shift
+from adaptask.data.prepare import Prepared
+from adaptask.errors import ArgumentError
+from adaptask.learners.ensemble import Ensemble
+from adaptask.saved_run import load_run
+from adaptask.training.process import choose_device
+
+_IMAGES_AT_ONCE = 256
+
+
+@torch.no_grad()
+def extract_features(
+    run: Path,
+    name: str,
+    *,
+    dataset: str | None = None,
+    device: str = "auto",
+    trust_plugins: bool = False,
+    progress: Progress | None = None,
+) -> Prepared:
+    """Write what the backbone of a run computes of every image as a cache of features.
+
+    The backbone is in evaluation mode, with the best weights of the run by validation. It gets
+    images as in the run: of the same size, with the same normalization. Splits and groups stay.
+
+    Args:
+        run: Folder of a run, such as a pre-training.
+        name: The name of the new dataset.
+        dataset: Whose images; None for those of the run.
+        device: Where the backbone computes.
+        trust_plugins: Whether the run may import classes outside the package.
+        progress: Called with the number of images done and the number of all.
+
+    Raises:
+        AdaptaskError: If something cannot be used or done. Nothing was changed.
+    """
+    start = time.perf_counter()
+    check_new_name(name)
+    saved, where = load_run(run, trust=trust_plugins), choose_device(device)
+    config = saved.config
+    shape = load(config.data.dataset, "train").image_shape
+    if shape[1:] == (1, 1):
+        raise ArgumentError(
+            f"the run in {run} was trained on features, which need not be computed again; name a "
+            "run that was trained on images."
+        )
+    learner: Any = saved.load_learner(device=str(where))
+    if isinstance(learner, Ensemble):
+        learner = learner.members[0]  # the best one
+    if not isinstance(getattr(learner, "backbone", None), nn.Module):
+        raise ArgumentError(
+            f"the learner {type(learner).__name__} of the run in {run} has no backbone that could "
+            "compute features; name another run."
+        )
+    chosen = dataset or config.data.dataset
+    sets = [
+        shrink_images(resize_images(load(chosen, split), shape), config.data.shrink)
+        for split in splits_of(chosen)
+    ]
+    scale, shift = scale_and_shift(load_statistics(config.data.dataset), shape[0])
+    n_images, n_done = {found.split: len(found.images) for found in sets}, 0
+
+    def features_of(images: Tensor) -> Iterator[np.ndarray[Any, Any]]:
+        nonlocal n_done
+        for part in torch.split(images, _IMAGES_AT_ONCE):
+            normalized = (part.float() / 255 * scale + shift).to(where)
+            features = learner.backbone(normalized).flatten(1)
+            yield features[:, :, None, None].float().numpy(force=True)
+            n_done += len(part)
+            if progress is not None:
+                progress(n_done, sum(n_images.values()))
+
+    size, folder = next(features_of(sets[0].images[:1])).shape[1], cache_root() / name
+    source = f"{chosen} as {run.name} sees it, features of size {size}"
+    n_done = 0
+    with open_cache_writer(
+        folder, dataset=name, source=source, image_shape=(size, 1, 1), dtype="float32"
+    ) as writer:
+        for found in sets:
+            pieces = features_of(found.images)
+            writer.write_split(found.split, _full_names(found), found.class_counts(), pieces)
+    n_classes = {found.split: found.n_classes for found in sets}
+    return Prepared(name, folder, source, n_classes, n_images, time.perf_counter() - start)
+
+
+def _full_names(images: ImageSet) -> list[str]:
+    """Return the names of classes as `group/class`, by which groups are known again."""
+    names = list(images.class_names)
+    if images.groups is None:
+        return names
+    return [
+        name if name.startswith(f"{group}/") else f"{group}/{name}"
+        for group, name in zip(images.groups, names, strict=True)
+    ]
