@@ -1,6 +1,6 @@
 """The pictures of the documentation's first page: what uniform tasks hold, and what gcp has found.
 
-Run: adaptask train --steps 2000 --backbone.filters 32 --output runs/pictures
+Run: adaptask train --sampler gcp --steps 2000 --backbone.filters 32 --output runs/pictures
      python benchmarks/task_pictures.py runs/pictures docs/images
 
 Draws the first tasks of a uniform sampler, a row each, and the pairs of classes with the highest

@@ -92,7 +92,7 @@ def tiny(tiny_cache, monkeypatch):
 @pytest.fixture(scope="session")
 def tiny_words():
     """The options of a run that takes a second; later words change earlier ones."""
-    return tuple(TINY_RUN.split())
+    return (*TINY_RUN.split(), "--sampler", "gcp")
 
 
 @pytest.fixture
@@ -107,8 +107,10 @@ def tiny_config(tiny):
     import tyro
 
     from adaptask.experiments.config import RunConfig
+    from adaptask.experiments.options import configure
 
-    return tyro.cli(RunConfig, args=TINY_RUN.split(), default=RunConfig())
+    base = RunConfig(sampler=configure("sampler", "gcp"))
+    return tyro.cli(RunConfig, args=TINY_RUN.split(), default=base)
 
 
 @pytest.fixture

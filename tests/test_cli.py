@@ -229,7 +229,7 @@ def test_a_mistyped_command_or_flag_gets_the_nearest_one(words, answer, capsys):
 
 
 def test_an_option_of_a_class_gets_the_nearest_one(capsys):
-    assert main(["train", "--sampler.tua", "0.3"]) == 1
+    assert main(["train", "--sampler", "gcp", "--sampler.tua", "0.3"]) == 1
     assert "Did you mean tau?" in capsys.readouterr().err
 
 

@@ -325,7 +325,7 @@ def sweep(
 ) -> int:
     """Search for good options, by the accuracy in validation.
 
-    adaptask sweep --alpha 0.5 1 2 --tau 0.3 0.5 0.7 --steps 2000
+    adaptask sweep --sampler gcp --alpha 0.5 1 2 --tau 0.3 0.5 0.7 --steps 2000
 
     --alpha, --tau and --lr take several values each, or a range LOW..HIGH for random search.
 

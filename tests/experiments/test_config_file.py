@@ -100,7 +100,7 @@ def test_whole_numbers_are_numbers():
         ("steps = true", "steps must be an integer; got True"),
         ("[sampler]\nname = 'gpc'", "no sampler 'gpc'; did you mean 'gcp'? There are uniform, c"),
         ("[sampler]\nname = 3", "no sampler 3; there are uniform, c"),
-        ("[sampler]\nalpha = '1'", "sampler.alpha must be a number; got '1'"),
+        ("[sampler]\nname = 'gcp'\nalpha = '1'", "sampler.alpha must be a number; got '1'"),
         ("[sampler]\nname = 'c'\nforget = 'all'", "'c' takes no forget; it takes alpha"),
         ("[machine]\ndeterministic = 1", "machine.deterministic must be true or false; got 1"),
         (
@@ -138,7 +138,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
 
 
 def test_another_name_brings_the_defaults_of_its_class():
-    config = with_value(RunConfig(), "sampler.tau", 0.7)
+    config = RunConfig(sampler=configure("sampler", "gcp", tau=0.7))
     assert with_value(config, "sampler.name", "cp").sampler == configure("sampler", "cp")
 
 

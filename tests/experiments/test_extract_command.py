@@ -113,7 +113,11 @@ def test_of_an_ensemble_the_best_member_is_used(run, tiny_run, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("omniglot", "belongs to a dataset of the package"), ("Seen", "lower-case letters")],
+    [
+        ("omniglot", "belongs to a dataset of the package"),
+        ("Seen", "lower-case letters"),
+        ("tiny", "need a name of their own"),
+    ],
 )
 def test_names_that_are_taken_are_refused_before_anything_is_computed(run, name, message):
     assert "omniglot" in DATASETS

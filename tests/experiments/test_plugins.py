@@ -117,7 +117,7 @@ def test_a_run_of_own_classes_is_trained_resumed_and_evaluated(tiny_run, here, c
 def test_nothing_is_imported_that_a_file_alone_names(tiny_run, here, capsys):
     (here / "c.toml").write_text("[learner]\nname = 'my_parts:Near'\n")
     for command in ("train", "compare", "sweep"):
-        assert main([command, *tiny_run[1:], "--config", "c.toml"]) == 1
+        assert main([command, *tiny_run[1:-2], "--config", "c.toml"]) == 1
         assert "--trust-plugins" in capsys.readouterr().err
         assert not (here / "imported").exists()
     # A flag that names another class wins over the file, and what it names is not needed.

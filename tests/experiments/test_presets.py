@@ -15,6 +15,7 @@ def test_every_preset_is_a_configuration(name):
     config = preset_config(name)
     check_config(config)
     assert parse_config(dump_config(config)) == config
+    assert config.sampler.name == "uniform"  # as they were published
 
 
 @pytest.mark.parametrize(

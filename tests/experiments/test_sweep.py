@@ -38,6 +38,7 @@ TINY = RunConfig(
     evaluation=EvaluationConfig(n_query=5, n_episodes=6, n_validation=4),
     every=Intervals(log=2, validate=4, checkpoint=4, snapshot=8),
     machine=MachineConfig(device="cpu", threads=1),
+    sampler=configure("sampler", "gcp"),
     backbone=configure("backbone", "conv4", filters=4),
 )
 ALPHA = {"sampler.alpha": ("0.5", "1", "2")}
@@ -349,6 +350,8 @@ def test_a_storage_needs_a_cluster(tmp_path):
 
 def test_flags_with_lists_are_varied_and_the_others_are_shared():
     words = [
+        "--sampler",
+        "gcp",
         "--alpha",
         "0.5",
         "2",
@@ -361,7 +364,7 @@ def test_flags_with_lists_are_varied_and_the_others_are_shared():
     ]
     line = read_command_line("sweep", words)
     vary = ["sampler.alpha=0.5,2", "optimizer.lr=1e-4..1e-2", "sampler.tau=0.3,0.5"]
-    assert line.arguments == ["--strategy", "easy", "--vary", *vary]
+    assert line.arguments == ["--sampler", "gcp", "--strategy", "easy", "--vary", *vary]
     with pytest.raises(ArgumentError, match="set their number with --seeds"):
         read_command_line("sweep", ["--seed", "1"])
 

@@ -21,7 +21,7 @@ from adaptask.experiments.sweep import (
     short_names,
 )
 
-BASE = RunConfig()
+BASE = RunConfig(sampler=configure("sampler", "gcp"))
 
 
 def plan(*vary, base=BASE, search="grid", n_trials=None, seed=0, **flags):

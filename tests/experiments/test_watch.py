@@ -19,6 +19,7 @@ from adaptask.errors import StateError
 from adaptask.experiments import watch as watch_module
 from adaptask.experiments.config import RunConfig
 from adaptask.experiments.config_file import dump_config
+from adaptask.experiments.options import configure
 from adaptask.experiments.watch import read_runs, watch
 from adaptask.learners import build_learner
 from adaptask.report.grouping import find_study
@@ -36,7 +37,8 @@ def set_age(folder, seconds):
 
 def write_run(folder, *, steps=1000, done=600, seed=0, age=0.0):
     folder.mkdir(parents=True)
-    (folder / "config.toml").write_text(dump_config(RunConfig(steps=steps, seed=seed)))
+    config = RunConfig(steps=steps, seed=seed, sampler=configure("sampler", "gcp"))
+    (folder / "config.toml").write_text(dump_config(config))
     lines = []
     for step in range(100, done + 1, 100):
         lines.append({"step": step, "split": "train", "loss": 2 - step / 1000, "accuracy": 0.9})

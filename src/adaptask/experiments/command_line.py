@@ -332,8 +332,8 @@ _OWN = {
 _OTHER_HELP = {
     "--steps": "Training steps; by default 100 passes over the training images.",
     "--cluster": "Make the runs with Ray, on this machine or a cluster.",
-    "--alpha": "Values of alpha, or a range LOW..HIGH for random search.",
-    "--tau": "Values of tau, or a range.",
+    "--alpha": "Values of alpha (--sampler gcp), or a range LOW..HIGH for random search.",
+    "--tau": "Values of tau (--sampler gcp), or a range.",
     "--lr": "Learning rates, or a range.",
 }
 _REPLACED = {

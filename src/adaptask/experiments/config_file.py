@@ -181,8 +181,8 @@ def _check_trusted(kind: str, name: object, trusted: set[str] | None) -> None:
 def changes(before: RunConfig, after: RunConfig) -> list[tuple[str, Any, Any]]:
     """Return what decides results and differs, all but the machine: key, old and new value.
 
-    >>> changes(RunConfig(), with_option(RunConfig(), "sampler.tau", "0.7"))
-    [('sampler.tau', 0.5, 0.7)]
+    >>> changes(RunConfig(), with_option(RunConfig(), "sampler.beta", "1"))
+    [('sampler.beta', 2.0, 1.0)]
     """
     old, new = (by_key(parse_toml(dump_config(config))) for config in (before, after))
     keys = sorted(key for key in {*old, *new} if not key.startswith("machine."))
@@ -217,8 +217,8 @@ def with_value(config: RunConfig, key: str, value: object) -> RunConfig:
 def with_option(config: RunConfig, key: str, text: str) -> RunConfig:
     """Return a configuration with one option set from a text, as on a command line.
 
-    >>> with_option(RunConfig(), "sampler.tau", "0.7").sampler.tau
-    0.7
+    >>> with_option(RunConfig(), "optimizer.lr", "1e-4").optimizer.lr
+    0.0001
 
     Raises:
         ArgumentError: If there is no such option, or the text is not a value of it.

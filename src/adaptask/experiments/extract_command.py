@@ -15,13 +15,15 @@ from adaptask.data import load, load_statistics
 from adaptask.data.cache import cache_root, open_cache_writer
 from adaptask.data.convert import Progress
 from adaptask.data.datasets import check_new_name, splits_of
-from adaptask.data.images import ImageSet, resize_images, shrink_images
+from adaptask.data.images import ImageSet, resize_images, shrink_images, shrunk_shape
 from adaptask.data.normalization import scale_and_shift
 from adaptask.data.prepare import Prepared
 from adaptask.errors import ArgumentError
+from adaptask.experiments.config_file import load_config, no_run_in
+from adaptask.experiments.evaluate_command import trained_learner
 from adaptask.learners.ensemble import Ensemble
-from adaptask.saved_run import load_run
 from adaptask.training.process import choose_device
+from adaptask.training.run_folder import RunFolder
 
 _IMAGES_AT_ONCE = 256
 
@@ -54,15 +56,23 @@ def extract_features(
     """
     start = time.perf_counter()
     check_new_name(name)
-    saved, where = load_run(run, trust=trust_plugins), choose_device(device)
-    config = saved.config
-    shape = load(config.data.dataset, "train").image_shape
+    saved, where = RunFolder(run), choose_device(device)
+    if not saved.config.exists():
+        raise no_run_in(run)
+    config = load_config(saved.config, trust_plugins=trust_plugins)
+    chosen = dataset or config.data.dataset
+    if name in (chosen, config.data.dataset):
+        raise ArgumentError(f"the features of {chosen} need a name of their own; got '{name}'.")
+    train = load(config.data.dataset, "train")
+    shape, shrink = train.image_shape, config.data.shrink
     if shape[1:] == (1, 1):
         raise ArgumentError(
             f"the run in {run} was trained on features, which need not be computed again; name a "
             "run that was trained on images."
         )
-    learner: Any = saved.load_learner(device=str(where))
+    learner: Any
+    learner, _ = trained_learner(saved, config, shrunk_shape(train, shrink), where, "best")
+    learner.eval()
     if isinstance(learner, Ensemble):
         learner = learner.members[0]  # the best one
     if not isinstance(getattr(learner, "backbone", None), nn.Module):
@@ -70,9 +80,8 @@ def extract_features(
             f"the learner {type(learner).__name__} of the run in {run} has no backbone that could "
             "compute features; name another run."
         )
-    chosen = dataset or config.data.dataset
     sets = [
-        shrink_images(resize_images(load(chosen, split), shape), config.data.shrink)
+        shrink_images(resize_images(load(chosen, split), shape), shrink)
         for split in splits_of(chosen)
     ]
     scale, shift = scale_and_shift(load_statistics(config.data.dataset), shape[0])

@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -303,7 +304,7 @@ _ORIGIN = {
 
 @cache
 def presets() -> dict[str, RunConfig]:
-    """Return the configuration of every preset by its name."""
+    """Return the configuration of every preset by its name; tasks are uniform, as published."""
     found = {
         f"{learner}-resnet12-{dataset}": metaoptnet(learner, dataset)
         for learner in RESNET12_LEARNERS
@@ -319,7 +320,8 @@ def presets() -> dict[str, RunConfig]:
         for shots in _SHOTS:
             name = f"meta-baseline-resnet12-{dataset}-{shots}shot"
             found[name] = meta_baseline(dataset, shots)
-    return found
+    uniform = configure("sampler", "uniform")
+    return {name: replace(config, sampler=uniform) for name, config in found.items()}
 
 
 def preset_groups() -> dict[str, str]:
