@@ -5,7 +5,7 @@ Run: python benchmarks/neighbor.py --only 1 2a --folder runs/neighbor       (on 
 
 Makes the runs of some comparisons, several at a time on one GPU, and prints one line per run, in
 the columns of docs/reproduction/neighbor.csv. Omniglot and CIFAR-FS must have been prepared. On one
-H200, torch 2.11, all 130 runs took seven minutes in four processes that shared the GPU.
+H200, torch 2.11, 130 of these runs took seven minutes in four processes that shared the GPU.
 """
 
 from __future__ import annotations

@@ -7,18 +7,23 @@ on the CPU, and replay them on the same tensors: training must go on exactly as 
 """
 
 import inspect
+from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from adaptask.backbones import build_backbone
 from adaptask.data import open_episodes, subsets
+from adaptask.errors import TrainingError
 from adaptask.learners import LEARNERS, build_learner
 from adaptask.samplers import SAMPLERS, UniformSampler, build_sampler
+from adaptask.training.cuda_graph import GraphEngine, find_change, kept_in_python
 from adaptask.training.step import TrainingStep
 
+TASK_SAMPLERS = [name for name in SAMPLERS if name != "instance"]  # which draws examples
 N_CLASSES, N_WAY, N_STEPS = 12, 3, 12
 OPTIONS = {
     "cp": {"method": "gibbs"},
@@ -121,7 +126,7 @@ def differing(left, right):
     return [name for name in left if not torch.equal(left[name], right[name])]
 
 
-@pytest.mark.parametrize("sampler", [name for name in SAMPLERS if name != "instance"])
+@pytest.mark.parametrize("sampler", TASK_SAMPLERS)
 def test_every_sampler_can_be_replayed(tiny, without_numpy, sampler):
     assert differing(*train_both(lambda: build_step(tiny, sampler=sampler))) == []
 
@@ -137,12 +142,23 @@ def test_every_kind_of_step_can_be_replayed(tiny, without_numpy, settings):
     assert differing(*train_both(build)) == []
 
 
-class Counts(UniformSampler):
-    """Counts its updates in memory that is new each time, which a graph never sees."""
+# Code of others -----------------------------------------------------------------------------------
+
+
+class InPlace(UniformSampler):
+    """Counts as it should."""
 
     def __init__(self, **settings):
         super().__init__(**settings)
         self.register_buffer("n_updates", torch.zeros(()))
+        self.settings = {"limits": [1, 2.5, None], "scale": float("nan")}
+
+    def learn(self, feedback):
+        self.n_updates += 1
+
+
+class Counts(InPlace):
+    """Counts its updates in memory that is new each time, which a graph never sees."""
 
     def learn(self, feedback):
         self.n_updates = self.n_updates + 1
@@ -158,7 +174,118 @@ class Alternates(UniformSampler):
         return super().draw(n_tasks).sort(-1, descending=bool(self.n_draws % 2)).values
 
 
+class Remembers(UniformSampler):
+    """Keeps the tasks of every step in a list."""
+
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.past = {"tasks": []}
+
+    def draw(self, n_tasks):
+        self.past["tasks"].append(super().draw(n_tasks))
+        return self.past["tasks"][-1]
+
+
+class Warms(nn.Module):
+    """A learner that is told the step, and keeps it as a number."""
+
+    def __init__(self, learner):
+        super().__init__()
+        self.learner, self.progress = learner, 0.0
+
+    def begin_step(self, step, n_steps):
+        self.progress = step / n_steps
+
+    def forward(self, episodes):
+        return self.learner(episodes) * (1 + self.progress)
+
+
 @pytest.mark.parametrize("sampler", [Counts, Alternates])
 def test_what_cannot_be_replayed_is_found(tiny, without_numpy, sampler):
     build = lambda: build_step(tiny, sampler=sampler(n_classes=12, n_way=3, seed=2))  # noqa: E731
     assert differing(*train_both(build))
+
+
+class Engine(GraphEngine):
+    """Goes through the motions of an engine on a GPU, and captures nothing."""
+
+    def __init__(self, step, **settings):
+        super().__init__(step, **settings)
+        self._may_capture, self.is_captured = True, False
+
+    def _on_side_stream(self, act):
+        act()
+
+    def _check_for_syncs(self, number):
+        self.step(number)
+
+    def _capture(self):
+        self.is_captured, self._may_capture = True, False
+        return False
+
+
+def run_engine(step, required=False):
+    said = []
+    engine = Engine(step, report=said.append)
+    engine._required = required
+    for number in range(5):
+        if hasattr(step.learner, "begin_step"):
+            step.learner.begin_step(number, N_STEPS)
+        engine(number)
+    return engine.is_captured, said
+
+
+@pytest.mark.parametrize("sampler", [InPlace, *TASK_SAMPLERS])
+def test_what_stays_in_place_is_captured(tiny, sampler):
+    if not isinstance(sampler, str):
+        sampler = sampler(n_classes=12, n_way=3, seed=2)
+    assert run_engine(build_step(tiny, sampler=sampler)) == (True, [])
+
+
+@pytest.mark.parametrize(
+    ("sampler", "named"),
+    [
+        (Counts, "Counts.n_updates"),
+        (Alternates, "Alternates.n_draws"),
+        (Remembers, "Remembers.past.tasks.2"),
+    ],
+)
+def test_samplers_that_a_graph_would_freeze_are_run_eagerly_and_named(tiny, sampler, named):
+    build = lambda: build_step(tiny, sampler=sampler(n_classes=12, n_way=3, seed=2))  # noqa: E731
+    is_captured, (said,) = run_engine(build())
+    assert not is_captured
+    assert f"{named} is replaced from step to step" in said
+    with pytest.raises(TrainingError, match=r"cannot be captured: .* Use --engine eager"):
+        run_engine(build(), required=True)
+
+
+def test_a_tensor_on_another_device_may_not_change_at_all(tiny):
+    sampler = InPlace(n_classes=12, n_way=3, seed=2)
+    step = SimpleNamespace(
+        sampler=sampler, learner=None, source=SimpleNamespace(device=torch.device("cuda"))
+    )
+    before = kept_in_python(step)
+    assert find_change(before, kept_in_python(step)) is None
+    sampler.n_updates += 1
+    assert find_change(before, kept_in_python(step)) == "InPlace.n_updates"
+
+
+def test_so_are_learners(tiny):
+    plain = build_step(tiny)
+    step = build_step(tiny)
+    step.learner = Warms(plain.learner)
+    is_captured, (said,) = run_engine(step)
+    assert not is_captured
+    assert "Warms.progress is replaced" in said
+
+
+def test_so_is_one_part_of_many(tiny):
+    plain = build_step(tiny)
+    step = build_step(tiny)
+    parts = [Warms(nn.Identity()) for _ in range(3)]
+    parts[1].forward = lambda episodes: setattr(parts[1], "progress", parts[1].progress + 1)
+    step.learner = Warms(plain.learner)
+    step.learner.begin_step = lambda step, n_steps: parts[1](None)
+    step.learner.parts = nn.ModuleList(parts)
+    _, (said,) = run_engine(step)
+    assert "Warms.parts.1.progress is replaced" in said

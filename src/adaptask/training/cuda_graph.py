@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import nn
 
 from adaptask.arguments import check_choice
 from adaptask.errors import TrainingError
@@ -25,6 +26,10 @@ _WARM_UP = 3
 _MOST_AHEAD = 16
 
 _CAPTURE_STREAMS: dict[Any, Any] = {}
+
+_PLAIN = (bool, int, float, complex, str, bytes)
+_MOST_NESTED = 5
+_OF_MODULES = ("_buffers", "_parameters", "_modules")
 
 
 class GraphEngine:
@@ -59,6 +64,7 @@ class GraphEngine:
         self._last_event: Wait = None
         self._stream: Any = None
         self._n_warm, self._phase = 0, None
+        self._kept: dict[str, Any] = {}
 
     @property
     def is_replaying(self) -> bool:
@@ -103,8 +109,10 @@ class GraphEngine:
         """Run a step eagerly, or capture it and then replay it."""
         if self._n_warm < _WARM_UP - 1:
             self._on_side_stream(lambda: self.step(number))
+            self._kept = kept_in_python(self.step)
         elif self._n_warm == _WARM_UP - 1:
             self._check_for_syncs(number)
+            self._check_for_changes()
         elif self._capture():
             self._replay(number)
         else:
@@ -137,6 +145,20 @@ class GraphEngine:
         if waits:
             place = f"{waits[0].filename}, line {waits[0].lineno}"
             self._give_up(f"it waits for the device ({place})")
+
+    def _check_for_changes(self) -> None:
+        """Give up graphs if Python decides about steps, or tensors are replaced from step to step.
+
+        A graph repeats the operations of one step on the tensors of that step.
+        """
+        before, self._kept = self._kept, {}
+        changed = find_change(before, kept_in_python(self.step))
+        if changed is not None and self._may_capture:
+            self._give_up(
+                f"{changed} is replaced from step to step, which a graph cannot repeat. Keep what "
+                "changes in tensors on the device, and change them in place: x.add_(1), not "
+                "x = x + 1."
+            )
 
     def _capture(self) -> bool:
         """Capture the step; return whether it could be done."""
@@ -202,6 +224,48 @@ def _find_obstacle(step: TrainingStep) -> str | None:
         return "the images are in host memory"
     if not step.group.is_capturable:
         return "the processes send messages through the host"
+    return None
+
+
+def kept_in_python(step: TrainingStep) -> dict[str, Any]:
+    """Return the attributes of samplers and modules of others: values, and which tensors they are.
+
+    Those of this package are known to leave in place what a graph needs, as tests show.
+    """
+    kept: dict[str, Any] = {}
+    for owner in (step.sampler, step.learner):
+        parts = owner.named_modules() if isinstance(owner, nn.Module) else [("", owner)]
+        for path, part in parts:
+            if type(part).__module__.partition(".")[0] not in ("adaptask", "torch"):
+                name = f"{type(owner).__name__}.{path}".rstrip(".")
+                _add_leaves(kept, name, getattr(part, "__dict__", {}), step.source.device)
+    return kept
+
+
+def _add_leaves(
+    kept: dict[str, Any], name: str, value: Any, device: torch.device, depth: int = 0
+) -> None:
+    """Add a value, or all that is in it, by names such as `MySampler.counts`."""
+    if isinstance(value, dict | list | tuple) and depth < _MOST_NESTED:
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, part in items:
+            inner = name if key in _OF_MODULES else f"{name}.{key}"
+            _add_leaves(kept, inner, part, device, depth + 1)
+    else:
+        # What is computed on the CPU is not part of a graph either, even in place.
+        is_elsewhere = isinstance(value, torch.Tensor) and value.device.type != device.type
+        kept[name] = (value, value._version if is_elsewhere else 0)
+
+
+def find_change(before: dict[str, Any], after: dict[str, Any]) -> str | None:
+    """Return the name of something that differs between two results of `kept_in_python`."""
+    for name in (*before, *after):
+        if name not in before or name not in after:
+            return name
+        (old, old_version), (new, version) = before[name], after[name]
+        are_equal = isinstance(old, _PLAIN) and isinstance(new, _PLAIN) and old == new
+        if not (old is new or are_equal) or old_version != version:
+            return name
     return None
 
 
