@@ -57,6 +57,7 @@ def runs_in(folder: Path, steps: int) -> tuple[Run, ...]:
     config = RunConfig(
         steps=steps,
         data=DataConfig(dataset="glyphs"),
+        sampler=configure("sampler", "gcp"),
         backbone=configure("backbone", "conv4", filters=4),
         evaluation=EvaluationConfig(n_episodes=20, n_validation=20),
         every=Intervals(validate=50, checkpoint=50),
