@@ -14,6 +14,7 @@ adaptask.errors.ArgumentError: the sampler 'collections:OrderedDict' needs the m
 from __future__ import annotations
 
 import difflib
+import hashlib
 import importlib
 import inspect
 import sys
@@ -207,7 +208,21 @@ def describe_class(name: str, found: type[Any]) -> dict[str, Any]:
     }
     if hasattr(found, "learns"):  # a sampler
         description["learns"] = bool(found.learns)
+    module = name.partition(":")[0] if is_address(name) else found.__module__
+    if (code := _digest_of(module)) is not None:
+        description["code"] = [code]
     return description
+
+
+def _digest_of(module: str) -> str | None:
+    """Return what identifies the version of a module of others; None if it is not in a file."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if file is None or module.partition(".")[0] == "adaptask":
+        return None
+    try:
+        return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16]
+    except OSError:
+        return None
 
 
 def is_address(name: str) -> bool:

@@ -9,6 +9,7 @@ import torch
 
 import adaptask
 from adaptask.cli import main
+from adaptask.experiments.config_file import load_config
 from adaptask.report.study import read_study
 
 MODULE = '''
@@ -103,6 +104,22 @@ def forget(here):
     (here / "my_nets.py").unlink()
 
 
+def test_a_backbone_that_is_named_again_needs_no_trust_to_start_from_its_run(
+    run_words, here, capsys
+):
+    words = [*run_words, "--quiet"]
+    of_run = ["--learner", "protonet", "--backbone", "my_nets:small_net", "--backbone.width", "3"]
+    assert main([*words, *of_run, "--output", "first"]) == 0, capsys.readouterr().err
+    start = [*words, "--init", "first", "--output", "second"]
+    assert main(start) == 1
+    said = capsys.readouterr().err
+    assert "config.toml: it names the backbone 'my_nets:small_net'" in said
+    # Its options are those of the run, as if it had not been named.
+    assert main([*start, "--backbone", "my_nets:small_net"]) == 0, capsys.readouterr().err
+    config = load_config(here / "second" / "config.toml", trust_plugins=True)
+    assert config.backbone.width == 3
+
+
 @pytest.mark.parametrize("learner", ["protonet", "maml", "anil"])
 def test_a_function_is_trained_resumed_exactly_evaluated_and_loaded(
     run_words, here, capsys, learner
@@ -129,6 +146,7 @@ def test_a_function_is_trained_resumed_exactly_evaluated_and_loaded(
         "name": "my_nets:small_net",
         "class": "my_nets:small_net",
         "description": "A convolution with normalization and dropout",
+        "code": written["backbone"]["code"],
     }
     assert main(["evaluate", "whole", "--n-episodes", "2", "--trust-plugins"]) == 0
 

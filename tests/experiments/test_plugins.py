@@ -99,7 +99,9 @@ def test_a_run_of_own_classes_is_trained_resumed_and_evaluated(tiny_run, here, c
         "class": "my_parts:Picky",
         "description": written["sampler"]["description"],
         "learns": True,
+        "code": written["sampler"]["code"],
     }
+    assert len(written["learner"]["code"]) == 1
     config = load_config(run / "config.toml", trust_plugins=True)
     assert (config.sampler.pickiness, config.sampler.tau) == (0.7, 0.6)
     assert config.backbone.width == 3
@@ -253,3 +255,37 @@ def test_a_learner_without_features_is_refused_before_training(tiny_run, here, c
     assert "the sampler my_parts:CrowdedSampler learns from class features" in said
     assert "the learner Blind has none" in said
     assert not list((here / "runs").glob("*/metrics.jsonl"))
+
+
+# Versions -----------------------------------------------------------------------------------------
+
+
+def change(module, old="Draws what gcp draws", new="Draws what gcp draws, better"):
+    text = module.read_text()
+    assert old in text
+    module.write_text(text.replace(old, new))
+
+
+def test_a_comparison_says_that_code_has_changed_between_its_runs(tiny_comparison, here, capsys):
+    words = [*tiny_comparison, "--samplers", "uniform", "my_parts:Picky", "--output", "study"]
+    assert main([*words, "--seeds", "2"]) == 0
+    assert "has changed" not in capsys.readouterr().out
+    change(here / "my_parts.py")
+    assert main([*words, "--seeds", "3"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "The code of Picky has changed between runs" in said
+    assert "The code of Picky has changed" in (here / "study" / "report.html").read_text()
+
+
+def test_a_run_that_is_resumed_with_other_code_says_so(tiny_run, here, capsys):
+    words = [*tiny_run[:-2], "--sampler", "my_parts:Picky", "--output", "run"]
+    assert main([*words, "--quiet"]) == 0
+    more = ["train", "--resume", "run", "--trust-plugins"]
+    assert main([*more, "--steps", "14"]) == 0
+    assert "has changed" not in capsys.readouterr().err
+    change(here / "my_parts.py")
+    assert main([*more, "--steps", "16"]) == 0
+    assert "code of my_parts:Picky has changed since this run began" in capsys.readouterr().err
+    written = json.loads((here / "run" / "algorithms.json").read_text())
+    assert len(written["sampler"]["code"]) == 2
+    assert "code" not in written["learner"]

@@ -24,7 +24,6 @@ from adaptask.experiments.compare_command import DEFAULT_SAMPLERS, expand_all, s
 from adaptask.experiments.config import DEFAULT_NAMES, RunConfig, with_default_optimizer
 from adaptask.experiments.config_file import (
     apply_settings,
-    load_config,
     no_run_in,
     read_settings,
 )
@@ -186,7 +185,13 @@ def _start(
 
         base = pretraining(base.data.dataset)
     if init and not preset and "backbone" not in settings and (Path(init) / "config.toml").exists():
-        of_run = load_config(Path(init) / "config.toml", trust_plugins=trust, known=base)
+        file_of_run = Path(init) / "config.toml"
+        own = {"backbone": read_settings(file_of_run).get("backbone", {})}
+        chosen = {kind: given for kind, given in names.items() if kind == "backbone"}
+        try:
+            of_run = apply_settings(own, names=chosen, trust_plugins=trust, known=base)
+        except ArgumentError as error:
+            raise ArgumentError(f"{file_of_run}: {error}") from error
         base = replace(base, backbone=of_run.backbone)
     try:
         config = apply_settings(settings, base, names=names, trust_plugins=trust)

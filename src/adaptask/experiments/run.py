@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from importlib.util import find_spec
@@ -168,7 +168,11 @@ def run_steps(
                 if trainer.step < config.steps:
                     (path / TEST).unlink(missing_ok=True)  # it has not ended
                 (path / PRUNED).unlink(missing_ok=True)  # it is trained further
-                write_algorithms(path, config)
+                for changed in write_algorithms(path, config):
+                    trainer.display.warn(
+                        f"The code of {changed} has changed since this run began: its steps are "
+                        "not all of one version."
+                    )
                 named = [_open_logger(name, config, trainer, start) for name in log]
                 trainer.loggers += [*named, *loggers]
         for logger in trainer.loggers:
@@ -245,14 +249,23 @@ def _open_logger(name: str, config: RunConfig, trainer: Trainer, start: str) -> 
     return WandbLogger(trainer.folder.path, config=asdict(config))
 
 
-def write_algorithms(path: Path, config: RunConfig) -> None:
+def write_algorithms(path: Path, config: RunConfig) -> list[str]:
     """Write which classes a run is made of, so that nobody has to import them to describe it.
+
+    Returns:
+        The classes of others whose code has changed since the run began.
 
     Raises:
         TrainingError: If it cannot be written.
     """
     content = {kind: describe(getattr(config, kind)) for kind in REGISTRIES}
+    with suppress(OSError, ValueError, AttributeError, TypeError):  # none yet, or damaged
+        before = parse_json((path / ALGORITHMS).read_bytes())
+        for kind, entry in content.items():
+            if "code" in entry and before[kind]["class"] == entry["class"]:
+                entry["code"] = list(dict.fromkeys([*before[kind]["code"], *entry["code"]]))
     replace_file(path / ALGORITHMS, json.dumps(content, indent=1).encode())
+    return [entry["class"] for entry in content.values() if len(entry.get("code", ())) > 1]
 
 
 def _begun(path: Path, config: RunConfig) -> RunConfig | None:

@@ -50,6 +50,9 @@ class Algorithm:
     """What it does, in one sentence that follows its name; empty if unknown."""
     learns: bool = True
     """Whether a sampler changes with feedback."""
+    code: tuple[str, ...] = ()
+    """What identifies the version of its module, or of several if that changed during the run;
+    empty for algorithms of the package."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,7 +258,8 @@ def _read_algorithms(path: Path) -> dict[str, Algorithm]:
         for kind, values in parse_json(path.read_text(encoding="utf-8")).items():
             name, description = str(values["name"]), str(values.get("description", ""))
             learns = values.get("learns") is not False
-            found[str(kind)] = Algorithm(describe_name(name).name, description.rstrip("."), learns)
+            short, code = describe_name(name).name, tuple(map(str, values.get("code", ())))
+            found[str(kind)] = Algorithm(short, description.rstrip("."), learns, code)
         return found
 
 

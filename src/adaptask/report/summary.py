@@ -163,7 +163,7 @@ def _summarize(study: Study, accuracies_of: AccuraciesOf) -> StudySummary:
                 seeds_needed=difference.seeds_needed(level),
             )
         arms.append(found)
-    remarks = [*_precision_remarks(arms), *_episode_remarks(alone)]
+    remarks = [*_precision_remarks(arms), *_code_remarks(arms), *_episode_remarks(alone)]
     return StudySummary(study, tuple(arms), len(tested), tuple(remarks))
 
 
@@ -257,6 +257,19 @@ def _precision_remarks(arms: Iterable[ArmSummary]) -> list[str]:
     return [
         f"Runs were computed in different precisions, {' and '.join(sorted(precisions))}: part "
         "of their differences may be due to that."
+    ]
+
+
+def _code_remarks(arms: Iterable[ArmSummary]) -> list[str]:
+    versions: dict[str, set[str]] = {}
+    for run in (run for found in arms for run in found.tested):
+        for algorithm in run.algorithms.values():
+            versions.setdefault(algorithm.name, set()).update(algorithm.code)
+    return [
+        f"The code of {name} has changed between runs, so they are not all of one version. To "
+        "train all with the present one, run the command again with another folder as --output."
+        for name, found in versions.items()
+        if len(found) > 1
     ]
 
 
