@@ -33,6 +33,13 @@ class Picky(GCPSampler):
         super().__init__(**kwargs)
 
 
+class Broken(GCPSampler):
+    """Draws nothing."""
+
+    def draw(self, n_tasks):
+        raise RuntimeError("nothing comes to mind")
+
+
 class Near(ProtoNet):
     """The nearest mean, once more."""
 
@@ -255,6 +262,22 @@ def test_a_learner_without_features_is_refused_before_training(tiny_run, here, c
     assert "the sampler my_parts:CrowdedSampler learns from class features" in said
     assert "the learner Blind has none" in said
     assert not list((here / "runs").glob("*/metrics.jsonl"))
+
+
+@pytest.mark.usefixtures("no_page")
+def test_an_arm_that_failed_is_left_out_once_it_is_not_named_any_more(
+    tiny_comparison, here, capsys
+):
+    words = [*tiny_comparison, "--seeds", "1", "--output", "study", "--samplers", "uniform"]
+    assert main([*words, "my_parts:Broken"]) == 1
+    assert "nothing comes to mind" in capsys.readouterr().out
+    assert main([*words, "my_parts:Picky"]) == 0
+    assert [arm.labels["sampler"] for arm in read_study(here / "study").arms] == [
+        "uniform",
+        "Picky",
+    ]
+    assert "Broken" not in capsys.readouterr().out
+    assert (here / "study" / "runs" / "protonet-Broken" / "seed-0" / "failure.txt").exists()
 
 
 # Versions -----------------------------------------------------------------------------------------

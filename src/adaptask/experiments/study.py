@@ -267,7 +267,9 @@ def _merge_with_folder(study: Study, folder: Path, config_of: ConfigOf) -> Study
         raise ArgumentError(
             f"{folder} holds another study, {before.title!r}; choose another folder."
         )
-    arms = {arm.name: arm for arm in before.arms}
+    named = {arm.name for arm in study.arms}
+    # An arm that failed goes if it is not named again: it may never have been possible.
+    arms = {arm.name: arm for arm in before.arms if arm.name in named or not _has_failed(arm)}
     for arm in study.arms:
         known = arms[arm.name].runs if arm.name in arms else ()
         runs = {run.seed: run for run in (*known, *arm.runs)}
@@ -287,6 +289,11 @@ def _merge_with_folder(study: Study, folder: Path, config_of: ConfigOf) -> Study
     for init, folders in found.items():
         check_same_weights(init, folders)
     return replace(study, arms=tuple(arms.values()))
+
+
+def _has_failed(arm: Arm) -> bool:
+    """Return whether all runs of an arm failed."""
+    return all(run.failure is not None and not run.is_finished for run in arm.runs)
 
 
 def _check_continues(run: Run, folder: Path) -> None:

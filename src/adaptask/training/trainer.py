@@ -433,7 +433,8 @@ class Trainer:
             n_draws = _DRAWS if self.sampler.n_way < _MANY_WAYS else _FEW_DRAWS
             with suppress(ArgumentError):  # a sampler without log_prob
                 kl = float(kl_from_uniform(self.sampler, n_draws=n_draws).value)
-                self._record("sampler", {"kl": kl})
+                # Without the rounding errors of a uniform sampler, which a plot would magnify.
+                self._record("sampler", {"kl": round(kl, 9) + 0.0})
 
     def _validate(self, validation: Evaluator) -> DeviceSteps[float]:
         """Evaluate the learner, keep it if it is among the best, and return its accuracy."""
