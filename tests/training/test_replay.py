@@ -7,8 +7,10 @@ on the CPU, and replay them on the same tensors: training must go on exactly as 
 """
 
 import inspect
+from collections import deque
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -186,6 +188,87 @@ class Remembers(UniformSampler):
         return self.past["tasks"][-1]
 
 
+class Helper:
+    """Not a module: what a sampler or a learner may leave its counting to."""
+
+    def __init__(self):
+        self.n_calls = 0
+        self.itself = self
+
+
+class Delegates(UniformSampler):
+    """Counts its draws in an object of its own."""
+
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.helper = Helper()
+
+    def draw(self, n_tasks):
+        self.helper.n_calls += 1
+        return super().draw(n_tasks)
+
+
+class Queues(UniformSampler):
+    """Keeps its last draws in a queue."""
+
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.last = deque(maxlen=2)
+
+    def draw(self, n_tasks):
+        self.last.append(super().draw(n_tasks))
+        return self.last[-1]
+
+
+class Collects(UniformSampler):
+    """Keeps something of every draw in a long list."""
+
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.found = [0] * 2000
+
+    def draw(self, n_tasks):
+        self.found.append(0)
+        return super().draw(n_tasks)
+
+
+class Swaps(InPlace):
+    """Changes the memory of a tensor that stays the same object."""
+
+    def learn(self, feedback):
+        self.n_updates.data = self.n_updates + 1
+
+
+class Incomparable:
+    """Cannot be compared with anything."""
+
+    def __eq__(self, other):
+        raise NotImplementedError
+
+    __hash__ = object.__hash__
+
+
+class Odd(InPlace):
+    """Has attributes of many kinds that do not change."""
+
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.arrays = {
+            "mean": np.arange(3),
+            ("a", 1): np.float32(2),
+            3: [np.nan],
+            Incomparable(): Incomparable(),
+        }
+        self.modules_of_python = [torch, np]
+        self.sparse = torch.eye(3).to_sparse()
+        with torch.inference_mode():
+            self.inferred = torch.ones(2)
+        self.helper = Helper()
+        self.function, self.kind, self.names = len, int, {"a", "b"}
+        self.loop = []
+        self.loop.extend(6 * [self.loop])
+
+
 class Warms(nn.Module):
     """A learner that is told the step, and keeps it as a number."""
 
@@ -228,18 +311,37 @@ def run_engine(step, required=False):
     said = []
     engine = Engine(step, report=said.append)
     engine._required = required
-    for number in range(5):
+    for number in range(6):  # the fourth is captured, but for a phase that changes at the third
         if hasattr(step.learner, "begin_step"):
             step.learner.begin_step(number, N_STEPS)
         engine(number)
     return engine.is_captured, said
 
 
-@pytest.mark.parametrize("sampler", [InPlace, *TASK_SAMPLERS])
+@pytest.mark.parametrize("sampler", [InPlace, Odd, *TASK_SAMPLERS])
 def test_what_stays_in_place_is_captured(tiny, sampler):
     if not isinstance(sampler, str):
         sampler = sampler(n_classes=12, n_way=3, seed=2)
     assert run_engine(build_step(tiny, sampler=sampler)) == (True, [])
+
+
+def as_own_class(monkeypatch, registry, name):
+    """Let a builder of this module build a subclass that somebody else wrote."""
+    own = type("Own", (registry[name],), {"__module__": "elsewhere"})
+    builder = "build_learner" if registry is LEARNERS else "build_sampler"
+    monkeypatch.setattr(f"{__name__}.{builder}", lambda _, **options: own(**options))
+
+
+@pytest.mark.parametrize("sampler", TASK_SAMPLERS)
+def test_subclasses_of_our_samplers_are_captured(tiny, without_numpy, monkeypatch, sampler):
+    as_own_class(monkeypatch, SAMPLERS, sampler)
+    assert run_engine(build_step(tiny, sampler=sampler)) == (True, [])
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_subclasses_of_our_learners_are_captured(tiny, without_numpy, monkeypatch, learner):
+    as_own_class(monkeypatch, LEARNERS, learner)
+    assert run_engine(build_step(tiny, learner=learner)) == (True, [])
 
 
 @pytest.mark.parametrize(
@@ -248,6 +350,10 @@ def test_what_stays_in_place_is_captured(tiny, sampler):
         (Counts, "Counts.n_updates"),
         (Alternates, "Alternates.n_draws"),
         (Remembers, "Remembers.past.tasks.2"),
+        (Delegates, "Delegates.helper.n_calls"),
+        (Queues, "Queues.last.0"),
+        (Collects, "Collects.found"),
+        (Swaps, "Swaps.n_updates"),
     ],
 )
 def test_samplers_that_a_graph_would_freeze_are_run_eagerly_and_named(tiny, sampler, named):
@@ -257,6 +363,24 @@ def test_samplers_that_a_graph_would_freeze_are_run_eagerly_and_named(tiny, samp
     assert f"{named} is replaced from step to step" in said
     with pytest.raises(TrainingError, match=r"cannot be captured: .* Use --engine eager"):
         run_engine(build(), required=True)
+
+
+def test_layers_of_torch_are_looked_at_in_what_others_wrote(tiny):
+    plain = build_step(tiny)
+    step = build_step(tiny)
+    step.learner = Warms(plain.learner)
+    step.learner.drop = nn.Dropout(0.5)
+    step.learner.begin_step = lambda step, n_steps: setattr(
+        parts["drop"], "p", 0.5 * step / n_steps
+    )
+    parts = dict(step.learner.named_modules())
+    _, (said,) = run_engine(step)
+    assert "Warms.drop.p is replaced" in said
+
+
+def test_what_holds_itself_is_looked_at_once(tiny):
+    step = build_step(tiny, sampler=Odd(n_classes=12, n_way=3, seed=2))
+    assert len(kept_in_python(step)) < 100
 
 
 def test_a_tensor_on_another_device_may_not_change_at_all(tiny):
