@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from adaptask.backbones import build_backbone
+from adaptask.backbones import BACKBONES, build_backbone
 from adaptask.data import open_episodes, subsets
 from adaptask.errors import TrainingError
 from adaptask.learners import LEARNERS, build_learner
@@ -30,6 +30,7 @@ N_CLASSES, N_WAY, N_STEPS = 12, 3, 12
 OPTIONS = {
     "cp": {"method": "gibbs"},
     "difficulty": {"warmup": 4},
+    "dpp": {"kind": "dynamic", "refresh": 5},  # so that new kernels are made among the replays
     "hierarchy": {"groups": 3 * ["a", "b", "c", "d"]},
     "neighbor": {"target_accuracy": 0.1},  # so that its strength rises from the first step
     "ohtm": {"warmup": 4},
@@ -69,16 +70,16 @@ def without_numpy(as_on_a_device, monkeypatch):
     monkeypatch.setattr(subsets, "subsets_by_codes", by_keys)
 
 
-def build_step(tiny, *, sampler="uniform", learner="protonet", **settings):
+def build_step(tiny, *, sampler="uniform", learner="protonet", backbone=None, **settings):
     source = open_episodes(tiny, "train", augmentation="crop-flip", seed=1)
     torch.manual_seed(0)
-    pooled = 2 if learner == "relationnet" else 4
-    backbone = build_backbone(
-        "conv4", image_shape=source.image_set.image_shape, filters=4, n_pooled=pooled
-    )
+    name, options = backbone or ("conv4", {"filters": 4})
+    if learner == "relationnet":
+        options["n_pooled"] = 2
+    network = build_backbone(name, image_shape=source.image_set.image_shape, **options)
     taken = inspect.signature(LEARNERS[learner]).parameters
     needed = {key: n for key, n in (("n_way", N_WAY), ("n_classes", N_CLASSES)) if key in taken}
-    model = build_learner(learner, backbone=backbone, **needed).train()
+    model = build_learner(learner, backbone=network, **needed).train()
     if isinstance(sampler, str):
         options = dict(OPTIONS.get(sampler, {}))
         if SAMPLERS[sampler].uses_class_features:
@@ -136,6 +137,22 @@ def test_every_sampler_can_be_replayed(tiny, without_numpy, sampler):
 @pytest.mark.parametrize("learner", LEARNERS)
 def test_every_learner_can_be_replayed(tiny, without_numpy, learner):
     assert differing(*train_both(lambda: build_step(tiny, learner=learner))) == []
+
+
+@pytest.mark.parametrize(
+    "backbone",
+    [
+        ("resnet12", {"widths": (2, 3, 4, 5), "drop_block_ramp": 9}),
+        ("conv4", {"filters": 4, "norm": "task"}),
+        ("mlp", {}),
+        ("linear", {}),
+    ],
+    ids=str,
+)
+def test_every_backbone_can_be_replayed(tiny, without_numpy, backbone):
+    assert {"resnet12", "conv4", "mlp", "linear", "identity"} == set(BACKBONES)
+    build = lambda: build_step(tiny, backbone=backbone)  # noqa: E731
+    assert differing(*train_both(build)) == []
 
 
 @pytest.mark.parametrize("settings", [{"accumulate": 2}, {"clip_norm": 0.1}], ids=str)
