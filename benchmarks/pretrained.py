@@ -29,7 +29,8 @@ long, and one task per step,
     python benchmarks/pretrained.py --only none 1 --learner protonet --widths 32-80-160-320 \
         --precision bfloat16 --tasks 1 --episodes 1000 --validation 100
 
-with PyTorch 2.13 on an AMD EPYC (Zen 5), which computes in bfloat16.
+and the second one again with `--only 1 --arms "uniform, 20-way"`, by PyTorch 2.13 on an AMD EPYC
+(Zen 5), which computes in bfloat16.
 """
 
 from __future__ import annotations
@@ -290,7 +291,8 @@ def table(rows: Sequence[Mapping[str, str]]) -> str:
             continue
         cells = [shots, "no meta-training" if arm == "none" else f"`{arm}`", str(len(own))]
         cells.append(mean(own, "accuracy"))
-        pairs = [float(row["accuracy"]) - uniform[row["seed"]] for row in own] if uniform else []
+        paired = [row for row in own if row["seed"] in uniform]
+        pairs = [float(row["accuracy"]) - uniform[row["seed"]] for row in paired]
         is_compared = arm not in ("none", "uniform") and len(pairs) > 1
         cells.append(interval(pairs) if is_compared else "")
         cells.append(p_text(float(stats.ttest_1samp(pairs, 0).pvalue)) if is_compared else "")

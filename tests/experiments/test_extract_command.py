@@ -6,10 +6,17 @@ from dataclasses import replace
 import pytest
 import torch
 
-from adaptask import EpisodeSource, Evaluator, build_backbone, build_learner, load_run
+from adaptask import (
+    EpisodeSource,
+    Evaluator,
+    build_backbone,
+    build_learner,
+    load_run,
+    open_episodes,
+)
 from adaptask.cli import main
 from adaptask.data import load, load_statistics
-from adaptask.data.cache import cache_root, write_cache
+from adaptask.data.cache import cache_root, read_meta, write_cache
 from adaptask.data.datasets import DATASETS, dataset_folder, splits_of
 from adaptask.data.images import resize_images
 from adaptask.errors import ArgumentError
@@ -78,16 +85,16 @@ def test_groups_and_variants_stay(run, monkeypatch):
     def load_grouped(name, split):
         found = load(name, split)
         names = tuple(f"{split}-{i // 4}/rot{90 * (i % 4):03}" for i in range(found.n_classes))
-        groups = tuple("ab"[i // 4 % 2] for i in range(found.n_classes))
+        groups = tuple(("a/x", "b")[i // 4 % 2] for i in range(found.n_classes))
         return replace(found, class_names=names, groups=groups, variant_of=None)
 
     monkeypatch.setattr("adaptask.experiments.extract_command.load", load_grouped)
     extract(run, "seen")
     for split in splits_of("tiny"):
         images, features = load_grouped("tiny", split), load("seen", split)
-        assert features.groups == images.groups
+        assert [group.replace("-", "/") for group in features.groups] == list(images.groups)
         assert torch.equal(features.variant_of, images.variant_of)
-        assert features.class_names[0] == f"a/{split}-0/rot000"
+        assert features.class_names[0] == f"a-x/{split}-0/rot000"
 
 
 def test_another_dataset_is_brought_to_the_shape_the_run_knows(run, own_cache):
@@ -102,6 +109,27 @@ def test_another_dataset_is_brought_to_the_shape_the_run_knows(run, own_cache):
     assert_same_answers(load_run(run).learner, resized, load("other", "test"))
 
 
+def test_images_are_counted_and_an_interruption_leaves_nothing(run, own_cache):
+    said = []
+    extract(run, "seen", progress=lambda done, total: said.append((done, total)))
+    total = sum(len(load("tiny", split).images) for split in splits_of("tiny"))
+    assert said[-1] == (total, total)
+    assert sorted(said) == said
+
+    def interrupt(done, total):
+        raise KeyboardInterrupt
+
+    before = sorted(own_cache.iterdir())
+    with pytest.raises(KeyboardInterrupt):
+        extract(run, "again", progress=interrupt)
+    assert sorted(own_cache.iterdir()) == before
+
+
+def test_the_dataset_of_the_run_is_not_replaced_by_features_of_another(run):
+    with pytest.raises(ArgumentError, match="need a name of their own; got 'tiny'"):
+        extract(run, "tiny", dataset="glyphs")
+
+
 def test_of_an_ensemble_the_best_member_is_used(run, tiny_run, tmp_path):
     flags = ["--evaluation.keep-best", "2", "--output", str(tmp_path / "several"), "--quiet"]
     assert main([*tiny_run, *flags]) == 0
@@ -109,6 +137,58 @@ def test_of_an_ensemble_the_best_member_is_used(run, tiny_run, tmp_path):
     extract(run, "one")
     extract(tmp_path / "several", "best")
     assert torch.equal(load("one", "test").images, load("best", "test").images)
+
+
+@pytest.mark.parametrize(
+    "flags", [["--learner", "maml"], ["--learner", "maml++"], ["--backbone.norm", "task"]], ids=str
+)
+def test_a_backbone_that_mixes_images_is_refused(tiny_run, own_cache, tmp_path, flags):
+    folder = tmp_path / "mixing"
+    assert main([*tiny_run, *flags, "--output", str(folder), "--quiet"]) == 0
+    with pytest.raises(ArgumentError, match="an image has no features of its own"):
+        extract(folder, "seen")
+    assert not (own_cache / "seen").exists()
+
+
+def test_feature_maps_and_smaller_images_are_as_in_the_run(tiny_run, own_cache, tmp_path):
+    folder = tmp_path / "maps"
+    flags = ["--learner", "relationnet", "--data.shrink", "2", "--backbone.n-pooled", "1"]
+    assert main([*tiny_run, *flags, "--output", str(folder), "--quiet"]) == 0
+    extract(folder, "seen")
+    learner = load_run(folder).learner.eval()
+    source = open_episodes("tiny", "test", shrink=2)
+    of_images = source.draw(torch.tensor([[3, 1]]), n_shot=1, n_query=1).support_images
+    features = load("seen", "test").images.flatten(1)
+    with torch.no_grad():
+        maps = learner.embed(of_images)[0].flatten(1)
+    assert features.shape[1] == 4 * 4 * 4
+    nearest = (maps[:, None] - features).norm(dim=-1).min(1).values
+    assert nearest.max() < 1e-4
+
+
+def test_a_backbone_of_others_may_know_tasks_of_images_only(
+    tiny_run, own_cache, tmp_path, monkeypatch
+):
+    code = """
+from torch import nn
+class Net(nn.Module):
+    def __init__(self, image_shape):
+        super().__init__()
+        self.linear = nn.Linear(image_shape[1] * image_shape[2], 5)
+    def forward(self, images):
+        tasks, n_images, _, height, width = images.shape
+        return self.linear(images.reshape(tasks, n_images, height * width))
+"""
+    (tmp_path / "net_of_tasks.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    at = tiny_run.index("--backbone.filters")
+    words = [*tiny_run[:at], *tiny_run[at + 2 :], "--backbone", "net_of_tasks:Net"]
+    assert main([*words, "--output", "runs/own", "--quiet"]) == 0
+    monkeypatch.chdir("runs/own")
+    assert main(["data", "extract", ".", "--name", "seen", "--trust-plugins"]) == 0
+    assert load("seen", "test").image_shape == (5, 1, 1)
+    assert "tiny as own sees it" in read_meta(own_cache / "seen")["source"]
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,12 @@
+import re
+from pathlib import Path
+
 import pytest
 
 from adaptask.cli import main
 from adaptask.errors import ArgumentError
 from adaptask.experiments.config import check_config
-from adaptask.experiments.config_file import dump_config, load_config, parse_config
+from adaptask.experiments.config_file import changes, dump_config, load_config, parse_config
 from adaptask.experiments.recipes import preset_config, preset_groups, presets, recipe
 from adaptask.training import StepSchedule
 
@@ -30,6 +33,14 @@ def test_the_recipe_is_metaoptnets(dataset, n_shot, smoothing):
         by_epoch = [0.1 * rates(1000 * epoch, config.steps) for epoch in (19, 20, 40, 50, 59)]
         assert by_epoch == pytest.approx([0.1, 0.006, 0.0012, 0.00024, 0.00024])
         assert config.steps == 60_000
+
+
+def test_the_file_on_the_page_of_metaoptnet_is_the_preset():
+    page = Path(__file__).parents[2] / "docs" / "learners" / "metaoptnet-svm.md"
+    (file,) = re.findall(r"```toml\n(.*?)```", page.read_text(), re.DOTALL)
+    preset = preset_config("metaoptnet-svm-resnet12-cifar-fs")
+    differing = {key for key, _, _ in changes(parse_config(file), preset)}
+    assert differing == {"every.checkpoint", "every.snapshot"}
 
 
 def test_prototypical_networks_on_resnet12_can_train_with_the_shots_of_the_test():

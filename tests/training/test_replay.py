@@ -7,15 +7,17 @@ on the CPU, and replay them on the same tensors: training must go on exactly as 
 """
 
 import inspect
+from collections import deque
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from adaptask.backbones import build_backbone
+from adaptask.backbones import BACKBONES, build_backbone
 from adaptask.data import open_episodes, subsets
 from adaptask.errors import TrainingError
 from adaptask.learners import LEARNERS, build_learner
@@ -28,6 +30,7 @@ N_CLASSES, N_WAY, N_STEPS = 12, 3, 12
 OPTIONS = {
     "cp": {"method": "gibbs"},
     "difficulty": {"warmup": 4},
+    "dpp": {"kind": "dynamic", "refresh": 5},  # so that new kernels are made among the replays
     "hierarchy": {"groups": 3 * ["a", "b", "c", "d"]},
     "neighbor": {"target_accuracy": 0.1},  # so that its strength rises from the first step
     "ohtm": {"warmup": 4},
@@ -67,16 +70,16 @@ def without_numpy(as_on_a_device, monkeypatch):
     monkeypatch.setattr(subsets, "subsets_by_codes", by_keys)
 
 
-def build_step(tiny, *, sampler="uniform", learner="protonet", **settings):
+def build_step(tiny, *, sampler="uniform", learner="protonet", backbone=None, **settings):
     source = open_episodes(tiny, "train", augmentation="crop-flip", seed=1)
     torch.manual_seed(0)
-    pooled = 2 if learner == "relationnet" else 4
-    backbone = build_backbone(
-        "conv4", image_shape=source.image_set.image_shape, filters=4, n_pooled=pooled
-    )
+    name, options = backbone or ("conv4", {"filters": 4})
+    if learner == "relationnet":
+        options["n_pooled"] = 2
+    network = build_backbone(name, image_shape=source.image_set.image_shape, **options)
     taken = inspect.signature(LEARNERS[learner]).parameters
     needed = {key: n for key, n in (("n_way", N_WAY), ("n_classes", N_CLASSES)) if key in taken}
-    model = build_learner(learner, backbone=backbone, **needed).train()
+    model = build_learner(learner, backbone=network, **needed).train()
     if isinstance(sampler, str):
         options = dict(OPTIONS.get(sampler, {}))
         if SAMPLERS[sampler].uses_class_features:
@@ -136,6 +139,22 @@ def test_every_learner_can_be_replayed(tiny, without_numpy, learner):
     assert differing(*train_both(lambda: build_step(tiny, learner=learner))) == []
 
 
+@pytest.mark.parametrize(
+    "backbone",
+    [
+        ("resnet12", {"widths": (2, 3, 4, 5), "drop_block_ramp": 9}),
+        ("conv4", {"filters": 4, "norm": "task"}),
+        ("mlp", {}),
+        ("linear", {}),
+    ],
+    ids=str,
+)
+def test_every_backbone_can_be_replayed(tiny, without_numpy, backbone):
+    assert {"resnet12", "conv4", "mlp", "linear", "identity"} == set(BACKBONES)
+    build = lambda: build_step(tiny, backbone=backbone)  # noqa: E731
+    assert differing(*train_both(build)) == []
+
+
 @pytest.mark.parametrize("settings", [{"accumulate": 2}, {"clip_norm": 0.1}], ids=str)
 def test_every_kind_of_step_can_be_replayed(tiny, without_numpy, settings):
     build = lambda: build_step(tiny, sampler="gcp", **settings)  # noqa: E731
@@ -186,6 +205,87 @@ class Remembers(UniformSampler):
         return self.past["tasks"][-1]
 
 
+class Helper:
+    """Not a module: what a sampler or a learner may leave its counting to."""
+
+    def __init__(self):
+        self.n_calls = 0
+        self.itself = self
+
+
+class Delegates(UniformSampler):
+    """Counts its draws in an object of its own."""
+
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.helper = Helper()
+
+    def draw(self, n_tasks):
+        self.helper.n_calls += 1
+        return super().draw(n_tasks)
+
+
+class Queues(UniformSampler):
+    """Keeps its last draws in a queue."""
+
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.last = deque(maxlen=2)
+
+    def draw(self, n_tasks):
+        self.last.append(super().draw(n_tasks))
+        return self.last[-1]
+
+
+class Collects(UniformSampler):
+    """Keeps something of every draw in a long list."""
+
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.found = [0] * 2000
+
+    def draw(self, n_tasks):
+        self.found.append(0)
+        return super().draw(n_tasks)
+
+
+class Swaps(InPlace):
+    """Changes the memory of a tensor that stays the same object."""
+
+    def learn(self, feedback):
+        self.n_updates.data = self.n_updates + 1
+
+
+class Incomparable:
+    """Cannot be compared with anything."""
+
+    def __eq__(self, other):
+        raise NotImplementedError
+
+    __hash__ = object.__hash__
+
+
+class Odd(InPlace):
+    """Has attributes of many kinds that do not change."""
+
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.arrays = {
+            "mean": np.arange(3),
+            ("a", 1): np.float32(2),
+            3: [np.nan],
+            Incomparable(): Incomparable(),
+        }
+        self.modules_of_python = [torch, np]
+        self.sparse = torch.eye(3).to_sparse()
+        with torch.inference_mode():
+            self.inferred = torch.ones(2)
+        self.helper = Helper()
+        self.function, self.kind, self.names = len, int, {"a", "b"}
+        self.loop = []
+        self.loop.extend(6 * [self.loop])
+
+
 class Warms(nn.Module):
     """A learner that is told the step, and keeps it as a number."""
 
@@ -228,18 +328,37 @@ def run_engine(step, required=False):
     said = []
     engine = Engine(step, report=said.append)
     engine._required = required
-    for number in range(5):
+    for number in range(6):  # the fourth is captured, but for a phase that changes at the third
         if hasattr(step.learner, "begin_step"):
             step.learner.begin_step(number, N_STEPS)
         engine(number)
     return engine.is_captured, said
 
 
-@pytest.mark.parametrize("sampler", [InPlace, *TASK_SAMPLERS])
+@pytest.mark.parametrize("sampler", [InPlace, Odd, *TASK_SAMPLERS])
 def test_what_stays_in_place_is_captured(tiny, sampler):
     if not isinstance(sampler, str):
         sampler = sampler(n_classes=12, n_way=3, seed=2)
     assert run_engine(build_step(tiny, sampler=sampler)) == (True, [])
+
+
+def as_own_class(monkeypatch, registry, name):
+    """Let a builder of this module build a subclass that somebody else wrote."""
+    own = type("Own", (registry[name],), {"__module__": "elsewhere"})
+    builder = "build_learner" if registry is LEARNERS else "build_sampler"
+    monkeypatch.setattr(f"{__name__}.{builder}", lambda _, **options: own(**options))
+
+
+@pytest.mark.parametrize("sampler", TASK_SAMPLERS)
+def test_subclasses_of_our_samplers_are_captured(tiny, without_numpy, monkeypatch, sampler):
+    as_own_class(monkeypatch, SAMPLERS, sampler)
+    assert run_engine(build_step(tiny, sampler=sampler)) == (True, [])
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_subclasses_of_our_learners_are_captured(tiny, without_numpy, monkeypatch, learner):
+    as_own_class(monkeypatch, LEARNERS, learner)
+    assert run_engine(build_step(tiny, learner=learner)) == (True, [])
 
 
 @pytest.mark.parametrize(
@@ -248,6 +367,10 @@ def test_what_stays_in_place_is_captured(tiny, sampler):
         (Counts, "Counts.n_updates"),
         (Alternates, "Alternates.n_draws"),
         (Remembers, "Remembers.past.tasks.2"),
+        (Delegates, "Delegates.helper.n_calls"),
+        (Queues, "Queues.last.0"),
+        (Collects, "Collects.found"),
+        (Swaps, "Swaps.n_updates"),
     ],
 )
 def test_samplers_that_a_graph_would_freeze_are_run_eagerly_and_named(tiny, sampler, named):
@@ -257,6 +380,24 @@ def test_samplers_that_a_graph_would_freeze_are_run_eagerly_and_named(tiny, samp
     assert f"{named} is replaced from step to step" in said
     with pytest.raises(TrainingError, match=r"cannot be captured: .* Use --engine eager"):
         run_engine(build(), required=True)
+
+
+def test_layers_of_torch_are_looked_at_in_what_others_wrote(tiny):
+    plain = build_step(tiny)
+    step = build_step(tiny)
+    step.learner = Warms(plain.learner)
+    step.learner.drop = nn.Dropout(0.5)
+    step.learner.begin_step = lambda step, n_steps: setattr(
+        parts["drop"], "p", 0.5 * step / n_steps
+    )
+    parts = dict(step.learner.named_modules())
+    _, (said,) = run_engine(step)
+    assert "Warms.drop.p is replaced" in said
+
+
+def test_what_holds_itself_is_looked_at_once(tiny):
+    step = build_step(tiny, sampler=Odd(n_classes=12, n_way=3, seed=2))
+    assert len(kept_in_python(step)) < 100
 
 
 def test_a_tensor_on_another_device_may_not_change_at_all(tiny):

@@ -192,7 +192,7 @@ def extract_dataset(
     device: str = "auto",
     trust_plugins: bool = False,
 ) -> None:
-    """Write the features of a trained backbone as a dataset, to train on them as they are.
+    """Write the features of a trained backbone as a dataset.
 
     adaptask data extract runs/pretrained --name glyph-features
 

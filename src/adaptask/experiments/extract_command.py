@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ from adaptask.training.process import choose_device
 from adaptask.training.run_folder import RunFolder
 
 _IMAGES_AT_ONCE = 256
+_ROUNDING = 0.01
+"""Relative difference of features that rounding may make."""
 
 
 @torch.no_grad()
@@ -75,7 +77,8 @@ def extract_features(
     learner.eval()
     if isinstance(learner, Ensemble):
         learner = learner.members[0]  # the best one
-    if not isinstance(getattr(learner, "backbone", None), nn.Module):
+    backbone = getattr(learner, "backbone", None)
+    if not isinstance(backbone, nn.Module):
         raise ArgumentError(
             f"the learner {type(learner).__name__} of the run in {run} has no backbone that could "
             "compute features; name another run."
@@ -87,27 +90,46 @@ def extract_features(
     scale, shift = scale_and_shift(load_statistics(config.data.dataset), shape[0])
     n_images, n_done = {found.split: len(found.images) for found in sets}, 0
 
-    def features_of(images: Tensor) -> Iterator[np.ndarray[Any, Any]]:
+    def features_of(images: Tensor) -> Tensor:
+        normalized = (images.float() / 255 * scale + shift).to(where)
+        features: Tensor = backbone(normalized[None])[0].flatten(1).float()
+        return features
+
+    def pieces_of(images: Tensor) -> Iterator[np.ndarray[Any, Any]]:
         nonlocal n_done
         for part in torch.split(images, _IMAGES_AT_ONCE):
-            normalized = (part.float() / 255 * scale + shift).to(where)
-            features = learner.backbone(normalized).flatten(1)
-            yield features[:, :, None, None].float().numpy(force=True)
+            yield features_of(part)[:, :, None, None].numpy(force=True)
             n_done += len(part)
             if progress is not None:
                 progress(n_done, sum(n_images.values()))
 
-    size, folder = next(features_of(sets[0].images[:1])).shape[1], cache_root() / name
-    source = f"{chosen} as {run.name} sees it, features of size {size}"
-    n_done = 0
+    size, folder = _size_of(features_of, sets[0].images, run), cache_root() / name
+    source = f"{chosen} as {run.resolve().name} sees it, features of size {size}"
     with open_cache_writer(
         folder, dataset=name, source=source, image_shape=(size, 1, 1), dtype="float32"
     ) as writer:
         for found in sets:
-            pieces = features_of(found.images)
+            pieces = pieces_of(found.images)
             writer.write_split(found.split, _full_names(found), found.class_counts(), pieces)
     n_classes = {found.split: found.n_classes for found in sets}
     return Prepared(name, folder, source, n_classes, n_images, time.perf_counter() - start)
+
+
+def _size_of(features_of: Callable[[Tensor], Tensor], images: Tensor, run: Path) -> int:
+    """Return the number of features of an image, after checking that they are its own.
+
+    Raises:
+        ArgumentError: If they depend on the images that go through the backbone with it.
+    """
+    some = images[torch.linspace(0, len(images) - 1, 4).long()]
+    in_four, in_two = features_of(some)[:2], features_of(some[:2])
+    if (in_four - in_two).norm() > _ROUNDING * in_two.norm():
+        raise ArgumentError(
+            f"the backbone of the run in {run} normalizes over all images of a task, as norm task "
+            "and the learners with an inner loop do, so an image has no features of its own. Name "
+            "a run of another learner, such as a pre-training, or with another norm."
+        )
+    return in_two.shape[1]
 
 
 def _full_names(images: ImageSet) -> list[str]:
@@ -115,7 +137,9 @@ def _full_names(images: ImageSet) -> list[str]:
     names = list(images.class_names)
     if images.groups is None:
         return names
+    # A name is divided at its first slash.
+    groups = [group.replace("/", "-") for group in images.groups]
     return [
         name if name.startswith(f"{group}/") else f"{group}/{name}"
-        for group, name in zip(images.groups, names, strict=True)
+        for group, name in zip(groups, names, strict=True)
     ]

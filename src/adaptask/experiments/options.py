@@ -127,6 +127,8 @@ def check_taken(
         who, options = " and ".join(map(repr, names)), ", ".join(known) or "no options"
         near = difflib.get_close_matches(unknown[0], known, n=1)
         guess = f" Did you mean {near[0]}?" if near else ""
+        if kind == "sampler" and unknown[0] in SHORT_FLAGS:
+            guess = f" Choose a sampler that has {unknown[0]}, such as gcp."
         if len(names) > 1:
             raise ArgumentError(
                 f"the {kind}s {who} take no {', '.join(unknown)}; they take {options}.{guess}"

@@ -41,6 +41,9 @@ class Learner(nn.Module, ABC):
     """Whether `torch.compile` computes the right gradients of a training step."""
     supports_freezing: ClassVar[bool] = True
     """Whether it can leave parts of its backbone as they are, see `freeze`."""
+    beside_graph: ClassVar[tuple[str, ...]] = ()
+    """Attributes that may change while a CUDA graph is replayed, since no operation of a step
+    depends on them."""
     frozen: tuple[nn.Module, ...] = ()
     """Parts that training leaves as they are."""
     order_free: bool = True

@@ -50,6 +50,7 @@ class MAMLPlusPlus(MAML):
     """
 
     description: ClassVar[str] = "MAML with stable training (Antoniou et al. 2018)"
+    beside_graph = ("_progress",)  # it decides `phase`
     _importance: Tensor
 
     def __init__(

@@ -39,6 +39,10 @@ class FeedbackModule(RandomModule, ABC):
     """Options that make other algorithms of it, such as "target=easy", which `adaptask compare
     --samplers all` runs beside the one by default."""
 
+    beside_graph: ClassVar[tuple[str, ...]] = ()
+    """Attributes that may change while a CUDA graph is replayed, since no operation of a step
+    depends on them."""
+
     _problems: ClassVar[tuple[str, ...]]
     """What each check of values demands."""
     _refusals: Tensor

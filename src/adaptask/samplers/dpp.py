@@ -70,6 +70,7 @@ class DPPSampler(Sampler):
     description = "prefers classes whose features are unlike each other (k-DPP)"
     variants = ("kind=static",)
     uses_class_features: ClassVar[bool] = True
+    beside_graph = ("_n_draws",)
     n_features: int
 
     class_features: Tensor

@@ -61,6 +61,8 @@ class PairPotentialSampler(Sampler):
         ArgumentError: If a value is outside its range.
     """
 
+    beside_graph = ("_seen_version",)
+
     log_potentials: Tensor
     """`classes x classes`, log C: symmetric, minus infinity on the diagonal, at first 0 (C = 1).
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from collections import deque
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -28,7 +30,8 @@ _MOST_AHEAD = 16
 _CAPTURE_STREAMS: dict[Any, Any] = {}
 
 _PLAIN = (bool, int, float, complex, str, bytes)
-_MOST_NESTED = 5
+_CONTAINERS = (dict, list, tuple, set, frozenset, deque)
+_MOST_NESTED, _MOST_ITEMS = 5, 1000
 _OF_MODULES = ("_buffers", "_parameters", "_modules")
 
 
@@ -230,31 +233,69 @@ def _find_obstacle(step: TrainingStep) -> str | None:
 def kept_in_python(step: TrainingStep) -> dict[str, Any]:
     """Return the attributes of samplers and modules of others: values, and which tensors they are.
 
-    Those of this package are known to leave in place what a graph needs, as tests show.
+    Those of this package are known to leave in place what a graph needs, as tests show. Layers of
+    torch are looked at where they are part of something that others wrote, which may set them.
     """
     kept: dict[str, Any] = {}
+    seen: set[int] = set()
     for owner in (step.sampler, step.learner):
-        parts = owner.named_modules() if isinstance(owner, nn.Module) else [("", owner)]
+        parts = list(owner.named_modules()) if isinstance(owner, nn.Module) else [("", owner)]
+        if all(_package_of(part) in ("adaptask", "torch") for _, part in parts):
+            continue
         for path, part in parts:
-            if type(part).__module__.partition(".")[0] not in ("adaptask", "torch"):
+            if _package_of(part) != "adaptask":
                 name = f"{type(owner).__name__}.{path}".rstrip(".")
-                _add_leaves(kept, name, getattr(part, "__dict__", {}), step.source.device)
+                for key, value in getattr(part, "__dict__", {}).items():
+                    if key not in getattr(part, "beside_graph", ()):
+                        inner = name if key in _OF_MODULES else f"{name}.{key}"
+                        _add_leaves(kept, inner, value, step.source.device, seen)
     return kept
 
 
+def _package_of(value: object) -> str:
+    return type(value).__module__.partition(".")[0]
+
+
 def _add_leaves(
-    kept: dict[str, Any], name: str, value: Any, device: torch.device, depth: int = 0
+    kept: dict[str, Any],
+    name: str,
+    value: Any,
+    device: torch.device,
+    seen: set[int],
+    depth: int = 0,
 ) -> None:
     """Add a value, or all that is in it, by names such as `MySampler.counts`."""
-    if isinstance(value, dict | list | tuple) and depth < _MOST_NESTED:
-        items = value.items() if isinstance(value, dict) else enumerate(value)
-        for key, part in items:
-            inner = name if key in _OF_MODULES else f"{name}.{key}"
-            _add_leaves(kept, inner, part, device, depth + 1)
-    else:
+    inside = _inside(value)
+    if inside is None or depth == _MOST_NESTED or len(inside) > _MOST_ITEMS:
+        kept[name] = (value, _place(value, device))
+    elif id(value) not in seen:
+        seen.add(id(value))
+        for key, part in inside.items():
+            _add_leaves(kept, f"{name}.{key}", part, device, seen, depth + 1)
+
+
+def _inside(value: Any) -> dict[Any, Any] | None:
+    """Return what is in a container, or the attributes of an object of others."""
+    if isinstance(value, dict):
+        return value
+    if isinstance(value, _CONTAINERS):
+        return dict(enumerate(value))
+    if isinstance(value, type | ModuleType) or _package_of(value) in ("adaptask", "torch"):
+        return None
+    return getattr(value, "__dict__", None)
+
+
+def _place(value: Any, device: torch.device) -> int:
+    """Return where the numbers of a tensor are, or how often one elsewhere was changed."""
+    if isinstance(value, _CONTAINERS):
+        return len(value)
+    if not isinstance(value, torch.Tensor):
+        return 0
+    try:
         # What is computed on the CPU is not part of a graph either, even in place.
-        is_elsewhere = isinstance(value, torch.Tensor) and value.device.type != device.type
-        kept[name] = (value, value._version if is_elsewhere else 0)
+        return value.data_ptr() if value.device.type == device.type else value._version
+    except (RuntimeError, ValueError):  # such as sparse tensors, and those of inference mode
+        return 0
 
 
 def find_change(before: dict[str, Any], after: dict[str, Any]) -> str | None:
@@ -262,9 +303,9 @@ def find_change(before: dict[str, Any], after: dict[str, Any]) -> str | None:
     for name in (*before, *after):
         if name not in before or name not in after:
             return name
-        (old, old_version), (new, version) = before[name], after[name]
+        (old, old_place), (new, place) = before[name], after[name]
         are_equal = isinstance(old, _PLAIN) and isinstance(new, _PLAIN) and old == new
-        if not (old is new or are_equal) or old_version != version:
+        if not (old is new or are_equal) or old_place != place:
             return name
     return None
 

@@ -401,7 +401,7 @@ def n_features_of(learner: object, sampler: str) -> int:
         raise ArgumentError(
             f"the sampler {sampler} learns from class features, which a learner with an attribute "
             f"n_features has; the learner {type(learner).__name__} has none. Use a backbone that "
-            "has n_features, another learner or another sampler."
+            "has n_features, another learner, or another sampler, such as uniform or gcp."
         )
     return n_features
 
