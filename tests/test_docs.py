@@ -100,6 +100,6 @@ def test_the_pages_speak_of_the_project_alone():
 def test_the_modules_that_the_architecture_names_exist():
     page = (ROOT / "docs" / "architecture.md").read_text()
     modules = [str(path) for path in (ROOT / "src" / "adaptask").rglob("*.py")]
-    modules += [str(path) for path in (ROOT / "tests").glob("*.py")]
+    modules += [str(path) for path in (ROOT / "tests").rglob("*.py")]
     for name in set(re.findall(r"[\w/]+\.py", page)):
         assert any(module.endswith(name) for module in modules), name

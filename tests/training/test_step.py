@@ -15,6 +15,7 @@ from adaptask.errors import ArgumentError, TrainingError
 from adaptask.interfaces import Episodes, Outcome
 from adaptask.learners import build_learner
 from adaptask.samplers import build_sampler
+from adaptask.training import Trainer
 from adaptask.training.step import TrainingStep
 
 
@@ -276,3 +277,31 @@ def test_a_loss_that_is_not_finite_leaves_no_trace_but_in_the_random_streams(
     with pytest.raises(TrainingError, match="not finite"):
         step(1)
     assert same(state(), before)
+
+
+@pytest.mark.parametrize(
+    ("drawn", "got"),
+    [
+        (torch.tensor([[0, 1, 2]]), r"\(1, 3\)"),
+        (torch.tensor([[0, 1, 2, 3], [4, 5, 6, 7]]), r"\(2, 4\)"),
+        (torch.tensor([0, 1, 2]), r"\(3,\)"),
+        ([[0, 1, 2], [3, 4, 5]], "list"),
+    ],
+    ids=str,
+)
+def test_a_sampler_must_draw_what_it_is_asked_for(tiny, monkeypatch, drawn, got):
+    learner, sampler, source = parts(tiny)
+    step = TrainingStep(learner, sampler, source, sgd(learner), n_shot=1, n_query=2, n_tasks=2)
+    monkeypatch.setattr(sampler, "sample", lambda n_tasks: drawn)
+    message = rf"sample\(2\) of GCPSampler must return a tensor of classes, 2 x 3; got {got}"
+    with pytest.raises(ArgumentError, match=message):
+        step(0)
+
+
+@pytest.mark.parametrize("n_classes", [9, 15])
+def test_a_sampler_for_another_number_of_classes_is_refused(tiny, n_classes):
+    learner, _, source = parts(tiny)
+    sampler = build_sampler("gcp", n_classes=n_classes, n_way=3, seed=2)
+    message = f"chooses from {n_classes} classes, and the source has 12. Build .* n_classes=12"
+    with pytest.raises(ArgumentError, match=message):
+        Trainer(learner, sampler, source)

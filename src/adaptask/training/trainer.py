@@ -468,6 +468,12 @@ def _check_parts(
     """Check that the parts of a trainer have what it needs."""
     check_members("sampler", sampler, "sample", "update")
     check_members("source", source, "device", "draw")
+    chosen_from, n_classes = (getattr(part, "n_classes", None) for part in (sampler, source))
+    if None not in (chosen_from, n_classes) and chosen_from != n_classes:
+        raise ArgumentError(
+            f"the sampler chooses from {chosen_from} classes, and the source has {n_classes}. "
+            f"Build the sampler with n_classes={n_classes}."
+        )
     if display is not None and not isinstance(display, Display):
         raise ArgumentError(
             f"display must derive from adaptask.training.Display; got {format_value(display)}."
