@@ -22,23 +22,10 @@ for ResNet-12, in a run of its own):
     20-way  1-shot conv4          518.5           1.002   1.215     0.5 %     22
     geometric mean of gcp / uniform: 0.9995
 
-Since the trainer is an iterator over steps, on a noisier machine with torch 2.13: 1.010 and 1.002
-in two runs (20 and 12 seconds; single settings 0.98 to 1.02), and 1.000 for the version before it
-in turn with the second.
-
-After training and samplers were simplified, in turn with the version before, on two cores shared
-with other work, 5-way 1-shot conv4, processor time of one thread: gcp / uniform 0.996 and 1.002
-(before: 0.994 and 1.016) over 100 and 120 turns. The least step of a process, median of eight
-processes each: 110.8 ms (before: 112.8 ms; single processes 103 to 137 ms). Whole steps, new
-against old, in two pairs of processes: 0.88 and 1.17, which is what other work on the machine does.
-
-After the step and the feedback of samplers were written again, on two idle cores, torch 2.13,
---seconds 12 --only conv4: gcp / uniform 1.004, 1.002, 1.003, 1.000, 1.014, 0.996 and 1.001,
-geometric mean 1.0028; neighbor / uniform 1.010, 1.012, 1.008, 1.006, 1.007, 1.003 and 0.981,
-geometric mean 1.0038.
-
-`--sampler neighbor` instead of gcp, --seconds 9 on two idle cores, torch 2.13: 1.039, 0.955 (7
-turns), 1.004, 1.005, 0.993, 1.011, 0.996 and 0.987 in the settings above, geometric mean 0.999.
+Measured last, after the step and the feedback of samplers were written again, on two idle cores,
+torch 2.13, --seconds 12 --only conv4: gcp / uniform 1.004, 1.002, 1.003, 1.000, 1.014, 0.996 and
+1.001, geometric mean 1.0028; neighbor / uniform (`--sampler neighbor`) 1.010, 1.012, 1.008, 1.006,
+1.007, 1.003 and 0.981, geometric mean 1.0038.
 
 `--memory` instead makes 5,000 steps with every part of the run at work (records, validation,
 checkpoints, snapshots), and prints the process's memory on the way: 767.0 MB after 100 steps,

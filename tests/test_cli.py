@@ -145,7 +145,7 @@ def test_a_mistyped_name_is_answered_without_torch(words, message):
     [
         ("train --sampler uniform --tau 0.3", "'uniform' takes no tau; it takes no options"),
         ("train --tau 0.3", "Choose a sampler that has tau, such as gcp."),
-        ("sweep --alpha 0.5 1", "'neighbor' takes no alpha; it takes beta"),
+        ("sweep --alpha 0.5 1", "'uniform' takes no alpha"),
         ("sweep --alpha 0.5 1", "Choose a sampler that has alpha, such as gcp."),
         ("train --learner maml --learner.penalty 1", "'maml' takes no penalty; it takes inner"),
         ("train --backbone.no-drop 1", "'conv4' takes no no_drop; it takes filters"),

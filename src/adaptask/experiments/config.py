@@ -21,7 +21,7 @@ from adaptask.experiments.options import AlgorithmConfig, class_of, configure
 from adaptask.intervals import Intervals
 from adaptask.registry import is_address
 
-DEFAULT_NAMES = {"sampler": "neighbor", "learner": "protonet", "backbone": "conv4"}
+DEFAULT_NAMES = {"sampler": "uniform", "learner": "protonet", "backbone": "conv4"}
 """The algorithms of a run that names none."""
 
 # A flag without the name of its section.
@@ -156,7 +156,7 @@ class RunConfig:
     """Decides initial weights, tasks and images."""
     data: DataConfig = DataConfig()
     task: TaskConfig = TaskConfig()
-    sampler: AlgorithmConfig = field(default_factory=partial(configure, "sampler", "neighbor"))
+    sampler: AlgorithmConfig = field(default_factory=partial(configure, "sampler", "uniform"))
     learner: AlgorithmConfig = field(default_factory=partial(configure, "learner", "protonet"))
     backbone: AlgorithmConfig = field(default_factory=partial(configure, "backbone", "conv4"))
     start: StartConfig = StartConfig()

@@ -181,8 +181,8 @@ def _check_trusted(kind: str, name: object, trusted: set[str] | None) -> None:
 def changes(before: RunConfig, after: RunConfig) -> list[tuple[str, Any, Any]]:
     """Return what decides results and differs, all but the machine: key, old and new value.
 
-    >>> changes(RunConfig(), with_option(RunConfig(), "sampler.beta", "1"))
-    [('sampler.beta', 2.0, 1.0)]
+    >>> changes(RunConfig(), with_option(RunConfig(), "optimizer.lr", "1e-4"))
+    [('optimizer.lr', 0.001, 0.0001)]
     """
     old, new = (by_key(parse_toml(dump_config(config))) for config in (before, after))
     keys = sorted(key for key in {*old, *new} if not key.startswith("machine."))

@@ -6,9 +6,9 @@ or as a plug-in, has its flags, its section of `config.toml` and its checks from
 
 >>> configure("sampler", "gcp", tau=0.7).tau
 0.7
->>> configure("sampler", "uniform", tau=0.7)
+>>> configure("sampler", "uniform", power=2)
 Traceback (most recent call last):
-adaptask.errors.ArgumentError: the sampler 'uniform' takes no tau; it takes no options.
+adaptask.errors.ArgumentError: the sampler 'uniform' takes no power; it takes no options.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -304,7 +303,7 @@ _ORIGIN = {
 
 @cache
 def presets() -> dict[str, RunConfig]:
-    """Return the configuration of every preset by its name; tasks are uniform, as published."""
+    """Return the configuration of every preset by its name."""
     found = {
         f"{learner}-resnet12-{dataset}": metaoptnet(learner, dataset)
         for learner in RESNET12_LEARNERS
@@ -320,8 +319,7 @@ def presets() -> dict[str, RunConfig]:
         for shots in _SHOTS:
             name = f"meta-baseline-resnet12-{dataset}-{shots}shot"
             found[name] = meta_baseline(dataset, shots)
-    uniform = configure("sampler", "uniform")
-    return {name: replace(config, sampler=uniform) for name, config in found.items()}
+    return found
 
 
 def preset_groups() -> dict[str, str]:
