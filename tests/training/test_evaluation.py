@@ -10,9 +10,13 @@ import torch
 from torch import nn
 from torch.nn.functional import one_hot
 
-from adaptask.data import EpisodeSource, ImageSet
+from adaptask.backbones import build_backbone
+from adaptask.data import EpisodeSource, ImageSet, open_episodes
 from adaptask.errors import ArgumentError, DataError, TrainingError
+from adaptask.learners import LEARNERS, ProtoNet, build_learner
+from adaptask.learners.base import EmbeddingLearner
 from adaptask.report.statistics import hardest_tenth
+from adaptask.training import evaluation
 from adaptask.training.evaluation import Evaluation, Evaluator, _default_batch
 
 COUNTS = [9, 8, 12, 10]
@@ -321,6 +325,98 @@ def test_tasks_within_groups_have_classes_of_one_group_each(image_set):
     assert all(first % 2 == second % 2 for first, second in evaluator.plan.class_ids.tolist())
     assert evaluator(NearestPixels()).record()["tasks"] == "within-group"
     assert Evaluator(source, **wish)(NearestPixels()).tasks == "uniform"
+
+
+EMBEDDING_LEARNERS = [name for name, cls in LEARNERS.items() if issubclass(cls, EmbeddingLearner)]
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", EMBEDDING_LEARNERS)
+def test_features_computed_once_score_as_those_of_every_episode(name, precision, monkeypatch):
+    torch.manual_seed(0)
+    backbone = build_backbone("conv4", image_shape=(1, 28, 28), filters=4, n_pooled=2)
+    heads = {"anil": {"n_way": 10}, "classifier": {"n_classes": 60}}
+    learner = build_learner(name, backbone=backbone, **heads.get(name, {}))
+    source = open_episodes("glyphs", "test")
+    wish = {"n_way": 10, "n_shot": 2, "n_query": 5, "n_episodes": 60, "precision": precision}
+    n_images = []
+    convolve = backbone.blocks[0].forward
+
+    def count(images, *others):
+        n_images.append(len(images))
+        return convolve(images, *others)
+
+    monkeypatch.setattr(backbone.blocks[0], "forward", count)
+    once = Evaluator(source, **wish)(learner)
+    n_once = sum(n_images)
+    monkeypatch.setattr(evaluation, "_MOST_FEATURE_BYTES", 0)
+    each = Evaluator(source, **wish)(learner)
+    # Every image once, and two parts again to see that it may be; and 60 * 70 images.
+    assert n_once < 3000
+    assert sum(n_images) - n_once > 4200
+    # Rounding may turn a query that lies between two classes.
+    tolerance = 1e-3 if precision == "float32" else 2e-2
+    assert (once.accuracies - each.accuracies).abs().mean() < tolerance
+    assert once.loss == pytest.approx(each.loss, rel=tolerance)
+    assert torch.equal(once.confusion.sum(1), each.confusion.sum(1))
+
+
+class PixelsLessTheirMean(nn.Module):
+    """A backbone whose features are the pixels, less a share of their mean over all images."""
+
+    def __init__(self, share):
+        super().__init__()
+        self.share = share
+        self.n_images = []
+
+    def forward(self, images):
+        self.n_images.append(images.shape[1])
+        features = images.flatten(2)
+        return features - self.share * features.mean(1, keepdim=True)
+
+
+def test_an_image_is_embedded_once_where_its_features_are_its_own(source):
+    own, shared = PixelsLessTheirMean(0), PixelsLessTheirMean(0.5)
+    evaluator = Evaluator(source, **WISH, tasks_per_batch=1)
+    seen = []
+    by_pixels = evaluator(NearestPixels())
+    found = evaluator(ProtoNet(backbone=own), lambda *progress: seen.append(progress))
+    # 39 images in three parts of 13, for episodes of 18; the first part is embedded three times.
+    assert own.n_images == [13] * 5
+    assert torch.equal(found.accuracies, by_pixels.accuracies)
+    assert found.loss == pytest.approx(by_pixels.loss, rel=1e-5)
+    assert torch.equal(found.confusion, by_pixels.confusion)
+    assert seen == [(0, 30), (9, 30), (19, 30), (29, 30), (30, 30)]
+    # Distances do not change with the mean, but an image has no features of its own.
+    assert evaluator(ProtoNet(backbone=shared)).loss == pytest.approx(by_pixels.loss, rel=1e-5)
+    assert shared.n_images == [13] * 3 + [18] * 30
+
+
+def test_every_episode_embeds_its_own_images_where_that_is_less_work_or_must_be(source):
+    class Reversed(ProtoNet):
+        def forward(self, episodes):
+            return super().forward(episodes).flip(-1)
+
+    backbone = PixelsLessTheirMean(0)
+    Evaluator(source, **WISH | {"n_episodes": 3})(ProtoNet(backbone=backbone))
+    assert backbone.n_images == [18]
+    backbone.n_images.clear()
+    right = Evaluator(source, **WISH)(ProtoNet(backbone=backbone))
+    wrong = Evaluator(source, **WISH)(Reversed(backbone=backbone))
+    assert backbone.n_images == [39] * 3 + [18]
+    assert wrong.accuracy < right.accuracy
+
+
+def test_a_backbone_that_is_retrained_is_embedded_with_its_new_weights(source):
+    backbone = PixelsLessTheirMean(0)
+    scale = nn.Sequential(backbone, nn.Linear(9, 9, bias=False))
+    evaluator, learner = Evaluator(source, **WISH), ProtoNet(backbone=scale)
+    before = evaluator(learner)
+    with torch.no_grad():
+        scale[1].weight.mul_(2)
+    after = evaluator(learner)
+    assert after.loss != before.loss
+    assert Evaluator(source, **WISH)(learner).loss == after.loss
 
 
 @pytest.mark.skipif(

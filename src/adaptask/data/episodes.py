@@ -376,9 +376,8 @@ class EpisodeSource:
         Classes and images are chosen uniformly, without replacement. For tasks within a group, a
         group of the split's `groups` with at least `n_way` classes is drawn first, in proportion
         to its number of classes; variants of one original count as one class and do not meet. A
-        plan depends on the split
-        and on these arguments alone: it is drawn on the CPU whatever the device, by a generator
-        of its own, and does not change those of the source.
+        plan depends on the split and on these arguments alone: it is drawn on the CPU whatever the
+        device, by a generator of its own, and does not change those of the source.
 
         Args:
             n_episodes: Number of episodes, at least 1.
@@ -421,6 +420,19 @@ class EpisodeSource:
         index = _support_first(image_ids.to(self._images.device, non_blocking=True), plan.n_shot)
         n_query = image_ids.shape[-1] - plan.n_shot
         return self._assemble(class_ids, index, plan.n_shot, n_query, None)
+
+    def images_at(self, positions: Tensor) -> Tensor:
+        """Return the images at some positions in the split as `cut` does: normalized.
+
+        Args:
+            positions: `images` int64.
+
+        Returns:
+            `images x channels x height x width` on the device of the source.
+        """
+        index = positions.to(self._images.device)
+        images = self._cut_by_kernel(index, None, None)
+        return self._finish(self._gather(index), None, None) if images is None else images
 
     def _assemble(
         self,

@@ -21,13 +21,12 @@ from adaptask.data.prepare import Prepared
 from adaptask.errors import ArgumentError
 from adaptask.experiments.config_file import load_config, no_run_in
 from adaptask.experiments.evaluate_command import trained_learner
+from adaptask.learners.base import embeds_alone
 from adaptask.learners.ensemble import Ensemble
 from adaptask.training.process import choose_device
 from adaptask.training.run_folder import RunFolder
 
 _IMAGES_AT_ONCE = 256
-_ROUNDING = 0.01
-"""Relative difference of features that rounding may make."""
 
 
 @torch.no_grad()
@@ -122,14 +121,13 @@ def _size_of(features_of: Callable[[Tensor], Tensor], images: Tensor, run: Path)
         ArgumentError: If they depend on the images that go through the backbone with it.
     """
     some = images[torch.linspace(0, len(images) - 1, 4).long()]
-    in_four, in_two = features_of(some)[:2], features_of(some[:2])
-    if (in_four - in_two).norm() > _ROUNDING * in_two.norm():
+    if not embeds_alone(features_of, some):
         raise ArgumentError(
             f"the backbone of the run in {run} normalizes over all images of a task, as norm task "
             "and the learners with an inner loop do, so an image has no features of its own. Name "
             "a run of another learner, such as a pre-training, or with another norm."
         )
-    return in_two.shape[1]
+    return features_of(some).shape[1]
 
 
 def _full_names(images: ImageSet) -> list[str]:

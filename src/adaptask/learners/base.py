@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
@@ -15,6 +15,9 @@ from adaptask.arguments import check_members, check_number, format_value
 from adaptask.backbones import Backbone
 from adaptask.errors import ArgumentError
 from adaptask.interfaces import Episodes, Outcome
+
+_ROUNDING = 0.01
+"""Relative difference of features that rounding may make."""
 
 
 class Learner(nn.Module, ABC):
@@ -176,7 +179,7 @@ class EmbeddingLearner(Learner):
 
     def training_step(self, episodes: Episodes) -> Outcome:
         """Return loss, query logits and the features of all images."""
-        if type(self).forward is not EmbeddingLearner.forward:
+        if not self.compares_features:
             return super().training_step(episodes)
         query_logits, features = self._logits_and_features(episodes)
         loss = self.loss(query_logits, episodes.query_labels)
@@ -184,7 +187,7 @@ class EmbeddingLearner(Learner):
 
     def training_step_per_task(self, episodes: Episodes) -> Outcome:
         """Return what `training_step` does, with one loss per task."""
-        if type(self).forward is not EmbeddingLearner.forward:
+        if not self.compares_features:
             return super().training_step_per_task(episodes)
         query_logits, features = self._logits_and_features(episodes)
         losses = self.task_losses(query_logits, episodes.query_labels)
@@ -202,8 +205,12 @@ class EmbeddingLearner(Learner):
         images = torch.cat((episodes.support_images, episodes.query_images), dim=1)
         features = self.compute_features(images)
         support = torch.unflatten(features[:, :n_support], 1, (n_way, n_shot))
-        with torch.autocast(features.device.type, enabled=self._is_mixed(features)):
-            return self.classify(support, features[:, n_support:]), features
+        return self.classify_features(support, features[:, n_support:]), features
+
+    def classify_features(self, support: Tensor, query: Tensor) -> Tensor:
+        """Return what `classify` does, in the precision in which features are compared."""
+        with torch.autocast(query.device.type, enabled=self._is_mixed(query)):
+            return self.classify(support, query)
 
     def compute_features(self, images: Tensor) -> Tensor:
         """Return what `embed` does, checked, and in the precision in which it is compared.
@@ -221,6 +228,11 @@ class EmbeddingLearner(Learner):
         if self._is_mixed(features):
             return features
         return features.to(torch.promote_types(features.dtype, torch.float32))
+
+    @property
+    def compares_features(self) -> bool:
+        """Whether `forward` is `classify` of what `compute_features` returns, and no more."""
+        return type(self).forward is EmbeddingLearner.forward
 
     def _is_mixed(self, features: Tensor) -> bool:
         return self.autocast_classify and torch.is_autocast_enabled(features.device.type)
@@ -242,6 +254,19 @@ def check_backbone(backbone: object, *members: str) -> None:
     except ArgumentError as error:
         advice = "NetworkBackbone(network, image_shape=...) makes one of any network."
         raise ArgumentError(f"{error} {advice}") from None
+
+
+def embeds_alone(embed: Callable[[Tensor], Tensor], images: Tensor) -> bool:
+    """Return whether the features of an image do not depend on the images beside it.
+
+    Args:
+        embed: Maps `images x channels x height x width` to features.
+        images: Some that differ, two at least.
+    """
+    half = len(images) // 2
+    others = torch.cat((images[:half], images[:1].expand(len(images) - half, *images.shape[1:])))
+    beside_all, beside_one = embed(images)[:half], embed(others)[:half]
+    return not (beside_one - beside_all).norm() > _ROUNDING * beside_all.norm()
 
 
 def check_shapes(episodes: Episodes) -> tuple[int, int]:

@@ -322,10 +322,10 @@ def training_outcome(learner: EpisodeLearner, episodes: Episodes) -> Outcome:
     """Return loss and logits of the learner; cross-entropy if it has no `training_step`."""
     if hasattr(learner, "training_step"):
         outcome: Outcome = learner.training_step(episodes)
-        check_logits(outcome.query_logits, episodes)
+        check_logits(outcome.query_logits, episodes.class_ids, episodes.query_labels)
         return outcome
     query_logits = learner(episodes)
-    check_logits(query_logits, episodes)
+    check_logits(query_logits, episodes.class_ids, episodes.query_labels)
     loss = cross_entropy(query_logits.flatten(0, 1).float(), episodes.query_labels.flatten())
     return Outcome(loss=loss, query_logits=query_logits.detach())
 
@@ -334,12 +334,12 @@ def per_task_outcome(learner: EpisodeLearner, episodes: Episodes) -> Outcome:
     """Return what `training_outcome` does, with one loss per task."""
     if not hasattr(learner, "training_step"):
         query_logits = learner(episodes)
-        check_logits(query_logits, episodes)
+        check_logits(query_logits, episodes.class_ids, episodes.query_labels)
         losses = task_cross_entropies(query_logits, episodes.query_labels)
         return Outcome(loss=losses.mean(), query_logits=query_logits.detach(), losses=losses)
     stepper: Any = learner
     outcome: Outcome = stepper.training_step_per_task(episodes)
-    check_logits(outcome.query_logits, episodes)
+    check_logits(outcome.query_logits, episodes.class_ids, episodes.query_labels)
     shape = episodes.query_labels.shape[:1]
     if outcome.losses is None or outcome.losses.shape != shape:
         raise ArgumentError(
@@ -353,7 +353,7 @@ def per_task_outcome(learner: EpisodeLearner, episodes: Episodes) -> Outcome:
 def score_tasks(learner: EpisodeLearner, episodes: Episodes) -> Tensor:
     """Return the cross-entropy of every task, `tasks` float32, as the learner is."""
     query_logits = learner(episodes)
-    check_logits(query_logits, episodes)
+    check_logits(query_logits, episodes.class_ids, episodes.query_labels)
     return task_cross_entropies(query_logits, episodes.query_labels)
 
 
@@ -486,13 +486,13 @@ def class_means(features: Tensor, labels: Sequence[Tensor], n_way: int) -> Tenso
     return is_own @ features.float() / is_own.sum(-1, keepdim=True)
 
 
-def check_logits(query_logits: Any, episodes: Episodes) -> None:
+def check_logits(query_logits: Any, class_ids: Tensor, query_labels: Tensor) -> None:
     """Check that a learner returned query logits of the right shape.
 
     Raises:
         ArgumentError: If it did not.
     """
-    shape = (*episodes.query_labels.shape, episodes.class_ids.shape[1])
+    shape = (*query_labels.shape, class_ids.shape[1])
     if not isinstance(query_logits, Tensor) or tuple(query_logits.shape) != shape:
         is_tensor = isinstance(query_logits, Tensor)
         got = f"shape {tuple(query_logits.shape)}" if is_tensor else type(query_logits).__name__
