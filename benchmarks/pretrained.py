@@ -125,10 +125,11 @@ def read_widths(text: str) -> str | tuple[int, ...]:
 
 
 def machine(arguments: argparse.Namespace) -> MachineConfig:
-    """Return the precision; the memory format that suits it comes with it."""
-    if arguments.precision == "bfloat16":
-        return MachineConfig(precision="bfloat16", channels_last="yes", threads=arguments.threads)
-    return MachineConfig(precision=arguments.precision, threads=arguments.threads)
+    """Return how runs are computed: with bfloat16 comes the memory format that suits it."""
+    config = MachineConfig(
+        precision=arguments.precision, compile=arguments.compile, threads=arguments.threads
+    )
+    return replace(config, channels_last="yes") if config.precision == "bfloat16" else config
 
 
 def pretraining_config(arguments: argparse.Namespace, seed: int) -> RunConfig:
@@ -320,6 +321,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2000, help="of meta-training")
     parser.add_argument("--tasks", type=int, default=4, help="per step of meta-training")
     parser.add_argument("--precision", choices=("auto", "float32", "bfloat16"), default="auto")
+    parser.add_argument("--compile", choices=("auto", "yes", "no"), default="auto")
     parser.add_argument("--passes", type=int, default=100, help="over the images, to pre-train")
     parser.add_argument("--episodes", type=int, default=2000, help="test episodes")
     parser.add_argument("--validation", type=int, default=500, help="validation episodes")
