@@ -37,6 +37,8 @@ def sized(name, **sizes):
 
 
 CASES = [(name, settings) for name in SAMPLERS for settings in variants(name)]
+# By default it is uniform with so few classes.
+CASES += [("neighbor", {"beta": 2.0, "target_accuracy": target}) for target in (None, 0.1)]
 
 
 @pytest.mark.parametrize("law", SAMPLER_LAWS, ids=lambda law: law.__name__)

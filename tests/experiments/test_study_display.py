@@ -59,6 +59,15 @@ def test_lines_tell_how_runs_end_and_how_long_the_rest_takes(jobs, clock):
     assert stream.getvalue().endswith("mind this\n")
 
 
+def test_what_several_runs_warn_of_is_shown_once(jobs):
+    stream = io.StringIO()
+    display = StudyDisplay(jobs, stream)
+    for run in jobs:
+        display(Event("warn", run.name, text="mind this"))
+    display(Event("warn", jobs[1].name, text="and that"))
+    assert stream.getvalue() == "[run 0]: mind this\n[run 1]: and that\n"
+
+
 def test_bars_show_all_and_each(jobs):
     stream = Terminal()
     display = StudyDisplay(jobs, stream)

@@ -18,10 +18,10 @@ CASES = [
     ("gcp", {"forget": "all"}),
     ("gcp", {"exploration": 0.3, "confusion": "mean", "strategy": "uncertain"}),
     ("gcp", {"dtype": torch.float64, "tau": 0.0}),
-    ("neighbor", {"exploration": 0.3, "duplicate_cosine": 0.9, "momentum": 0.0}),
-    ("neighbor", {"pool_size": 6, "neighborhood": 2}),
-    ("neighbor", {"target_accuracy": None}),
-    ("neighbor", {"dtype": torch.float64}),
+    ("neighbor", {"beta": 2.0, "exploration": 0.3, "duplicate_cosine": 0.9, "momentum": 0.0}),
+    ("neighbor", {"beta": 2.0, "pool_size": 6, "neighborhood": 2}),
+    ("neighbor", {"beta": 2.0, "target_accuracy": None}),
+    ("neighbor", {"beta": 2.0, "dtype": torch.float64}),
     ("ohtm", {"warmup": 0}),
     *(("repeat", {"repeats": repeats}) for repeats in ("task", "batches")),
 ]
@@ -87,7 +87,7 @@ def test_updates_equal_those_on_the_cpu(tools, name):
 
 
 def test_features_equal_those_learned_on_the_cpu(tools):
-    sizes = {"n": 20, "k": 5, "target_accuracy": 0.1}
+    sizes = {"n": 20, "k": 5, "beta": 2.0, "target_accuracy": 0.1}
     host, device = build("neighbor", **sizes), build("neighbor", device="cuda", **sizes)
     for seed in range(10):
         feedback = tools.feedback(6, 5, 20, seed=seed)
@@ -118,7 +118,7 @@ def test_a_pool_that_the_kernels_do_not_take_works_without_them(tools, n_tasks):
 @pytest.mark.parametrize("options", [{}, {"pool_size": 10}])
 def test_neighbor_can_be_captured_in_a_graph(tools, options):
     """Every replay draws the next tasks of the passes, and learns."""
-    sampler = build("neighbor", n=20, k=5, device="cuda", **options)
+    sampler = build("neighbor", n=20, k=5, beta=2.0, device="cuda", **options)
     _, probabilities, labels = (x.cuda() for x in tools.feedback(2, 5, 20))
     features = torch.randn(2, 5, 6, device="cuda")
     side = torch.cuda.Stream()

@@ -330,6 +330,31 @@ def test_the_strength_ends_at_0_or_as_far_as_the_learner_can_follow(n_right, end
     assert math.isclose(float(sampler.strength), end, rel_tol=1e-6)
 
 
+def test_the_default_strength_leaves_256_classes_to_choose_from():
+    """By the entropy of a draw whose z is normally distributed, integrated over a grid."""
+    z = torch.linspace(-12, 12, 24_001, dtype=torch.float64)
+    uniform = torch.exp(-(z**2) / 2)
+    uniform /= uniform.sum()
+    for n_classes in (300, 512, 1024, 1800):
+        drawn = uniform * torch.exp(neighbor.default_beta(n_classes) * z)
+        drawn /= drawn.sum()
+        lost = (drawn * (drawn / uniform).log()).sum()
+        assert math.isclose(n_classes * math.exp(-lost), 256, rel_tol=1e-6)
+    assert neighbor.default_beta(2) == neighbor.default_beta(256) == 0
+    assert neighbor.default_beta(1800) < neighbor.default_beta(10**6) == 2
+
+
+def test_with_few_classes_the_default_is_uniform_and_says_so():
+    sizes = {"n_way": 5, "n_features": 4}
+    few, many = (NeighborSampler(n_classes=n, **sizes) for n in (256, 257))
+    assert few.beta == 0 < many.beta
+    assert "256 training classes" in few.note
+    assert many.note is None
+    chosen = NeighborSampler(n_classes=9, beta=0.5, **sizes)
+    assert chosen.beta == 0.5
+    assert chosen.note is None
+
+
 def test_the_strength_is_fixed_without_a_target():
     for n_right in ((0, 0), (10, 10)):
         sampler, update = learner(n_right, target_accuracy=None, beta=0.7)

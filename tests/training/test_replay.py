@@ -32,7 +32,8 @@ OPTIONS = {
     "difficulty": {"warmup": 4},
     "dpp": {"kind": "dynamic", "refresh": 5},  # so that new kernels are made among the replays
     "hierarchy": {"groups": 3 * ["a", "b", "c", "d"]},
-    "neighbor": {"target_accuracy": 0.1},  # so that its strength rises from the first step
+    # So that its strength rises from the first step.
+    "neighbor": {"beta": 2.0, "target_accuracy": 0.1},
     "ohtm": {"warmup": 4},
 }
 

@@ -231,6 +231,8 @@ def _build(
         trainer.display.warn(f"{dataset} has no val classes: {kept}.")
     if not testers:
         trainer.display.warn(f"{dataset} has no test classes: the run ends after training.")
+    if note := getattr(trainer.sampler, "note", None):
+        trainer.display.warn(note)
     optimizer = config.optimizer
     needs_plain_sgd = getattr(class_of(config.learner), "needs_plain_sgd", False)
     if needs_plain_sgd and (optimizer.name, optimizer.momentum) != ("sgd", 0):

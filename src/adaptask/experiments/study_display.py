@@ -39,6 +39,7 @@ class StudyDisplay:
         """The step at which each run began here."""
         self._done: dict[str, int] = {}
         """Steps that each run has made, here or earlier."""
+        self._warnings: set[str | None] = set()
         self._n_ended = 0
         self._start = time.monotonic()
         self._next_line = self._start + _SECONDS_BETWEEN_LINES
@@ -68,13 +69,19 @@ class StudyDisplay:
         elif event.kind == "end":
             self._end(event)
         else:
-            self._write(f"{event.run}: {event.text}" if event.run else str(event.text))
+            self._warn(event)
 
     def close(self) -> None:
         """Remove the bars."""
         for bar in self._bars.values():
             self._progress.remove_task(bar)
         self._progress.stop()
+
+    def _warn(self, event: Event) -> None:
+        """Print a warning, once if several runs have the same."""
+        if event.text not in self._warnings:
+            self._warnings.add(event.text)
+            self._write(f"{event.run}: {event.text}" if event.run else str(event.text))
 
     def _begin(self, run: str) -> None:
         """Draw a bar for a run; it replaces the earlier one if the run begins again."""

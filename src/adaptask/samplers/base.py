@@ -101,6 +101,8 @@ class Sampler(FeedbackModule):
     """Whether it learns from class features, so that `update` must be given them."""
     n_features: int | None = None
     """Size d of the class features; set by samplers that use them."""
+    note: str | None = None
+    """What a user should know of it before training; a run shows it when it begins."""
     _problems = PROBLEMS
 
     def __init__(

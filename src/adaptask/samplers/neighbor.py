@@ -27,6 +27,8 @@ _PLANNED = 256
 """Tasks that the CPU version plans at once."""
 _CHUNK_ELEMENTS = 1 << 24
 """Features that the plain version gathers at once."""
+FEWEST_CHOICES = 256
+"""Classes among which the default strength leaves the choice of a class, at least."""
 RATE = 0.01
 """How far the strength moves per update and unit of accuracy.
 
@@ -89,7 +91,9 @@ class NeighborSampler(Sampler):
         n_classes: Number of training classes, n.
         n_way: Number of classes per task, K.
         n_features: Size d of the class features.
-        beta: Largest strength with which near classes are preferred, 0 (not at all) to 100.
+        beta: Largest strength with which near classes are preferred, 0 (not at all) to 100; None:
+            2, or less if there are fewer than 1,900 classes, and 0 from 256 down, where harder
+            tasks lose, as far as we have measured (`default_beta`).
         target_accuracy: Accuracy of training tasks above which the strength rises and below which
             it falls, 0 to 1; None: the strength is always `beta`.
         exploration: Share of the tasks in which near classes are not preferred, 0 to 1.
@@ -128,7 +132,7 @@ class NeighborSampler(Sampler):
         n_classes: int,
         n_way: int,
         n_features: int,
-        beta: float = 2.0,
+        beta: float | None = None,
         target_accuracy: float | None = 0.7,
         exploration: float = 0.0,
         pool_size: int = 1024,
@@ -141,7 +145,16 @@ class NeighborSampler(Sampler):
     ) -> None:
         super().__init__(n_classes=n_classes, n_way=n_way, seed=seed, device=device)
         self.n_features = check_integer("n_features", n_features, low=1)
-        self.beta = check_number("beta", beta, low=0, high=100)
+        if beta is None:
+            self.beta = default_beta(self.n_classes)
+            if self.beta == 0:
+                self.note = (
+                    f"neighbor draws uniform tasks here: with {self.n_classes} training classes "
+                    "its beta is 0 unless you set it, since harder tasks did not help with so few. "
+                    "A beta of 1 prefers near classes all the same."
+                )
+        else:
+            self.beta = check_number("beta", beta, low=0, high=100)
         self.target_accuracy = target_accuracy
         if target_accuracy is not None:
             self.target_accuracy = check_number("target_accuracy", target_accuracy, low=0, high=1)
@@ -401,6 +414,22 @@ class NeighborSampler(Sampler):
             f"exploration={self.exploration:g}"
         )
         return f"{super().extra_repr()}, n_features={self.n_features}, {settings}"
+
+
+def default_beta(n_classes: int) -> float:
+    """Return the largest strength for a number of classes, 0 to 2.
+
+    If z is normally distributed over n classes, a strength s leaves n * exp(-s^2 / 2) of them to
+    choose from, as many as equally likely ones would have the same entropy. So
+
+        beta = sqrt(2 ln(n_classes / 256)),   but at least 0 and at most 2,
+
+    leaves 256 classes or more. With 256 classes or fewer all tasks are uniform.
+
+    >>> [round(default_beta(n), 2) for n in (64, 256, 512, 1024, 4112)]
+    [0.0, 0.0, 1.18, 1.67, 2.0]
+    """
+    return min(2.0, math.sqrt(2 * math.log(max(1.0, n_classes / FEWEST_CHOICES))))
 
 
 def fill_neighborhoods(
