@@ -1,6 +1,7 @@
 """Number of classes or difficulty: when does `neighbor` help? The runs of docs/class-counts.md.
 
-Run: python benchmarks/class_counts.py --part 1/2     (and 2/2 beside it: 45 minutes on two cores)
+Run: python benchmarks/class_counts.py --part 1/2     (and 2/2 beside it: 50 minutes on two cores)
+     python benchmarks/class_counts.py --choose       (strengths on validation classes: 40 minutes)
      python benchmarks/class_counts.py --write        (the tables and the picture of the page)
 
 Every run trains on some of the training classes of Omniglot: characters drawn with the run's seed,
@@ -17,15 +18,18 @@ import shutil
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
 import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from scipy import stats
 
-from _records import DOCS, append, fill_in, late_training, percentages, read_rows
+from _records import DOCS, append, digest, fill_in, late_training, percentages, read_rows
 from adaptask.data import ImageSet
 from adaptask.data.datasets import load
 from adaptask.experiments.config import (
@@ -37,20 +41,26 @@ from adaptask.experiments.config import (
     TaskConfig,
 )
 from adaptask.experiments.options import AlgorithmConfig, configure
-from adaptask.experiments.run import run_steps
+from adaptask.experiments.run import resolve_auto, run_steps
 from adaptask.intervals import Intervals
 from adaptask.report.run import Run
 from adaptask.report.statistics import holm
 from adaptask.training.device_steps import finish
 from adaptask.training.displays import Quiet
-from frozen_features import described, p_text
+from frozen_features import described, p_text, validate
 
 PAGE = DOCS / "class-counts.md"
 RECORDS = DOCS / "reproduction" / "class-counts.csv"
+PICTURE = DOCS / "images" / "class-counts.png"
+CHOSEN_FROM = DOCS / "reproduction" / "class-counts-validation.csv"
 
 COUNTS = (64, 256, 1024, 4112)
 UNIFORM, FIXED, DEFAULT = SAMPLERS = ("uniform", "neighbor 1", "neighbor")
 """`neighbor 1` has the fixed strength `beta` 1."""
+EARLIER = "neighbor 0-2"
+"""The default of before these runs, `beta` 2 for any number of classes; a few seeds have it."""
+BETAS = (0.0, 0.5, 1.0, 2.0)
+"""Fixed strengths that were validated."""
 _MLP = configure("backbone", "mlp", norm="layer")
 
 
@@ -74,6 +84,13 @@ SETTINGS = {
 }
 EASY, BETWEEN, HARD, CONV4 = SETTINGS
 
+VALIDATED = {
+    "turned": ((EASY, BETWEEN, HARD), (64, 128, 256, 512, 1024)),
+    "upright": ((EASY, BETWEEN), (64, 128, 256, 512, 1028)),
+    "glyphs": ((EASY,), (192,)),
+}
+"""Settings and numbers of classes: Omniglot with rotations as classes, without, and `glyphs`."""
+
 Differences = Mapping[int, float]
 """Of the accuracies of a sampler and uniform, by seed."""
 
@@ -82,24 +99,33 @@ Differences = Mapping[int, float]
 
 
 def __getattr__(name: str) -> Callable[[str], ImageSet]:
-    """Return the dataset of a name such as `omniglot_64_3`: 64 training classes, seed 3."""
-    dataset, *numbers = name.split("_")
-    if dataset != "omniglot":
+    """Return the dataset of a name such as `turned_64_3`: 64 training classes, seed 3."""
+    kind, *numbers = name.split("_")
+    if kind not in ("turned", "upright"):
         raise AttributeError(name)
     n_classes, seed = map(int, numbers)
-    return lambda split: some_classes(split, n_classes, seed)
+    return lambda split: some_classes(split, n_classes, seed, turned=kind == "turned")
 
 
-def some_classes(split: str, n_classes: int, seed: int) -> ImageSet:
-    """Return a split of Omniglot; of the training classes random characters in all rotations."""
+def some_classes(split: str, n_classes: int, seed: int, *, turned: bool = True) -> ImageSet:
+    """Return a split of Omniglot; of the training classes random characters.
+
+    Args:
+        split: `train`, `val` or `test`.
+        n_classes: Number of training classes.
+        seed: Decides which characters.
+        turned: Whether each character is there in all four rotations, or upright alone.
+    """
     found = load("omniglot", split)
     if split != "train":
         return found
     assert found.variant_of is not None
-    characters = found.variant_of.unique()
+    is_kept = torch.tensor([turned or name.endswith("/rot000") for name in found.class_names])
+    characters = found.variant_of.unique()  # type: ignore[no-untyped-call]
     generator = torch.Generator().manual_seed(seed)
-    chosen = characters[torch.randperm(len(characters), generator=generator)][: n_classes // 4]
-    classes = torch.isin(found.variant_of, chosen).nonzero().flatten().tolist()
+    n_characters = n_classes // 4 if turned else n_classes
+    chosen = characters[torch.randperm(len(characters), generator=generator)][:n_characters]
+    classes = (torch.isin(found.variant_of, chosen) & is_kept).nonzero().flatten().tolist()
     assert len(classes) == n_classes, (len(classes), n_classes)
     bounds = found.class_starts.tolist()
     images = [found.images[bounds[c] : bounds[c + 1]] for c in classes]
@@ -123,7 +149,7 @@ def config_of(name: str, n_classes: int, sampler: str, seed: int) -> RunConfig:
         steps=steps,
         seed=seed,
         data=DataConfig(
-            dataset=f"{Path(__file__).stem}:omniglot_{n_classes}_{seed}",
+            dataset=f"{Path(__file__).stem}:turned_{n_classes}_{seed}",
             augmentation="none",  # a flip turns a character into another
             shrink=setting.shrink,
         ),
@@ -140,8 +166,8 @@ def config_of(name: str, n_classes: int, sampler: str, seed: int) -> RunConfig:
 
 
 def plan(settings: Iterable[str], seeds: Sequence[int] | None) -> list[dict[str, Any]]:
-    """Return what identifies the runs: all of a seed before the next."""
-    return [
+    """Return what identifies the runs: all of a seed before the next, those of Conv-4 last."""
+    keys = [
         {"setting": name, "n_classes": n_classes, "sampler": sampler, "seed": seed}
         for seed in (range(10) if seeds is None else seeds)
         for name in settings
@@ -149,23 +175,59 @@ def plan(settings: Iterable[str], seeds: Sequence[int] | None) -> list[dict[str,
         for n_classes in COUNTS
         for sampler in SAMPLERS
     ]
+    return sorted(keys, key=lambda key: key["setting"] == CONV4)
+
+
+def is_recorded(records: Path, key: Mapping[str, Any]) -> bool:
+    """Return whether the records have a run."""
+    text = {name: str(value) for name, value in key.items()}
+    return any(text.items() <= row.items() for row in read_rows(records))
 
 
 def make_runs(keys: Iterable[Mapping[str, Any]], folder: Path, records: Path) -> None:
     """Make the runs that are not in the records."""
     for key in keys:
-        text = {name: str(value) for name, value in key.items()}
-        if any(text.items() <= row.items() for row in read_rows(records)):
+        if is_recorded(records, key):
             continue
-        path = folder / "-".join(text.values()).replace(" ", "-")
+        path = folder / "-".join(map(str, key.values())).replace(" ", "-")
         name, n_classes, sampler, seed = key.values()
         finish(
             run_steps(config_of(name, n_classes, sampler, seed), path, display=Quiet(sys.stderr))
         )
         found = measured(path)
         append(records, dict(key) | found)
-        print(*text.values(), found["accuracy"], flush=True)
+        print(*key.values(), found["accuracy"], flush=True)
         shutil.rmtree(path)
+
+
+def choose(records: Path) -> None:
+    """Record the accuracy of strengths on validation classes that are not recorded yet."""
+    for key in plan_validation():
+        kind, name, n_classes, beta, seed = key.values()
+        if is_recorded(records, key):
+            continue
+        some = f"{Path(__file__).stem}:{kind}_{n_classes}_{seed}"
+        config = config_of(name, n_classes, FIXED, seed)
+        config = replace(
+            config,
+            data=replace(config.data, dataset=kind if kind == "glyphs" else some),
+            sampler=configure("sampler", "neighbor", beta=beta, target_accuracy=None),
+        )
+        accuracy = validate(resolve_auto(config, torch.device("cpu")))
+        append(records, key | {"accuracy": f"{100 * accuracy:.2f}"})
+
+
+def plan_validation() -> list[dict[str, Any]]:
+    """Return what identifies the runs from which the default strength was chosen."""
+    return [
+        {"kind": kind, "setting": name, "n_classes": n_classes, "beta": beta, "seed": seed}
+        for seed in (100, 101, 102)
+        for kind, (names, counts) in VALIDATED.items()
+        for name in names
+        for n_classes in counts
+        for beta in BETAS
+        if kind != "upright" or beta != 0.5  # left out to save time
+    ]
 
 
 def measured(folder: Path) -> dict[str, str]:
@@ -244,6 +306,45 @@ def table(rows: Sequence[Mapping[str, str]]) -> str:
     return "\n".join(lines)
 
 
+def write(page: str, rows: Sequence[Mapping[str, str]]) -> str:
+    """Return the page with what is between its markers replaced."""
+    return fill_in(page, {"primary": primary(rows), "settings": table(rows)})
+
+
+def draw(rows: Sequence[Mapping[str, str]]) -> Figure:
+    """Return the picture: the gain over the number of classes, a line per setting."""
+    figure = Figure(figsize=(7.2, 2.9), dpi=170, layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    draw_gains(left, rows, FIXED)
+    draw_gains(right, rows, DEFAULT)
+    left.set_title("fixed strength 1", fontsize=9)
+    right.set_title("default options", fontsize=9)
+    left.set_ylabel("points above uniform", fontsize=8.5)
+    right.legend(fontsize=8, frameon=False, loc="lower right")
+    return figure
+
+
+def draw_gains(axes: Axes, rows: Sequence[Mapping[str, str]], sampler: str) -> None:
+    """Draw the means over seeds with their 95 % intervals."""
+    axes.axhline(0, color="#767676", lw=1, zorder=0)
+    colors = dict(zip(SETTINGS, ("#0b7a55", "#1f4e9c", "#7b3f9e", "#c4570f"), strict=True))
+    for place, (name, color) in enumerate(colors.items()):
+        gains = [list(differences(rows, name, n, sampler).values()) for n in COUNTS]
+        half = [stats.t.ppf(0.975, len(some) - 1) * stats.sem(some) for some in gains]
+        shifted = [n * 1.06 ** (place - 1.5) for n in COUNTS]  # intervals beside each other
+        means = [statistics.fmean(some) for some in gains]
+        label = name if name == CONV4 else f"{name} pixels"
+        style = "o--" if name == CONV4 else "o-"
+        axes.errorbar(shifted, means, half, fmt=style, color=color, ms=4, lw=1.4, label=label)
+    axes.set_xscale("log")
+    axes.set_xticks(COUNTS, [f"{n:,}" for n in COUNTS])
+    axes.set_xticks([], minor=True)
+    axes.set_xlabel("training classes", fontsize=8.5)
+    axes.tick_params(labelsize=8)
+    for side in ("right", "top"):
+        axes.spines[side].set_visible(False)
+
+
 def main() -> None:
     """Make runs, or write the page."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -252,12 +353,17 @@ def main() -> None:
     parser.add_argument("--part", default="1/1", metavar="K/N", help="which share of the runs")
     parser.add_argument("--folder", type=Path, default=Path("runs/class-counts"))
     parser.add_argument("--records", type=Path, default=RECORDS)
+    parser.add_argument("--choose", action="store_true", help="validate strengths instead")
     parser.add_argument("--write", action="store_true", help="write the page instead")
     arguments = parser.parse_args()
     if arguments.write:
         rows = read_rows(RECORDS)
-        made = {"primary": primary(rows), "settings": table(rows)}
-        PAGE.write_text(fill_in(PAGE.read_text(), made))
+        PAGE.write_text(write(PAGE.read_text(), rows))
+        mpl.rcParams["font.size"] = 8
+        draw(rows).savefig(PICTURE, metadata={"Records": digest(RECORDS)})
+        return
+    if arguments.choose:
+        choose(CHOSEN_FROM)
         return
     part, n_parts = map(int, arguments.part.split("/"))
     keys = plan(arguments.only, arguments.seeds)[part - 1 :: n_parts]
