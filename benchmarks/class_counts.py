@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import shutil
 import statistics
 import sys
@@ -306,9 +307,73 @@ def table(rows: Sequence[Mapping[str, str]]) -> str:
     return "\n".join(lines)
 
 
-def write(page: str, rows: Sequence[Mapping[str, str]]) -> str:
+def write(
+    page: str, rows: Sequence[Mapping[str, str]], validated: Sequence[Mapping[str, str]]
+) -> str:
     """Return the page with what is between its markers replaced."""
-    return fill_in(page, {"primary": primary(rows), "settings": table(rows)})
+    made = {
+        "primary": primary(rows),
+        "settings": table(rows),
+        "validation": validation_table(validated),
+        "limits": limits(validated),
+    }
+    return fill_in(page, made)
+
+
+# How the default was chosen -----------------------------------------------------------------------
+
+Cell = tuple[str, str, int]
+"""What the classes are, the setting, and the number of classes."""
+
+
+def validated_gains(rows: Iterable[Mapping[str, str]]) -> dict[Cell, dict[float, float]]:
+    """Return the mean difference of every strength to strength 0, by cell."""
+    found: dict[Cell, dict[float, list[float]]] = {}
+    for row in rows:
+        cell = row["kind"], row["setting"], int(row["n_classes"])
+        some = found.setdefault(cell, {}).setdefault(float(row["beta"]), [])
+        some.append(float(row["accuracy"]))  # those of a cell have the same seeds, in order
+    return {
+        cell: {
+            beta: statistics.fmean(some) - statistics.fmean(by_beta[0.0])
+            for beta, some in by_beta.items()
+        }
+        for cell, by_beta in found.items()
+    }
+
+
+def validation_table(rows: Iterable[Mapping[str, str]]) -> str:
+    """Return the table of the strengths that were validated."""
+    kinds = {"turned": "Omniglot, turned", "upright": "Omniglot, upright", "glyphs": "glyphs"}
+    gains = validated_gains(rows)
+    lines = ["| classes are | images | number | 0.5 | 1 | 2 |", "|---|---|---|---|---|---|"]
+    for kind, (names, counts) in VALIDATED.items():
+        for name in names:
+            for n_classes in counts:
+                own = gains[kind, name, n_classes]
+                cells = [f"{own[beta]:+.2f}" if beta in own else "" for beta in BETAS[1:]]
+                lines.append(f"| {kinds[kind]} | {name} | {n_classes:,} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def limits(rows: Iterable[Mapping[str, str]]) -> str:
+    """Return the table of limits of the strength: what they gain in the cells chosen from."""
+    cells = {cell: own for cell, own in validated_gains(rows).items() if cell[0] == "turned"}
+    lines = ["| classes left | mean gain | largest loss | cells that lose |", "|---|---|---|---|"]
+    for n_left in (64, 128, 256, 512):
+        found = []
+        for (_, _, n_classes), own in cells.items():
+            strength = min(2.0, math.sqrt(2 * math.log(max(1.0, n_classes / n_left))))
+            found.append(float(np.interp(strength, BETAS, [own[beta] for beta in BETAS])))
+        n_losing = sum(gain < 0 for gain in found)
+        worst = f"{min(found):+.2f}" if n_losing else "none"
+        lines.append(
+            f"| {n_left} | {statistics.fmean(found):+.2f} | {worst} | {n_losing} of {len(found)} |"
+        )
+    return "\n".join(lines)
+
+
+# The picture --------------------------------------------------------------------------------------
 
 
 def draw(rows: Sequence[Mapping[str, str]]) -> Figure:
@@ -358,7 +423,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.write:
         rows = read_rows(RECORDS)
-        PAGE.write_text(write(PAGE.read_text(), rows))
+        PAGE.write_text(write(PAGE.read_text(), rows, read_rows(CHOSEN_FROM)))
         mpl.rcParams["font.size"] = 8
         draw(rows).savefig(PICTURE, metadata={"Records": digest(RECORDS)})
         return

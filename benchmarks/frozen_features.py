@@ -220,8 +220,13 @@ def config_of(name: str, backbone: str, arm: str, seed: int) -> RunConfig:
     chosen = FEATURES[name]
     steps, lr, scaled = chosen.settings.get(backbone, (1, 1e-3, False))
     steps *= 4 if "longer" in arm else 1
-    # Its strength is 2 from the first step on, instead of rising to it.
-    options: dict[str, Any] = {"target_accuracy": None} if "fixed" in arm else {}
+    options: dict[str, Any] = {}
+    if "neighbor" in arm:
+        # The default of the time of these runs, whatever the number of classes.
+        options["beta"] = 2.0
+    if "fixed" in arm:
+        # The strength is 2 from the first step on, instead of rising to it.
+        options["target_accuracy"] = None
     n_way, n_query = chosen.best_way if "best way" in arm else (5, chosen.n_query)
     return RunConfig(
         steps=steps,

@@ -91,6 +91,9 @@ ROWS = {
     6: Row("table-cifar", "metaoptnet-ridge", (5, 1), 3),
 }
 
+OPTIONS = {"neighbor": {"beta": 2.0}}
+"""Of samplers; with 64 classes `neighbor` would be uniform by default."""
+
 Key = tuple[str, str, int, str, int]
 """Learner, backbone, shots of the test, sampler and seed: one line of the records."""
 
@@ -129,10 +132,11 @@ def plan_row(
         row.target, dataset=dataset, rows=[row.learner], shots=[row.tested[0]], quick=quick
     )
     base = planned.trials[0].config
+    configured = [configure("sampler", name, **OPTIONS.get(name, {})) for name in samplers]
     return [
-        Planned(row, replace(base, sampler=configure("sampler", sampler), seed=seed))
+        Planned(row, replace(base, sampler=sampler, seed=seed))
         for seed in seeds
-        for sampler in samplers
+        for sampler in configured
     ]
 
 

@@ -180,15 +180,20 @@ def arms_of(setting: str, base: RunConfig) -> list[Arm]:
         replace(
             arm,
             name=f"{setting} {arm.labels['sampler']}",
-            config=replace(arm.config, sampler=whole_course(arm.config.sampler, base.steps)),
+            config=replace(arm.config, sampler=as_recorded(arm.config.sampler, base.steps)),
             runs=(),
         )
         for arm in arms
     ]
 
 
-def whole_course(sampler: Any, steps: int) -> Any:
-    """Return the options of a sampler; a curriculum lasts as long as the run."""
+def as_recorded(sampler: Any, steps: int) -> Any:
+    """Return the options of a sampler; a curriculum lasts as long as the run.
+
+    `neighbor` has the default of the time of these runs, whatever the number of classes.
+    """
+    if sampler.name == "neighbor":
+        return replace(sampler, beta=2.0)
     is_curriculum = getattr(sampler, "target", None) == "curriculum"
     return replace(sampler, curriculum_steps=steps) if is_curriculum else sampler
 

@@ -135,8 +135,9 @@ def arms() -> dict[str, list[tuple[Arm, range]]]:
             ]
             for name, (label, kind) in controls.items()
         },
-        "6": pair("6", 5, 5, {}),
-        "7": pair("7", 5, 15, {}, dataset="cifar-fs", tested=5),
+        # The default of that time, whatever the number of classes.
+        "6": pair("6", 5, 5, {"beta": 2.0}),
+        "7": pair("7", 5, 15, {"beta": 2.0}, dataset="cifar-fs", tested=5),
     }
 
 

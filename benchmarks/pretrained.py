@@ -92,13 +92,15 @@ LEARNERS: dict[str, dict[str, Any]] = {
     # The temperature of the prototypical networks in FEAT (Ye et al. 2020).
     "protonet": {"temperature": 64.0, "learn_temperature": True},
 }
-ARMS: dict[str, tuple[str, int, int | None]] = {
+UNIFORM = configure("sampler", "uniform")
+ARMS: dict[str, tuple[AlgorithmConfig, int, int | None]] = {
     # By name: sampler, classes per task, and queries per class where they are not 15.
-    "uniform": ("uniform", 5, None),
-    "neighbor": ("neighbor", 5, None),
-    "gcp": ("gcp", 5, None),
+    "uniform": (UNIFORM, 5, None),
+    # With 64 classes it would be uniform by default.
+    "neighbor": (configure("sampler", "neighbor", beta=2.0), 5, None),
+    "gcp": (configure("sampler", "gcp"), 5, None),
     # As many images as 5 classes of 1 shot and 15 queries.
-    "uniform, 20-way": ("uniform", 20, 3),
+    "uniform, 20-way": (UNIFORM, 20, 3),
 }
 PAGE = DOCS / "after-pretraining.md"
 RECORDS = records.RECORDS / "pretrained.csv"
@@ -163,7 +165,7 @@ def meta_config(arguments: argparse.Namespace, shots: int, arm: str, seed: int) 
         config,
         steps=arguments.steps,
         seed=seed,
-        sampler=configure("sampler", sampler),
+        sampler=sampler,
         learner=configure("learner", arguments.learner, **LEARNERS[arguments.learner]),
         backbone=backbone(arguments, 0.0),
         machine=machine(arguments),

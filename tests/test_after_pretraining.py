@@ -15,3 +15,10 @@ def test_a_table_can_be_made_of_records_that_are_not_complete(benchmark_script):
     assert "| `neighbor` | 3 | 63.00 | +1.50" in neighbor
     assert "no meta-training | 3 | 60.00 |  |" in none
     assert "| `uniform` | 2 | 61.00 |  |" in uniform
+
+
+def test_the_tables_are_those_of_the_records(benchmark_script):
+    script = benchmark_script("pretrained")
+    page = script.PAGE.read_text()
+    made = script.tables(script.read_rows(script.RECORDS))
+    assert page == script.fill_in(page, made), "python benchmarks/pretrained.py --write"

@@ -85,7 +85,7 @@ def train(
 ) -> None:
     """Train a learner on the tasks of a sampler, validate, and test the best weights.
 
-    adaptask train --dataset glyphs --learner protonet --sampler neighbor --steps 2000
+    adaptask train --dataset turned-glyphs --learner protonet --sampler neighbor --steps 2000
 
     Args:
         run: Everything that decides the run.
@@ -208,7 +208,7 @@ def compare(
 ) -> int:
     """Train every learner with every sampler, and tell which differences are real.
 
-    adaptask compare --dataset glyphs --learners protonet --samplers uniform neighbor --steps 2000
+    adaptask compare --dataset turned-glyphs --samplers uniform neighbor --steps 2000
 
     Runs of the same seed start from the same weights and are tested on the same tasks. The same
     command continues after a kill; more seeds or samplers are added to those that are there.
