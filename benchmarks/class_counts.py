@@ -285,21 +285,54 @@ def primary(rows: Sequence[Mapping[str, str]]) -> str:
     return "\n".join(lines)
 
 
+def facts(rows: Sequence[Mapping[str, str]]) -> str:
+    """Return what the fixed strength gains by classes and by difficulty, as a list."""
+
+    def gain(setting: str, n_classes: int) -> str:
+        return f"{statistics.fmean(differences(rows, setting, n_classes, FIXED).values()):+.2f}"
+
+    def right(setting: str, n_classes: int) -> str:
+        return f"{mean(rows, setting, n_classes, UNIFORM, 'train_accuracy'):.0f} %"
+
+    few, many = COUNTS[0], COUNTS[-1]
+    by_classes = [f"{gain(EASY, n)} with {n:,}" for n in reversed(COUNTS)]
+    by_pixels = [
+        f"{gain(name, many)} at {name} ({right(name, many)})" for name in (EASY, BETWEEN, HARD)
+    ]
+    return "\n".join(
+        (
+            f"- **The number of classes counts.** At {EASY} pixels strength 1 gains, by the number "
+            f"of classes: {', '.join(by_classes)}. But the training tasks of {few} classes are "
+            f"solved best: {right(EASY, few)} of their queries are right, {right(EASY, many)} with "
+            f"{many:,}.",
+            f"- **Difficulty counts.** With all {many:,} classes it gains, by the number of pixels "
+            f"(in brackets, how many queries of uniform training tasks are right): "
+            f"{', '.join(by_pixels)}.",
+            f"- **Solved is not learned.** {few} classes are {20 * few:,} images, which are soon "
+            f"memorized: even at {HARD} pixels {right(HARD, few)} of the training queries are "
+            f"right, and harder tasks lose most ({gain(HARD, few)}).",
+        )
+    )
+
+
+def mean(
+    rows: Iterable[Mapping[str, str]], setting: str, n_classes: int, sampler: str, field: str
+) -> float:
+    """Return the mean of a field over the seeds of an arm."""
+    key = {"setting": setting, "n_classes": str(n_classes), "sampler": sampler}
+    return statistics.fmean(float(row[field]) for row in rows if key.items() <= row.items())
+
+
 def table(rows: Sequence[Mapping[str, str]]) -> str:
     """Return the table of all settings."""
-
-    def mean(setting: str, n_classes: int, sampler: str, field: str) -> str:
-        key = {"setting": setting, "n_classes": str(n_classes), "sampler": sampler}
-        return f"{statistics.fmean(float(r[field]) for r in rows if key.items() <= r.items()):.1f}"
-
     heads = ["images", "classes", "right in training: uniform", "fixed", "default"]
     heads += ["accuracy, uniform", "fixed strength", "default"]
     lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
     for setting in SETTINGS:
         for n_classes in COUNTS:
             cells = [setting, f"{n_classes:,}"]
-            cells += [mean(setting, n_classes, name, "train_accuracy") for name in SAMPLERS]
-            cells.append(mean(setting, n_classes, UNIFORM, "accuracy"))
+            fields = [(name, "train_accuracy") for name in SAMPLERS] + [(UNIFORM, "accuracy")]
+            cells += [f"{mean(rows, setting, n_classes, *field):.1f}" for field in fields]
             for sampler in (FIXED, DEFAULT):
                 pairs = list(differences(rows, setting, n_classes, sampler).values())
                 cells.append(described(pairs))
@@ -313,6 +346,7 @@ def write(
     """Return the page with what is between its markers replaced."""
     made = {
         "primary": primary(rows),
+        "facts": facts(rows),
         "settings": table(rows),
         "validation": validation_table(validated),
         "limits": limits(validated),

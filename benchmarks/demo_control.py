@@ -13,10 +13,10 @@ Both compare with uniform sampling, in the settings and with the seeds of the de
 Six seeds on two CPU cores, accuracy in percent and paired difference with its 95 % interval:
 
     the demo    uniform 69.43    gcp 69.63, +0.20 [-0.20, +0.60]
-                                 neighbor 70.76, +1.33 [+0.96, +1.69]
-    permuted    uniform 69.43    permuted 69.07, -0.36 [-0.67, -0.06]
+                                 neighbor 70.76, +1.33 [+0.94, +1.72]
+    permuted    uniform 69.43    permuted 68.99, -0.44 [-0.79, -0.09]
 
-The same with a fixed strength (`beta` 1, `target_accuracy` None), which was the default before:
+The same with a fixed strength (`beta` 1, `target_accuracy` None), which was the first default:
 
     the demo    uniform 69.43    neighbor 71.24, +1.81 [+1.51, +2.11]
     permuted    uniform 69.43    permuted 69.04, -0.39 [-0.70, -0.08]
