@@ -90,9 +90,15 @@ def tiny(tiny_cache, monkeypatch):
 
 
 @pytest.fixture(scope="session")
-def tiny_words():
-    """The options of a run that takes a second; later words change earlier ones."""
-    return (*TINY_RUN.split(), "--sampler", "gcp")
+def tiny_options():
+    """The options of a run that takes a second, without a sampler; later ones change earlier."""
+    return tuple(TINY_RUN.split())
+
+
+@pytest.fixture(scope="session")
+def tiny_words(tiny_options):
+    """The same with `gcp`."""
+    return (*tiny_options, "--sampler", "gcp")
 
 
 @pytest.fixture

@@ -18,9 +18,7 @@ def folder(tiny_cache, tiny_words, tmp_path_factory):
     path = tmp_path_factory.mktemp("saved") / "run"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ADAPTASK_CACHE", str(tiny_cache))
-        assert (
-            main(["train", *tiny_words, "--sampler", "gcp", "--output", str(path), "--quiet"]) == 0
-        )
+        assert main(["train", *tiny_words, "--output", str(path), "--quiet"]) == 0
     return path
 
 

@@ -15,7 +15,7 @@ SHORTER = "--steps 4 --every.log 1 --every.validate 2 --every.checkpoint 2 --eve
 
 
 @pytest.fixture(scope="session")
-def left_behind(tiny_cache, tiny_words, tmp_path_factory):
+def left_behind(tiny_cache, tiny_options, tmp_path_factory):
     """What commands leave: `study`, `run` in it, and `cache`, a prepared dataset."""
     folder = tmp_path_factory.mktemp("left-behind")
     with pytest.MonkeyPatch.context() as patch:
@@ -23,7 +23,7 @@ def left_behind(tiny_cache, tiny_words, tmp_path_factory):
         # Drawing the page takes seconds, and nothing reads it.
         patch.setattr("adaptask.report.report.write_report", lambda folder, *_, **__: folder)
         study = folder / "study"
-        shared = [*tiny_words, *SHORTER.split(), "--samplers", "uniform", "gcp"]
+        shared = [*tiny_options, *SHORTER.split(), "--samplers", "uniform", "gcp"]
         assert (
             main(["compare", *shared, "--seeds", "1", "--workers", "1", f"--output={study}"]) == 0
         )
