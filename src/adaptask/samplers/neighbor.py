@@ -92,8 +92,8 @@ class NeighborSampler(Sampler):
         n_way: Number of classes per task, K.
         n_features: Size d of the class features.
         beta: Largest strength with which near classes are preferred, 0 (not at all) to 100; None:
-            2, or less if there are fewer than 1,900 classes, and 0 from 256 down, where harder
-            tasks lose, as far as we have measured (`default_beta`).
+            sqrt(2 ln(n_classes / 256)), at least 0 and at most 2, so that tasks of 256 classes or
+            fewer are uniform: with these harder ones mostly lost in our runs.
         target_accuracy: Accuracy of training tasks above which the strength rises and below which
             it falls, 0 to 1; None: the strength is always `beta`.
         exploration: Share of the tasks in which near classes are not preferred, 0 to 1.
@@ -150,7 +150,7 @@ class NeighborSampler(Sampler):
             if self.beta == 0:
                 self.note = (
                     f"neighbor draws uniform tasks here: with {self.n_classes} training classes "
-                    "its beta is 0 unless you set it, since harder tasks did not help with so few. "
+                    "its beta is 0 unless you set it, since harder tasks mostly lost with so few. "
                     "A beta of 1 prefers near classes all the same."
                 )
         else:
