@@ -56,6 +56,14 @@ def test_a_run_leaves_everything_in_its_folder(tiny_run, tmp_path, capsys):
     assert (config.task.n_way, config.backbone.filters, config.sampler.name) == (3, 4, "gcp")
 
 
+@pytest.mark.parametrize("options", [(), ("--sampler.beta", "1")])
+def test_a_sampler_may_say_something_before_a_run(tiny_run, tmp_path, capsys, options):
+    words = [*tiny_run, "--sampler", "neighbor", *options, "--output", str(tmp_path / "run")]
+    assert main(words) == 0
+    expected = "neighbor draws uniform tasks here: with 12 training classes"
+    assert (expected in capsys.readouterr().err) == (not options)
+
+
 def test_a_run_can_be_repeated_from_its_configuration_alone(finished, tmp_path):
     config, output = str(finished / "config.toml"), tmp_path / "again"
     assert main(["train", "--config", config, "--output", str(output)]) == 0
