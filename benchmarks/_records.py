@@ -28,6 +28,12 @@ def read_rows(file: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(stream))
 
 
+def is_recorded(file: Path, key: Mapping[str, Any]) -> bool:
+    """Return whether a file of records has a line with these values."""
+    text = {name: str(value) for name, value in key.items()}
+    return any(text.items() <= row.items() for row in read_rows(file))
+
+
 def append(file: Path, row: Mapping[str, Any]) -> None:
     """Add a line to a file of records, in one write: several processes may share it."""
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -30,7 +30,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
 
-from _records import DOCS, append, digest, fill_in, late_training, percentages, read_rows
+from _records import (
+    DOCS,
+    append,
+    digest,
+    fill_in,
+    is_recorded,
+    late_training,
+    percentages,
+    read_rows,
+)
 from adaptask.data import ImageSet
 from adaptask.data.datasets import load
 from adaptask.experiments.config import (
@@ -177,12 +186,6 @@ def plan(settings: Iterable[str], seeds: Sequence[int] | None) -> list[dict[str,
         for sampler in SAMPLERS
     ]
     return sorted(keys, key=lambda key: key["setting"] == CONV4)
-
-
-def is_recorded(records: Path, key: Mapping[str, Any]) -> bool:
-    """Return whether the records have a run."""
-    text = {name: str(value) for name, value in key.items()}
-    return any(text.items() <= row.items() for row in read_rows(records))
 
 
 def make_runs(keys: Iterable[Mapping[str, Any]], folder: Path, records: Path) -> None:
@@ -394,7 +397,7 @@ def limits(rows: Iterable[Mapping[str, str]]) -> str:
     """Return the table of limits of the strength: what they gain in the cells chosen from."""
     cells = {cell: own for cell, own in validated_gains(rows).items() if cell[0] == "turned"}
     lines = ["| classes left | mean gain | largest loss | cells that lose |", "|---|---|---|---|"]
-    for n_left in (64, 128, 256, 512):
+    for n_left in (64, 100, 128, 160, 200, 256, 384, 512):
         found = []
         for (_, _, n_classes), own in cells.items():
             strength = min(2.0, math.sqrt(2 * math.log(max(1.0, n_classes / n_left))))

@@ -56,6 +56,7 @@ from _records import (
     chosen_weights,
     discard_weights,
     fill_in,
+    is_recorded,
     late_training,
     percentages,
     read_rows,
@@ -243,7 +244,7 @@ def meta_train(arguments: argparse.Namespace, shots: int) -> None:
     for seed, arm in product(arguments.seeds, arguments.arms):
         key = described(arguments, shots, arm, seed)
         name = f"{arguments.learner}-{shots}shot-{arm.replace(', ', '-')}-seed{seed}"
-        if is_recorded(arguments, key):
+        if is_recorded(arguments.records, key):
             continue
         if time.monotonic() > arguments.deadline:
             print(f"{name} is left for the next time.", file=sys.stderr, flush=True)
@@ -254,17 +255,9 @@ def meta_train(arguments: argparse.Namespace, shots: int) -> None:
         discard_weights(folder)
 
 
-def is_recorded(arguments: argparse.Namespace, key: Mapping[str, Any]) -> bool:
-    """Return whether the records have a run."""
-    return any(
-        all(row[name] == str(value) for name, value in key.items())
-        for row in read_rows(arguments.records)
-    )
-
-
 def keep(arguments: argparse.Namespace, key: Mapping[str, Any], found: Mapping[str, Any]) -> None:
     """Append a line to the records, unless the run is there."""
-    if not is_recorded(arguments, key):
+    if not is_recorded(arguments.records, key):
         line = dict.fromkeys(COLUMNS, "") | {**key, "steps": arguments.steps} | {**found}
         append(arguments.records, line | {"n_tasks": arguments.tasks})
         print(f"{key}: {found['accuracy']}", flush=True)
