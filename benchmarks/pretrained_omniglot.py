@@ -1,0 +1,265 @@
+"""Do samplers matter after pre-training with thousands of classes? Conv-4 on Omniglot, on a CPU.
+
+Run: python benchmarks/pretrained_omniglot.py --pretrain   (8 minutes on one core)
+     python benchmarks/pretrained_omniglot.py --choose     (the learning rate, by validation)
+     python benchmarks/pretrained_omniglot.py              (makes the runs)
+     python benchmarks/pretrained_omniglot.py --write      (a table of docs/after-pretraining.md)
+
+Conv-4 is pre-trained once, as `adaptask pretrain` does, and all of it is then trained further by
+ProtoNet with every sampler. A run that ends is appended to the records at once, and what is there
+is not made again. Omniglot must have been prepared. benchmarks/frozen_features.py has the same
+comparison with the pre-trained weights frozen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from scipy import stats
+
+import _records as records
+from _records import DOCS, append, fill_in, is_recorded, late_training, percentages, read_rows
+from adaptask.data import load
+from adaptask.experiments.config import (
+    DataConfig,
+    EvaluationConfig,
+    MachineConfig,
+    OptimizerConfig,
+    RunConfig,
+    StartConfig,
+    TaskConfig,
+)
+from adaptask.experiments.factory import build_evaluator, build_parts, build_testers, open_split
+from adaptask.experiments.init_weights import read_weights
+from adaptask.experiments.options import AlgorithmConfig, configure
+from adaptask.experiments.recipes import pretraining
+from adaptask.experiments.run import resolve_auto, run_steps
+from adaptask.intervals import Intervals
+from adaptask.report.run import Run
+from adaptask.report.statistics import holm
+from adaptask.training.device_steps import finish
+from adaptask.training.displays import Quiet
+from frozen_features import described as interval
+from frozen_features import p_text, validate
+from neighbor import PermutedNeighbor as PermutedNeighbor
+
+PAGE = DOCS / "after-pretraining.md"
+RECORDS = records.RECORDS / "pretrained-omniglot.csv"
+BACKBONE = configure("backbone", "conv4")
+STEPS, LEARNING_RATE = 4000, 1e-3
+CPU = torch.device("cpu")
+
+UNIFORM = configure("sampler", "uniform")
+NEIGHBOR = configure("sampler", "neighbor")
+ARMS: dict[str, tuple[AlgorithmConfig, int, int, int]] = {
+    # By name: sampler, classes per task, queries per class, number of seeds.
+    "uniform": (UNIFORM, 5, 5, 10),
+    "neighbor": (NEIGHBOR, 5, 5, 10),
+    # As many images as 5 classes of 1 shot and 5 queries.
+    "uniform, 15-way": (UNIFORM, 15, 1, 5),
+    "neighbor, 15-way": (NEIGHBOR, 15, 1, 5),
+    "neighbor, class ids permuted": (configure("sampler", "neighbor:PermutedNeighbor"), 5, 5, 5),
+}
+UNTRAINED = "no meta-training"
+FIELDS = ("accuracy", "within_group")
+
+
+def config_of(arm: str, seed: int, folder: Path) -> RunConfig:
+    """Return a run: trained by ProtoNet from the pre-trained weights, the last weights count."""
+    sampler, n_way, n_query, _ = ARMS[arm]
+    return RunConfig(
+        steps=STEPS,
+        seed=seed,
+        data=DataConfig(dataset="omniglot", augmentation="none"),  # a flip makes another character
+        task=TaskConfig(n_way=n_way, n_shot=1, n_query=n_query),
+        sampler=sampler,
+        learner=configure("learner", "protonet"),
+        backbone=BACKBONE,
+        optimizer=OptimizerConfig(lr=LEARNING_RATE, schedule="cosine"),
+        start=StartConfig(init=str(folder / "backbone.pt")),
+        evaluation=EvaluationConfig(
+            n_way=20,
+            n_query=5,
+            n_episodes=1000,
+            n_validation=2,
+            tasks=("uniform", "within-group"),
+            seed=seed,
+        ),
+        every=Intervals(log=100, validate=STEPS, checkpoint=STEPS, snapshot=STEPS),
+        machine=MachineConfig(device="cpu", threads=1),
+    )
+
+
+def pretrain(folder: Path) -> None:
+    """Pre-train the backbone, unless it is there."""
+    file, path = folder / "backbone.pt", folder / "pretrain"
+    if file.exists():
+        return
+    images = load("omniglot", "train")
+    usual = pretraining("omniglot", n_classes=images.n_classes, n_images=len(images.images))
+    config = replace(
+        usual,
+        steps=5000,
+        backbone=BACKBONE,
+        evaluation=replace(usual.evaluation, n_validation=100),
+        every=Intervals(log=100, validate=1000),
+        machine=MachineConfig(device="cpu", threads=1),
+    )
+    finish(run_steps(config, path, display=Quiet(sys.stderr)))
+    torch.save(read_weights(str(path)), file)
+    print((path / "test.json").read_text())
+
+
+def choose(folder: Path, learning_rates: Iterable[float]) -> None:
+    """Print the accuracy of uniform sampling on 1,000 validation tasks; no comparison has seed 100.
+
+    The other arms have the learning rate that is best for uniform sampling.
+    """
+    for arm in ("uniform", "uniform, 15-way"):
+        for lr in learning_rates:
+            config = resolve_auto(config_of(arm, 100, folder), CPU)
+            config = replace(config, optimizer=replace(config.optimizer, lr=lr))
+            print(f"{arm}, learning rate {lr}: {100 * validate(config):.2f}", flush=True)
+
+
+def make_runs(arguments: argparse.Namespace) -> None:
+    """Make the runs that are not in the records, all of a seed before the next."""
+    for seed in arguments.seeds:
+        keep(arguments.records, UNTRAINED, seed, lambda s=seed: untrained(s, arguments.folder))
+        for arm, (*_, n_seeds) in ARMS.items():
+            if arm in arguments.arms and seed < n_seeds:
+                keep(
+                    arguments.records,
+                    arm,
+                    seed,
+                    lambda a=arm, s=seed: trained(a, s, arguments.folder),
+                )
+
+
+def keep(file: Path, arm: str, seed: int, make: Any) -> None:
+    """Make a run and record it, unless it is recorded."""
+    key = {"arm": arm, "seed": seed}
+    if not is_recorded(file, key):
+        row = key | make()
+        append(file, row)
+        print(*row.values(), flush=True)
+
+
+def trained(arm: str, seed: int, folder: Path) -> dict[str, str]:
+    """Make a run and return what is kept of it."""
+    path = folder / f"{arm.replace(', ', '-').replace(' ', '-')}-{seed}"
+    finish(run_steps(config_of(arm, seed, folder), path, display=Quiet(sys.stderr)))
+    run = Run(path, seed)
+    assert run.test is not None
+    assert run.test.within_group is not None
+    found = {
+        **percentages(json.loads((path / "test.json").read_text())),
+        "within_group": f"{100 * run.test.within_group.mean():.4f}",
+        **late_training(run, after=0.8 * STEPS),
+    }
+    shutil.rmtree(path)
+    return found
+
+
+def untrained(seed: int, folder: Path) -> dict[str, str]:
+    """Test the pre-trained weights on the tasks of a seed, and on uniform training tasks."""
+    config = resolve_auto(config_of("uniform", seed, folder), CPU)
+    source = open_split(config, "train", CPU)
+    learner = build_parts(config, source, CPU)[0].eval()
+    on_any, within = (tester(learner) for tester in build_testers(config, CPU))
+    on_training = replace(
+        config, evaluation=replace(config.evaluation, n_way=5, tasks=("uniform",))
+    )
+    solved = build_evaluator(on_training, "test", CPU, source)(learner)
+    return {
+        **percentages(on_any.record()),
+        "within_group": f"{100 * within.accuracy:.4f}",
+        "train_loss": f"{solved.loss:.4f}",
+        "train_accuracy": f"{100 * solved.accuracy:.2f}",
+    }
+
+
+# The page -----------------------------------------------------------------------------------------
+
+
+def values(rows: Iterable[Mapping[str, str]], arm: str, field: str) -> dict[str, float]:
+    """Return a field of the runs of an arm by seed."""
+    return {row["seed"]: float(row[field]) for row in rows if row["arm"] == arm}
+
+
+def differences(
+    rows: Sequence[Mapping[str, str]], arm: str, field: str, baseline: str = "uniform"
+) -> list[float]:
+    """Return the differences to another arm of the seeds that both have."""
+    ours, theirs = values(rows, arm, field), values(rows, baseline, field)
+    return [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
+
+
+def primary(rows: Sequence[Mapping[str, str]]) -> str:
+    """Return the table of the primary comparison."""
+    lines = ["| neighbor minus uniform | points | p (Holm) |", "|---|---|---|"]
+    found = [differences(rows, "neighbor", field) for field in FIELDS]
+    p_values = holm([float(stats.ttest_1samp(pairs, 0).pvalue) for pairs in found])
+    names = ("tasks of any classes", "tasks within one alphabet")
+    for name, pairs, p in zip(names, found, p_values, strict=True):
+        lines.append(f"| {name} | {interval(pairs)} | {p_text(p)} |")
+    return "\n".join(lines)
+
+
+def table(rows: Sequence[Mapping[str, str]]) -> str:
+    """Return the table of all arms."""
+    heads = ["training tasks", "seeds", "accuracy", "difference to uniform"]
+    heads += ["within alphabets", "difference", "right in training"]
+    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    for arm in (UNTRAINED, *ARMS):
+        if not values(rows, arm, "accuracy"):
+            continue
+        cells = [arm if arm == UNTRAINED else f"`{arm}`", str(len(values(rows, arm, "accuracy")))]
+        for field in FIELDS:
+            cells.append(f"{statistics.fmean(values(rows, arm, field).values()):.2f}")
+            cells.append("" if arm == "uniform" else interval(differences(rows, arm, field)))
+        cells.append(f"{statistics.fmean(values(rows, arm, 'train_accuracy').values()):.1f}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def tables(rows: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """Return what the page has between its markers."""
+    return {"omniglot primary": primary(rows), "omniglot": table(rows)}
+
+
+def main() -> None:
+    """Pre-train, choose, make runs, or write the page."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--pretrain", action="store_true", help="make the weights to start from")
+    parser.add_argument("--choose", action="store_true", help="validate learning rates")
+    parser.add_argument("--rates", nargs="+", type=float, default=[1e-4, 3e-4, 1e-3])
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
+    parser.add_argument("--seeds", nargs="+", type=int, default=list(range(10)))
+    parser.add_argument("--folder", type=Path, default=Path("runs/pretrained-omniglot"))
+    parser.add_argument("--records", type=Path, default=RECORDS)
+    parser.add_argument("--write", action="store_true", help="write the tables of the page")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    if arguments.write:
+        PAGE.write_text(fill_in(PAGE.read_text(), tables(read_rows(RECORDS))))
+    elif arguments.pretrain:
+        pretrain(arguments.folder)
+    elif arguments.choose:
+        choose(arguments.folder, arguments.rates)
+    else:
+        make_runs(arguments)
+
+
+if __name__ == "__main__":
+    main()
