@@ -17,9 +17,9 @@ Rows 2 and 6 train once and test the same weights twice, validated with 5 shots,
 itself. `adaptask reproduce` makes two trainings of it, each validated with the shots of its test;
 they differ in nothing else, so this takes half the time.
 
-A finished run is a line of the output at once (two in rows 2 and 6); what is recorded there, in
-docs/reproduction/full-length.csv or in resnet12.csv is not run again. Lines from another file are
-joined by `--add new.csv`. All samplers of a seed come before the next seed. The first run begins in
+A finished run is a line of the output at once (two in rows 2 and 6); what is recorded there or in
+docs/reproduction/full-length.csv is not run again. Lines from another file are joined by
+`--add new.csv`. All samplers of a seed come before the next seed. The first run begins in
 any case, and another one only if it can end within `--minutes`, taking the longest so far for its
 time. A run that was killed goes on where its folder is still there.
 
@@ -64,7 +64,6 @@ from adaptask.training.device_steps import finish
 from adaptask.training.displays import Quiet
 
 FULL_LENGTH = RECORDS / "full-length.csv"
-EARLIER = RECORDS / "resnet12.csv"
 LATE_STEPS = 5_000
 """The last steps, over which training loss and accuracy are taken."""
 SECONDS_BETWEEN_LINES = 30.0
@@ -286,7 +285,7 @@ def main() -> None:
     is_trial = arguments.quick or arguments.dataset != "cifar-fs"
     if is_trial and arguments.output == FULL_LENGTH:
         parser.error("with --quick or another dataset, name another --output than the records")
-    known = [arguments.output] if is_trial else [EARLIER, FULL_LENGTH, arguments.output]
+    known = [arguments.output] if is_trial else [FULL_LENGTH, arguments.output]
     if arguments.add is not None:
         add(arguments.add, arguments.output, known)
         return

@@ -16,21 +16,26 @@ runs of a seed share theirs: verdicts then hold for pre-trainings in general.
 
 By default ResNet-12 has MetaOptNet's 64-160-320-640 filters, as most results on CIFAR-FS have, and
 meta-training is that of Meta-Baseline (SGD at 0.001, 4 tasks of 15 queries per step), with fewer
-steps. That has not been measured yet. Expected on one H200, from 77,000 images per second in
-training with 440 images per step (benchmarks/gpu.py): 2 to 3 ms per step of 128 images and 1.5 to
-2.5 minutes for a pre-training of 30,000 steps with its 20 validations and compilation; 15 to 20
-seconds per run of 2,000 steps.
+steps. The records at full width are from one H200, torch 2.11, commit 48f4d34, by
 
-The records hold what two cores of a CPU can do: half as many filters, a pre-training a third as
-long, and one task per step,
+    python benchmarks/pretrained.py --only pretrain --compile yes
+    python benchmarks/pretrained.py --only none 1 --compile yes \
+        --arms uniform neighbor gcp "uniform, 20-way"
+    python benchmarks/pretrained.py --only 5 --compile yes
+    python benchmarks/pretrained.py --only none 1 --compile yes --learner protonet
+
+the last three side by side, and all of them beside full_length.py under CUDA MPS: the pre-training
+took 4.5 minutes, a run 18 to 28 seconds, 45 with compilation.
+
+The other records hold what two cores of a CPU can do: half as many filters, a pre-training a third
+as long, and one task per step,
 
     python benchmarks/pretrained.py --only pretrain --widths 32-80-160-320 --precision bfloat16 \
         --passes 30 --episodes 1000 --validation 200
-    python benchmarks/pretrained.py --only none 1 --learner protonet --widths 32-80-160-320 \
+    python benchmarks/pretrained.py --only 1 --learner protonet --widths 32-80-160-320 \
         --precision bfloat16 --tasks 1 --episodes 1000 --validation 100
 
-and the second one again with `--only 1 --arms "uniform, 20-way"`, by PyTorch 2.13 on an AMD EPYC
-(Zen 5), which computes in bfloat16.
+by PyTorch 2.13 on an AMD EPYC (Zen 5), which computes in bfloat16.
 """
 
 from __future__ import annotations
@@ -81,6 +86,7 @@ from adaptask.experiments.recipes import meta_baseline, pretraining
 from adaptask.experiments.run import resolve_auto, run_steps
 from adaptask.intervals import Intervals
 from adaptask.report.run import Run
+from adaptask.report.statistics import holm
 from adaptask.training.device_steps import finish
 from adaptask.training.displays import Quiet
 from adaptask.training.process import choose_device
@@ -105,6 +111,7 @@ ARMS: dict[str, tuple[AlgorithmConfig, int, int | None]] = {
 }
 PAGE = DOCS / "after-pretraining.md"
 RECORDS = records.RECORDS / "pretrained.csv"
+PRIMARY = "resnet12 metaoptnet meta-baseline"
 COLUMNS = (
     *("backbone", "passes", "learner", "shots", "arm", "seed", "steps", "n_tasks"),
     *("accuracy", "interval", "hardest_tenth", "best_step", "validation"),
@@ -264,11 +271,40 @@ def keep(arguments: argparse.Namespace, key: Mapping[str, Any], found: Mapping[s
 
 
 def tables(rows: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """Return the tables of the page, one for each backbone and learner."""
+    """Return the tables of the page: primary tests, and all arms of each backbone and learner."""
     groups: dict[str, list[Mapping[str, str]]] = {}
     for row in rows:
         groups.setdefault(f"{row['backbone']} {row['learner']}", []).append(row)
-    return {name: table(group) for name, group in groups.items()}
+    made = {name: table(group) for name, group in groups.items()}
+    if PRIMARY in groups:
+        made["primary"] = primary(groups[PRIMARY])
+    return made
+
+
+def primary(rows: Sequence[Mapping[str, str]]) -> str:
+    """Return the table of the primary comparisons, with Holm's correction."""
+    tests = list(product(("1", "5"), ("neighbor", "gcp")))
+    found = [differences(rows, shots, arm) for shots, arm in tests]
+    p_values = holm([float(stats.ttest_1samp(pairs, 0).pvalue) for pairs in found])
+    lines = ["| against `uniform` | points | p (Holm) |", "|---|---|---|"]
+    for (shots, arm), pairs, p in zip(tests, found, p_values, strict=True):
+        cells = (f"`{arm}`, {shots} shot{'s' * (shots == '5')}", interval(pairs), p_text(p))
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def differences(rows: Sequence[Mapping[str, str]], shots: str, arm: str) -> list[float]:
+    """Return the differences of an arm to `uniform`, for the seeds that both have."""
+    accuracies = {
+        name: {
+            row["seed"]: float(row["accuracy"])
+            for row in rows
+            if (row["shots"], row["arm"]) == (shots, name)
+        }
+        for name in (arm, "uniform")
+    }
+    ours, theirs = accuracies[arm], accuracies["uniform"]
+    return [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
 
 
 def table(rows: Sequence[Mapping[str, str]]) -> str:
@@ -278,17 +314,11 @@ def table(rows: Sequence[Mapping[str, str]]) -> str:
     lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
     for shots, arm in product(("1", "5"), ("none", *ARMS)):
         own = [row for row in rows if (row["shots"], row["arm"]) == (shots, arm)]
-        uniform = {
-            row["seed"]: float(row["accuracy"])
-            for row in rows
-            if (row["shots"], row["arm"]) == (shots, "uniform")
-        }
         if not own:
             continue
         cells = [shots, "no meta-training" if arm == "none" else f"`{arm}`", str(len(own))]
         cells.append(mean(own, "accuracy"))
-        paired = [row for row in own if row["seed"] in uniform]
-        pairs = [float(row["accuracy"]) - uniform[row["seed"]] for row in paired]
+        pairs = differences(rows, shots, arm)
         is_compared = arm not in ("none", "uniform") and len(pairs) > 1
         cells.append(interval(pairs) if is_compared else "")
         cells.append(p_text(float(stats.ttest_1samp(pairs, 0).pvalue)) if is_compared else "")

@@ -2,10 +2,10 @@
 
 Run: python benchmarks/results.py    (reads docs/reproduction, writes the page and its picture)
 
-Every comparison with uniform sampling that is in the records takes part: `cifar-fs.csv`,
-`resnet12.csv` and `full-length.csv` (the paper's settings), `neighbor.csv` and `league.csv`. How
-hard training tasks are is their loss over the last steps of a run: the last 5,000 in the first
-three files, the last fifth in the others.
+Every comparison with uniform sampling that was made on a GPU takes part: those in `cifar-fs.csv`
+and `full-length.csv` (the paper's settings), `pretrained.csv` (but for its runs on a CPU),
+`neighbor.csv` and `league.csv`. How hard training tasks are is their loss over the last steps of a
+run: the last 5,000 in the first two files, the last fifth in the others.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PAGE = DOCS / "results.md"
 PICTURE = DOCS / "images" / "results.png"
 FILES = tuple(
     file
-    for name in ("cifar-fs", "resnet12", "full-length", "neighbor", "league")
+    for name in ("cifar-fs", "full-length", "pretrained", "neighbor", "league")
     if (file := RECORDS / f"{name}.csv").exists()
 )
 
@@ -38,6 +38,7 @@ LEARNERS = {
     "maml++": "MAML++",
     "metaoptnet-svm": "MetaOptNet-SVM",
     "metaoptnet-ridge": "MetaOptNet-RR",
+    "meta-baseline": "Meta-Baseline",
 }
 DATASETS = {"omniglot": "Omniglot", "cifar-fs": "CIFAR-FS", "dirty": "dirty CIFAR-FS"}
 NEIGHBOR = {
@@ -116,7 +117,8 @@ class Comparison:
 
 def read_comparisons() -> list[Comparison]:
     """Return every comparison of two seeds or more, solved training tasks first."""
-    found = [*of_the_paper(), *of_full_length(), *of_neighbor(), *of_the_league()]
+    found = [*of_the_paper(), *of_full_length(), *of_pretraining(), *of_neighbor()]
+    found += of_the_league()
     repeated = [c for c in found if c.difference.low is not None]
     return sorted(repeated, key=lambda c: (c.loss, c.sampler))
 
@@ -210,11 +212,7 @@ def printed_gain(learner: str, shots: int, backbone: str = "conv4") -> float | N
 
 def of_full_length() -> list[Comparison]:
     """Return those of ResNet-12, and of other rows of the paper, that full_length.py makes."""
-    rows = [
-        {**row, "hardest_tenth": row.get("hardest_tenth") or row["worst_tenth"]}
-        for name in ("resnet12.csv", "full-length.csv")
-        for row in read_rows(RECORDS / name)
-    ]
+    rows = read_rows(RECORDS / "full-length.csv")
     runs = grouped(rows, "learner", "backbone", "shots", "sampler")
     found = []
     for (learner, backbone, shots, sampler), arm in runs.items():
@@ -228,6 +226,31 @@ def of_full_length() -> list[Comparison]:
             compared("cifar-fs", setting, f"`{sampler}`", baseline, arm, published=published)
         )
     return found
+
+
+def after_pretraining() -> list[dict[str, str]]:
+    """Return the meta-training runs at full width, of samplers and not of larger tasks."""
+    return [
+        row
+        for row in read_rows(RECORDS / "pretrained.csv")
+        if row["backbone"] == "resnet12 metaoptnet" and row["arm"] in (UNIFORM, "neighbor", "gcp")
+    ]
+
+
+def of_pretraining() -> list[Comparison]:
+    """Return those of ResNet-12 that was pre-trained on CIFAR-FS."""
+    runs = grouped(after_pretraining(), "learner", "shots", "arm")
+    return [
+        compared(
+            "cifar-fs",
+            f"pre-trained, {LEARNERS[learner]}, {shots}-shot",
+            f"`{arm}`",
+            runs[learner, shots, UNIFORM],
+            rows,
+        )
+        for (learner, shots, arm), rows in runs.items()
+        if arm != UNIFORM
+    ]
 
 
 def of_neighbor() -> list[Comparison]:
@@ -296,16 +319,19 @@ def table(found: Sequence[Comparison]) -> str:
 
 
 def band(one: Comparison) -> str:
-    """Return how hard uniform training tasks are, in words."""
-    return "solved" if one.loss < SOLVED else "hard" if one.loss > HARD else "between"
+    """Return how hard uniform training tasks are, and of how many classes solved ones are."""
+    if one.loss < SOLVED:
+        return "many" if one.dataset == "omniglot" else "few"
+    return "hard" if one.loss > HARD else "between"
 
 
 def bands(found: Sequence[Comparison]) -> str:
     """Return how many comparisons gain and lose, by how hard uniform tasks and the others are."""
     heads = {
-        "solved": f"solved (loss below {SOLVED:g})",
-        "between": f"between ({SOLVED:g} to {HARD:g})",
-        "hard": f"hard (above {HARD:g})",
+        "many": f"solved (loss below {SOLVED:g}), 4,112 classes",
+        "few": "solved, 64 classes",
+        "between": f"between ({SOLVED:g} to {HARD:g}), 64 classes",
+        "hard": f"hard (above {HARD:g}), 64 classes",
     }
     lines = [
         "| uniform training tasks | the sampler's tasks | comparisons | gain | lose | "
@@ -319,6 +345,8 @@ def bands(found: Sequence[Comparison]) -> str:
                 for c in found
                 if chooses(c) and band(c) == name and (c.factor >= HARDER) is is_harder
             ]
+            if not some:
+                continue
             mean = statistics.fmean(c.difference.mean for c in some)
             gains, losses = (sum(c.verdict == v for c in some) for v in (1, -1))
             lines.append(f"| {text} | {kind} | {len(some)} | {gains} | {losses} | {mean:+.2f} |")
@@ -413,6 +441,7 @@ def draw_samplers(axes: Axes, found: Sequence[Comparison]) -> None:
     for x, y, text, color in (
         (0.1, 2.2, "Omniglot", OMNIGLOT),
         (0.0395, 0.4, "ResNet-12", CIFAR),
+        (0.145, -3.1, "pre-trained\nResNet-12", CIFAR),
         (0.4, -1.9, "CIFAR-FS,\npaper's length", CIFAR),
         (0.72, -4.3, "CIFAR-FS,\nshort runs", CIFAR),
     ):
