@@ -14,6 +14,7 @@ from typing import Any
 
 from adaptask.experiments.backends import Event
 from adaptask.experiments.backends.interleaved import Interleaved
+from adaptask.experiments.paper.published import METHODS, TABLE_2, TABLE_3
 from adaptask.report.run import Run
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -110,3 +111,13 @@ def discard_weights(folder: Path) -> None:
     """Remove the weights of a finished run."""
     for file in folder.glob("*.pt"):
         file.unlink()
+
+
+def printed_accuracy(learner: str, backbone: str, shots: int, sampler: str) -> float | None:
+    """Return what the paper prints for a learner on CIFAR-FS; None if it prints nothing."""
+    suffix = {"uniform": "", "gcp": " with gcp-sampling"}.get(sampler)
+    if suffix is None:
+        return None
+    paper = TABLE_2 if backbone == "resnet12" else TABLE_3
+    cell = paper.published(METHODS[learner] + suffix, "cifar-fs", shots, backbone)
+    return None if cell is None else cell.accuracy

@@ -3,6 +3,7 @@
 Run: python benchmarks/full_length.py --list
      python benchmarks/full_length.py --row 1 --seeds 3 4 --minutes 9            (on a GPU)
      python benchmarks/full_length.py --row 1 --samplers uniform neighbor --output new.csv
+     python benchmarks/full_length.py --write        (the table of docs/reproduction.md)
 
 CIFAR-FS must have been prepared. Settings are those of `adaptask reproduce`:
 
@@ -26,10 +27,9 @@ time. A run that was killed goes on where its folder is still there.
 Two processes that share a GPU (`--part 1/2` and `--part 2/2`, at best under CUDA MPS) make both
 runs of a pair at once: 9 instead of 12 minutes for a pair of row 1 on one H200.
 
-Not measured yet but for row 1 (6 minutes per run alone). Expected on one H200 from the times of
-steps in benchmarks/gpu.py, with validation and compiling: 8 to 9 minutes for rows 2 and 6, 7 for
-row 5. Rows 3 and 4 are not known: MAML++ with 4 tasks takes 11.2 ms per step, here are 50,000 steps
-of 2 tasks.
+Measured on one H200: a run of row 1 takes 6 minutes alone. Expected from the times of steps in
+benchmarks/gpu.py, with validation and compiling: 8 minutes for rows 2 and 6, 7 for row 5. Rows 3
+and 4 are not known: MAML++ with 4 tasks takes 11.2 ms per step, here are 50,000 steps of 2 tasks.
 
 `--dataset glyphs --quick` shows in a minute on a CPU that everything works.
 """
@@ -38,6 +38,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -46,12 +47,15 @@ from pathlib import Path
 from typing import Any
 
 from _records import (
+    DOCS,
     RECORDS,
     append,
     chosen_weights,
     discard_weights,
+    fill_in,
     late_training,
     percentages,
+    printed_accuracy,
     read_rows,
 )
 from adaptask.experiments.config import RunConfig
@@ -60,9 +64,12 @@ from adaptask.experiments.options import configure
 from adaptask.experiments.paper.reproduction import plan
 from adaptask.experiments.run import run_steps
 from adaptask.report.run import Run
+from adaptask.report.statistics import paired_difference
 from adaptask.training.device_steps import finish
 from adaptask.training.displays import Quiet
+from league import described
 
+PAGE = DOCS / "reproduction.md"
 FULL_LENGTH = RECORDS / "full-length.csv"
 LATE_STEPS = 5_000
 """The last steps, over which training loss and accuracy are taken."""
@@ -264,8 +271,39 @@ def add(new: Path, output: Path, known: Sequence[Path]) -> None:
             print(*row.values(), flush=True)
 
 
+def table(rows: Sequence[Mapping[str, str]]) -> str:
+    """Return the table of the page: every sampler seed by seed, and its differences to uniform."""
+    groups: dict[tuple[str, ...], dict[int, Mapping[str, str]]] = {}
+    for row in rows:
+        key = row["learner"], row["backbone"], row["shots"], row["sampler"]
+        groups.setdefault(key, {})[int(row["seed"])] = row
+    n_seeds = max(max(runs) for runs in groups.values()) + 1
+    heads = ["learner", "backbone", "shots", "sampler", *(f"seed {i}" for i in range(n_seeds))]
+    heads += ["mean", "difference", "worst tenth of tasks", "paper"]
+    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    for (learner, backbone, shots, sampler), runs in groups.items():
+        uniform = groups.get((learner, backbone, shots, "uniform"), {})
+        cells = [learner, backbone, shots, f"`{sampler}`"]
+        cells += [two_digits(runs.get(seed), "accuracy") for seed in range(n_seeds)]
+        cells.append(f"{statistics.fmean(float(row['accuracy']) for row in runs.values()):.2f}")
+        for field in ("accuracy", "hardest_tenth"):
+            ours, theirs = (
+                {seed: float(row[field]) for seed, row in some.items()} for some in (runs, uniform)
+            )
+            cells.append("" if runs is uniform else described(paired_difference(ours, theirs)))
+        printed = printed_accuracy(learner, backbone, int(shots), sampler)
+        cells.append("" if printed is None else f"{printed:g}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def two_digits(row: Mapping[str, str] | None, field: str) -> str:
+    """Return a value as the page has it; empty if there is no such run."""
+    return "" if row is None else f"{float(row[field]):.2f}"
+
+
 def main() -> None:
-    """Make runs, list them, or join records."""
+    """Make runs, list them, join records, or write the table of the page."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -281,7 +319,12 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="tiny runs, to see that it works")
     parser.add_argument("--list", action="store_true", help="print the runs, and make none")
     parser.add_argument("--add", type=Path, metavar="FILE", help="append the lines of this file")
+    parser.add_argument("--write", action="store_true", help="write the table of the page")
     arguments = parser.parse_args()
+    if arguments.write:
+        made = {"full length": table(read_rows(FULL_LENGTH))}
+        PAGE.write_text(fill_in(PAGE.read_text(), made))
+        return
     is_trial = arguments.quick or arguments.dataset != "cifar-fs"
     if is_trial and arguments.output == FULL_LENGTH:
         parser.error("with --quick or another dataset, name another --output than the records")

@@ -319,7 +319,7 @@ def table(rows: Sequence[Mapping[str, str]]) -> str:
         cells = [shots, "no meta-training" if arm == "none" else f"`{arm}`", str(len(own))]
         cells.append(mean(own, "accuracy"))
         pairs = differences(rows, shots, arm)
-        is_compared = arm not in ("none", "uniform") and len(pairs) > 1
+        is_compared = arm != "uniform" and len(pairs) > 1
         cells.append(interval(pairs) if is_compared else "")
         cells.append(p_text(float(stats.ttest_1samp(pairs, 0).pvalue)) if is_compared else "")
         cells += [mean(own, "train_accuracy"), mean(own, "hardest_tenth")]

@@ -25,7 +25,7 @@ import shutil
 import statistics
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,37 +62,50 @@ PAGE = DOCS / "after-pretraining.md"
 RECORDS = records.RECORDS / "pretrained-omniglot.csv"
 BACKBONE = configure("backbone", "conv4")
 STEPS = 4000
-LEARNING_RATES = {5: 1e-4, 15: 3e-4}
-"""By classes per task, chosen by validation of uniform sampling (`--choose`)."""
 CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Arm:
+    """What is trained further: on 30 images per step, with one shot."""
+
+    sampler: AlgorithmConfig
+    n_seeds: int
+    learner: str = "protonet"
+    n_way: int = 5
+    n_query: int = 5
+    learning_rate: float = 1e-4
+    """Best for uniform sampling by this learner with so many classes per task (`--choose`)."""
+
 
 UNIFORM = configure("sampler", "uniform")
 NEIGHBOR = configure("sampler", "neighbor")
-ARMS: dict[str, tuple[AlgorithmConfig, int, int, int]] = {
-    # By name: sampler, classes per task, queries per class, number of seeds.
-    "uniform": (UNIFORM, 5, 5, 10),
-    "neighbor": (NEIGHBOR, 5, 5, 10),
-    # As many images as 5 classes of 1 shot and 5 queries.
-    "uniform, 15-way": (UNIFORM, 15, 1, 5),
-    "neighbor, 15-way": (NEIGHBOR, 15, 1, 5),
-    "neighbor, class ids permuted": (configure("sampler", "neighbor:PermutedNeighbor"), 5, 5, 5),
+PERMUTED = configure("sampler", "neighbor:PermutedNeighbor")
+ARMS = {
+    "uniform": Arm(UNIFORM, 10),
+    "neighbor": Arm(NEIGHBOR, 10),
+    "uniform, 15-way": Arm(UNIFORM, 5, n_way=15, n_query=1, learning_rate=3e-4),
+    "neighbor, 15-way": Arm(NEIGHBOR, 5, n_way=15, n_query=1, learning_rate=3e-4),
+    "neighbor, class ids permuted": Arm(PERMUTED, 5),
+    "uniform, Meta-Baseline": Arm(UNIFORM, 5, learner="meta-baseline"),
+    "neighbor, Meta-Baseline": Arm(NEIGHBOR, 5, learner="meta-baseline"),
 }
 UNTRAINED = "no meta-training"
 FIELDS = ("accuracy", "within_group")
 
 
 def config_of(arm: str, seed: int, folder: Path) -> RunConfig:
-    """Return a run: trained by ProtoNet from the pre-trained weights, the last weights count."""
-    sampler, n_way, n_query, _ = ARMS[arm]
+    """Return a run: trained from the pre-trained weights, the last weights count."""
+    spec = ARMS[arm]
     return RunConfig(
         steps=STEPS,
         seed=seed,
         data=DataConfig(dataset="omniglot", augmentation="none"),  # a flip makes another character
-        task=TaskConfig(n_way=n_way, n_shot=1, n_query=n_query),
-        sampler=sampler,
-        learner=configure("learner", "protonet"),
+        task=TaskConfig(n_way=spec.n_way, n_shot=1, n_query=spec.n_query),
+        sampler=spec.sampler,
+        learner=configure("learner", spec.learner),
         backbone=BACKBONE,
-        optimizer=OptimizerConfig(lr=LEARNING_RATES[n_way], schedule="cosine"),
+        optimizer=OptimizerConfig(lr=spec.learning_rate, schedule="cosine"),
         start=StartConfig(init=str(folder / "backbone.pt")),
         evaluation=EvaluationConfig(
             n_way=20,
@@ -127,12 +140,12 @@ def pretrain(folder: Path) -> None:
     print((path / "test.json").read_text())
 
 
-def choose(folder: Path, learning_rates: Iterable[float]) -> None:
+def choose(folder: Path, arms: Iterable[str], learning_rates: Iterable[float]) -> None:
     """Print the accuracy of uniform sampling on 1,000 validation tasks; no comparison has seed 100.
 
     All arms with as many classes per task have the learning rate that is best for it.
     """
-    for arm in ("uniform", "uniform, 15-way"):
+    for arm in arms:
         for lr in learning_rates:
             config = resolve_auto(config_of(arm, 100, folder), CPU)
             config = replace(config, optimizer=replace(config.optimizer, lr=lr))
@@ -143,8 +156,8 @@ def make_runs(arguments: argparse.Namespace) -> None:
     """Make the runs that are not in the records, all of a seed before the next."""
     for seed in arguments.seeds:
         keep(arguments.records, UNTRAINED, seed, lambda s=seed: untrained(s, arguments.folder))
-        for arm, (*_, n_seeds) in ARMS.items():
-            if arm in arguments.arms and seed < n_seeds:
+        for arm, spec in ARMS.items():
+            if arm in arguments.arms and seed < spec.n_seeds:
                 keep(
                     arguments.records,
                     arm,
@@ -264,7 +277,7 @@ def main() -> None:
     elif arguments.pretrain:
         pretrain(arguments.folder)
     elif arguments.choose:
-        choose(arguments.folder, arguments.rates)
+        choose(arguments.folder, arguments.arms, arguments.rates)
     else:
         make_runs(arguments)
 

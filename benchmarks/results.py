@@ -18,8 +18,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from _records import DOCS, RECORDS, digest, fill_in, read_rows
-from adaptask.experiments.paper.published import METHODS, TABLE_2, TABLE_3
+from _records import DOCS, RECORDS, digest, fill_in, printed_accuracy, read_rows
 from adaptask.report.statistics import PairedDifference, paired_difference
 from league import CLEAN, UNIFORM, described, read_league
 
@@ -201,12 +200,9 @@ def of_the_paper() -> list[Comparison]:
 
 def printed_gain(learner: str, shots: int, backbone: str = "conv4") -> float | None:
     """Return what the paper says that gcp gains on CIFAR-FS."""
-    paper = TABLE_2 if backbone == "resnet12" else TABLE_3
-    cells = (
-        paper.published(METHODS[learner] + suffix, "cifar-fs", shots, backbone)
-        for suffix in ("", " with gcp-sampling")
+    before, after = (
+        printed_accuracy(learner, backbone, shots, sampler) for sampler in (UNIFORM, "gcp")
     )
-    before, after = (None if cell is None else cell.accuracy for cell in cells)
     return None if before is None or after is None else after - before
 
 

@@ -352,62 +352,50 @@ def test_what_was_tried_with_matching_network_is_as_recorded():
     assert plain - augmentation == pytest.approx(10, abs=0.5)  # "it costs ten points"
 
 
-def test_runs_on_resnet12_are_as_recorded():
-    heading = "Table 2: ProtoNet on ResNet-12, begun"
-    shown, compared = tables(heading)
-    recorded = records("resnet12.csv")
+def test_runs_of_full_length_are_as_recorded(benchmark_script):
+    script = benchmark_script("full_length")
+    made = {"full length": script.table(script.read_rows(script.FULL_LENGTH))}
+    assert script.fill_in(PAGE, made) == PAGE, "python benchmarks/full_length.py --write"
+
+
+def test_what_is_said_of_resnet12_is_as_recorded():
+    part = PAGE.partition("## Table 2: ProtoNet on ResNet-12\n")[2].partition("\n## ")[0]
     paper = {
         sampler: TABLE_2.published(method, "cifar-fs", 1, "resnet12").accuracy
         for sampler, method in (("uniform", "PN"), ("gcp", "PN with gcp-sampling"))
     }
-    assert len(shown) == len(recorded)
-    for row, run in zip(shown, recorded, strict=True):
-        shots, sampler, seed, accuracy, worst, published, *figures = row
-        assert (shots, sampler, seed) == (run["shots"], run["sampler"], run["seed"])
-        assert float(published) == paper[sampler]
-        names = ("accuracy", "worst_tenth", "best_step", "validation", "train_accuracy")
-        for text, name in zip((accuracy, worst, *figures), names, strict=True):
-            assert float(text) == pytest.approx(float(run[name]), abs=0.0051)
-    uniform, gcp = ([run for run in recorded if run["sampler"] == name] for name in paper)
-    assert [run["seed"] for run in uniform] == [run["seed"] for run in gcp] == list("012")
+    runs = [row for row in records("full-length.csv") if row["learner"] == "protonet"]
+    uniform, gcp = ([run for run in runs if run["sampler"] == name] for name in paper)
+    assert [run["seed"] for run in uniform] == [run["seed"] for run in gcp] == list("01234")
+    found = [float(b["accuracy"]) - float(a["accuracy"]) for a, b in zip(uniform, gcp, strict=True)]
+    assert sorted(difference > 0 for difference in found) == [False, False, False, True, True]
+    answer = PAGE.partition("| the paper | here |")[2].partition("\n## ")[0]
+    (said,) = re.findall(rf"not found: {NUMBER} \({NUMBER} to {NUMBER}\) in five pairs", answer)
+    check_interval(found, *said)
     gain = paper["gcp"] - paper["uniform"]
-    for row, name, printed in zip(
-        compared, ("accuracy", "worst_tenth"), (f"{gain:+.1f}", ""), strict=True
-    ):
-        _, *seeds, mean, interval, published = row
-        found = [float(b[name]) - float(a[name]) for a, b in zip(uniform, gcp, strict=True)]
-        assert [float(text) for text in seeds] == pytest.approx(found, abs=0.0051)
-        check_interval(found, mean, *interval.split(" to "))
-        assert published == printed
-        if name == "accuracy":
-            assert "One difference is positive and two are negative" in PAGE
-            assert sorted(difference > 0 for difference in found) == [False, False, True]
-            assert f"the paper's {printed}." in PAGE
-    check_text_on_resnet12(heading, uniform, gcp, paper)
-
-
-def check_text_on_resnet12(heading, uniform, gcp, paper):
-    part = PAGE.partition(f"## {heading}\n")[2].partition("\n## ")[0]
-    mean = statistics.fmean(float(run["accuracy"]) for run in uniform)
+    assert float(said[2]) < gain
+    assert f"excludes the paper's {gain:+.1f}." in part
+    accuracies = sorted(float(run["accuracy"]) for run in uniform)
+    mean = statistics.fmean(accuracies)
     below = (
         f"{paper['uniform'] - mean:.2f} below the {paper['uniform']} ± 0.7 that the paper quotes"
     )
     assert f"has {mean:.2f} on average, {below}" in part
-    intervals = sorted(run["interval"] for run in (*uniform, *gcp))
-    assert f"intervals are ±{intervals[0]} to ±{intervals[-1]}" in part
-    reach = [float(run["accuracy"]) + float(run["interval"]) for run in uniform]
-    assert "that of seed 0 contains 72.2, those of seeds 1 and 2 do not" in part
-    assert [high >= paper["uniform"] for high in reach] == [True, False, False]
-    ends = sorted(run["kl"] for run in gcp)
-    assert f"ends {ends[0]} to {ends[-1]} nats from uniform" in part
-    steps = sorted(int(run["best_step"]) for run in (*uniform, *gcp))
+    assert f"between {accuracies[0]:.2f} and {accuracies[-1]:.2f}" in part
+    intervals = sorted(float(run["interval"]) for run in runs)
+    assert f"±{intervals[0]:.2f} to ±{intervals[-1]:.2f} over test tasks" in part
+    trained = sorted(float(run["train_accuracy"]) for run in runs)
+    assert f"{trained[0]:.1f} to {trained[-1]:.1f} % of the training queries" in part
+    ends = sorted(float(run["kl"]) for run in gcp)
+    assert f"ends {ends[0]:.3f} to {ends[-1]:.3f} nats from uniform" in part
+    steps = sorted(int(run["best_step"]) for run in runs)
     assert f"between steps {steps[0]:,} and {steps[-1]:,}" in part
     early = records("resnet12-early.csv")
     (said,) = re.findall(r"training accuracy of ([\d.]+) % against ([\d.]+) % on average", part)
     for name, text in zip(("gcp", "uniform"), said, strict=True):
-        found = [float(run["train_accuracy"]) for run in early if run["sampler"] == name]
-        assert len(found) == 3
-        assert float(text) == pytest.approx(statistics.fmean(found), abs=0.051)
+        some = [float(run["train_accuracy"]) for run in early if run["sampler"] == name]
+        assert len(some) == 3
+        assert float(text) == pytest.approx(statistics.fmean(some), abs=0.051)
     kl = {run["seed"]: run["kl"] for run in early if run["sampler"] == "gcp"}
     assert kl["0"] == ""
     assert f"is {float(kl['2']):.2f} and {float(kl['1']):.2f} nats from uniform (seeds 2" in part
@@ -441,9 +429,6 @@ def test_the_answer_at_the_top_is_that_of_the_tables(pairs):
     everything = [d for found in pairs.values() for d in found]
     assert int(said[1]) == len(everything)
     check_interval(everything, said[0], *said[2:])
-    (said,) = re.findall(rf"{NUMBER} \({NUMBER} to {NUMBER}\) in three of five pairs", answer)
-    compared = tables("Table 2: ProtoNet on ResNet-12, begun")[1][0]
-    assert [compared[4], *compared[5].split(" to ")] == list(said)
     losses = train_losses()
     (said,) = re.findall(r"training loss ([\d.]+) against ([\d.]+) \(ProtoNet, one shot\)", answer)
     for figure, sampler in zip(said, ("gcp", "uniform"), strict=True):

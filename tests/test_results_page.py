@@ -47,13 +47,16 @@ def test_every_pair_of_the_records_is_compared(results, found, page):
     keys = ("comparison", "setting", "learner", "backbone", "augmentation", "schedule", "shots")
     n_runs, arms = 0, set()
     for file in results.FILES:
-        # Both have runs of the same kind.
-        kind = "resnet12" if file.stem == "full-length" else file.stem
-        for row in results.read_rows(file):
+        rows = results.read_rows(file)
+        if file.stem == "pretrained":  # without tests of untrained weights, and runs on a CPU
+            samplers = ("uniform", "neighbor", "gcp")
+            rows = [{**row, "sampler": row["arm"]} for row in rows if row["arm"] in samplers]
+            rows = [row for row in rows if row["backbone"] == "resnet12 metaoptnet"]
+        for row in rows:
             n_runs += 1
             if row["sampler"] != "uniform":
                 described = (row.get(key) for key in (*keys, "precision"))
-                arms.add((kind, row["sampler"], *described))
+                arms.add((file.stem, row["sampler"], *described))
     assert len(found) == len(arms)
     readme = (results.DOCS.parent / "README.md").read_text()
     assert f"{n_runs} runs" in page
@@ -105,7 +108,7 @@ def test_differences_of_the_text_are_in_the_records(results, found, page):
         for c in found
         if c.sampler == "`gcp`"
         and re.search(r"-shot(?!.*float32)", c.setting)
-        and "ResNet" not in c.setting
+        and not re.search("ResNet|pre-trained", c.setting)
     ]
     assert len(at_length) == 10
     of_shots = {
@@ -135,8 +138,22 @@ def test_differences_of_the_text_are_in_the_records(results, found, page):
 
 def test_summaries_of_the_text_follow_from_the_records(results, found, page):
     gcp = [c for c in found if c.sampler == "`gcp`"]
-    (outside,) = (c for c in gcp if c.verdict)
-    assert f"One of its {len(gcp)} intervals excludes zero, by {outside.difference.low:.2f}" in page
+    below, above = sorted((c for c in gcp if c.verdict), key=lambda c: c.verdict)
+    assert (below.verdict, above.verdict) == (-1, 1)
+    said = (
+        f"Of its {len(gcp)} intervals one is above zero, by {above.difference.low:.2f}, and one "
+        f"below, by {-below.difference.high:.2f}."
+    )
+    assert said in page
+    pretrained = [c for c in found if c.setting.startswith("pre-trained")]
+    assert sorted(c.verdict for c in pretrained) == [-1, -1, -1, -1, 0, 0]  # "none does"
+    assert all(c.loss < results.SOLVED and c.factor >= results.HARDER for c in pretrained)
+    assert f"cost up to {-min(c.difference.mean for c in pretrained):.2f} points" in page
+    right = [c.uniform["train_accuracy"] for c in pretrained]
+    assert f"{min(right):.0f} to {max(right):.0f} % of uniform training queries" in page
+    for name, text in (("neighbor", "{:.1f} to {:.1f} times"), ("gcp", "{:.2f} to {:.2f} times")):
+        factors = [c.factor for c in pretrained if c.name == name]
+        assert text.format(min(factors), max(factors)) in page
     neighbor = [
         c for c in found if c.dataset == "omniglot" and c.name == "neighbor" and results.is_shown(c)
     ]
@@ -146,7 +163,7 @@ def test_summaries_of_the_text_follow_from_the_records(results, found, page):
     assert said in page
     worst = min(c.difference.mean for c in found if results.chooses(c) and c.dataset != "omniglot")
     assert f"harder tasks cost up to {-worst:.2f} points" in page
-    usual = [c.factor for c in gcp if "shot" in c.setting and "ResNet" not in c.setting]
+    usual = [c.factor for c in gcp if re.search(r"^(?!.*ResNet|pre-trained).*shot", c.setting)]
     assert f"{min(usual):.2f} to {max(usual):.2f} times as hard" in page
     resnet12 = only(found, "cifar-fs", "ProtoNet on ResNet-12, 1-shot", "gcp")
     assert f"at the end ({resnet12.factor:.2f} times the loss)" in page
