@@ -6,17 +6,17 @@ Random images of 32 x 32 x 3 in 16 classes of 600, as the validation classes of 
 take turns on the same episodes; the median of the rounds counts. ProtoNet on two cores (AMD EPYC),
 torch 2.13, 200 episodes; with more episodes the factor is larger, since there are no more images:
 
-    conv4  200 episodes,  5-way 1-shot  once   3.746 s   every episode its own   7.919 s     2.1x
-    conv4  200 episodes,  5-way 5-shot  once   4.099 s   every episode its own   9.741 s     2.4x
-    conv4  200 episodes, 16-way 1-shot  once   5.608 s   every episode its own  31.794 s     5.7x
+    conv4     200 episodes,  5-way 1-shot  once 3.746 s  every episode its own  7.919 s  2.1x
+    conv4     200 episodes,  5-way 5-shot  once 4.099 s  every episode its own  9.741 s  2.4x
+    conv4     200 episodes, 16-way 1-shot  once 5.608 s  every episode its own 31.794 s  5.7x
 
 On one H200, torch 2.11, with which 2,000 episodes are the default:
 
-    conv4     2000 episodes,  5-way 1-shot  once   0.051 s   every episode its own   0.202 s     3.9x
-    conv4     2000 episodes,  5-way 5-shot  once   0.060 s   every episode its own   0.250 s     4.1x
-    conv4     2000 episodes, 16-way 1-shot  once   0.134 s   every episode its own   0.627 s     4.7x
-    resnet12  2000 episodes,  5-way 1-shot  once   0.090 s   every episode its own   0.823 s     9.1x
-    resnet12  2000 episodes,  5-way 5-shot  once   0.089 s   every episode its own   1.019 s    11.5x
+    conv4    2000 episodes,  5-way 1-shot  once 0.051 s  every episode its own  0.202 s  3.9x
+    conv4    2000 episodes,  5-way 5-shot  once 0.060 s  every episode its own  0.250 s  4.1x
+    conv4    2000 episodes, 16-way 1-shot  once 0.134 s  every episode its own  0.627 s  4.7x
+    resnet12 2000 episodes,  5-way 1-shot  once 0.090 s  every episode its own  0.823 s  9.1x
+    resnet12 2000 episodes,  5-way 5-shot  once 0.089 s  every episode its own  1.019 s 11.5x
 """
 
 from __future__ import annotations

@@ -53,15 +53,16 @@ compared takes turns, and the median of the blocks counts. On one H200, torch 2.
     where a step of SVM ResNet-12 goes, 8 tasks, crop-jitter-flip: 6.8 ms in 608 kernels
       convolutions 45 %, other layers 31 %, SVM 16 %, optimizer and all else 8 %
 
-The factors are with --seconds 0.3, those of neighbor alone with 2. All others with --seconds 0.8,
-of an earlier version whose steps had 15 kernels more: the larger settings and gcp alone in one
-process, the engines in another. The last lines are from torch.profiler. Convolutions then run at
-about 450 TFLOP/s; with two or more ResNet-12 runs at once the H200 is at its limit of 700 W.
-Compiling takes 30 s the first time, 12 s for another shape; a second run of the same kind takes what
-was compiled. In four earlier processes the factors of gcp
-had geometric means of 1.0029 to 1.0064, and none was above 1.017. Eager steps depend on the host:
-5.0 to 6.9 ms. A draw by itself, not within a graph, is as long as its launch, 13 to 23 microseconds
-as the host is busy. What several runs at once take is measured by interleaved.py.
+The factors are with --seconds 0.3, those of neighbor alone with 2, both with the strength that it
+has by default, which changes no operation. All others with --seconds 0.8, of an earlier version
+whose steps had 15 kernels more: the larger settings and gcp alone in one process, the engines in
+another. The last lines are from torch.profiler. Convolutions run at about 450 TFLOP/s there; with
+two or more ResNet-12 runs at once the H200 is at its limit of 700 W. Compiling takes 30 s the first
+time, 12 s for another shape; a second run of the same kind takes what was compiled. In five earlier
+processes the factors of gcp had geometric means of 1.0029 to 1.0069, and none was above 1.017.
+Eager steps depend on the host: 5.0 to 6.9 ms. A draw by itself, not within a graph, is as long as
+its launch, 13 to 23 microseconds as the host is busy. What several runs at once take is measured by
+interleaved.py.
 """
 
 from __future__ import annotations
