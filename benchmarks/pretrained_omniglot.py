@@ -6,7 +6,8 @@ Run: python benchmarks/pretrained_omniglot.py --pretrain   (8 minutes on one cor
      python benchmarks/pretrained_omniglot.py --write      (a table of docs/after-pretraining.md)
 
 Conv-4 is pre-trained once, as `adaptask pretrain` does, and all of it is then trained further by
-ProtoNet with every sampler, or by Meta-Baseline. On validation tasks, seed 100, uniform sampling has
+ProtoNet with every sampler, or by Meta-Baseline. On validation tasks, seed 100, uniform sampling
+has
 
     learning rate              3e-5   1e-4   3e-4   1e-3
     ProtoNet,  5-way          93.65  93.90  93.62  91.81
