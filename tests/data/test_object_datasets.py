@@ -235,7 +235,7 @@ def broken(_):
         (Pictures(transform=lambda image: image[:, :, :0]), r"got uint8 of shape \(8, 9, 0\)"),
         (Pictures(label=lambda i: i if i else "ant"), "all integers or all names"),
         (Pictures(label=lambda i: 3), "one class, 'dog'; a task needs at least 2"),
-        (Rows(), r"it has no \['image', 'label'\], only \['img', 'kind', 'id'\]; give columns"),
+        (Rows(), r"it has no column 'image' or 'label', only \['img', 'kind', 'id'\]; name those"),
         ([(1, 2, 3)] * 4, "expected an image and a label"),
         (
             [(Image.new("L", (4 + i, 4)), i) for i in range(3)],

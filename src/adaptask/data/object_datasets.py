@@ -110,7 +110,10 @@ class _Items(Dataset[tuple[np.ndarray[Any, Any], Any] | DataError]):
         if isinstance(item, Mapping):
             missing = [name for name in self._columns if name not in item]
             if missing:
-                raise ValueError(f"it has no {missing}, only {list(item)}; give columns=")
+                raise ValueError(
+                    f"it has no column {' or '.join(map(repr, missing))}, only {list(item)}; name "
+                    'those of image and label: columns=("img", "fine_label")'
+                )
             return item[self._columns[0]], item[self._columns[1]]
         if not isinstance(item, tuple | list) or len(item) != 2:
             raise ValueError(f"expected an image and a label, got {format_value(item)}")
