@@ -89,7 +89,8 @@ def train(
 
     Args:
         run: Everything that decides the run.
-        output: Folder of the run; by default one under runs/ named after its options.
+        output: Folder of the run, which is continued if it is there; by default one under runs/
+            named after its options.
         resume: Continue the run in this folder; no other option is needed.
         preset: Start from a published recipe; `adaptask list` shows them.
         config: A TOML file that sets any option, such as config.toml of a run; flags win over it.
@@ -101,7 +102,7 @@ def train(
 
     if resume is not None and output is not None:
         raise ArgumentError("--resume continues in the folder of the run; leave out --output.")
-    train_run(run, output=resume or output, resume=resume is not None, quiet=quiet, log=log)
+    train_run(run, output=resume or output, quiet=quiet, log=log)
 
 
 @app.command
@@ -123,7 +124,8 @@ def pretrain(
 
     Args:
         run: Everything that decides the run.
-        output: Folder of the run; by default one under runs/ named after dataset and backbone.
+        output: Folder of the run, which is continued if it is there; by default one under runs/
+            named after dataset and backbone.
         resume: Continue the run in this folder; no other option is needed.
         config: A TOML file that sets any option; flags win over it.
         quiet: Print only errors and warnings.

@@ -89,6 +89,7 @@ def test_a_stopped_run_goes_on_with_nothing_else_to_say(tiny_run, tmp_path, fini
     assert main([*tiny_run, "--steps", "8", "--output", str(short)]) == 0
     text = (short / "config.toml").read_text()
     (short / "config.toml").write_text(text.replace("steps = 8", "steps = 12"))
+    (short / "test.json").unlink()
     capsys.readouterr()
     assert main(["train", "--resume", str(short)]) == 0
     assert "resuming from step 8 of 12" in capsys.readouterr().err
@@ -119,11 +120,36 @@ def test_what_decides_a_run_cannot_change_while_it_goes_on(finished, capsys):
     assert "leave out --config" in capsys.readouterr().err
 
 
-def test_a_folder_that_is_taken_is_refused_before_anything_happens(tiny_run, finished, capsys):
+def test_the_same_command_again_continues_the_run(tiny_run, tmp_path, finished, capsys):
+    folder, words = tmp_path / "longer", [*tiny_run, "--output", str(tmp_path / "longer")]
+    assert main([*words, "--steps", "8"]) == 0
+    capsys.readouterr()
+    assert main([*words, "--steps", "12"]) == 0
+    assert "resuming from step 8 of 12" in capsys.readouterr().err
+    assert same_weights(folder, finished)
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        ((), 0, "has made its 12 steps; its result is in test.json"),
+        (("--seed", "1"), 1, "seed of the run in {folder} cannot change; it was 0, now 1."),
+        (("--steps", "8"), 1, "has made 12 steps already"),
+    ],
+)
+def test_a_finished_run_is_left_alone(tiny_run, finished, capsys, words, status, message):
     before = {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
-    assert main([*tiny_run, "--output", str(finished)]) == 1
-    assert f"adaptask train --resume {finished}" in capsys.readouterr().err
+    assert main([*tiny_run, *words, "--output", str(finished)]) == status
+    assert message.format(folder=finished) in capsys.readouterr().err
     assert {path: path.stat().st_mtime_ns for path in finished.rglob("*")} == before
+
+
+def test_a_run_made_in_python_is_not_continued_by_a_command(tiny_run, finished, capsys):
+    saved = load_checkpoint(finished / "last.pt")
+    save_checkpoint(finished / "last.pt", {**saved, "config": None})
+    (finished / "config.toml").unlink()
+    assert main([*tiny_run, "--output", str(finished)]) == 1
+    assert "was made in Python: continue it by trainer.resume()" in capsys.readouterr().err
 
 
 def test_without_output_the_folder_is_named_after_the_run(tiny_run, tmp_path, monkeypatch):
@@ -215,7 +241,7 @@ def test_a_finished_run_that_has_to_go_back_is_not_finished(tiny_run, tmp_path, 
         raise KeyboardInterrupt
 
     monkeypatch.setattr("adaptask.training.step.TrainingStep.__call__", interrupt)
-    assert main(["train", "--resume", str(run)]) != 0
+    assert main(["train", "--resume", str(run), "--steps", "16"]) != 0
     assert not (run / "test.json").exists()
 
 

@@ -362,7 +362,6 @@ def test_a_process_that_nobody_launched_is_alone(monkeypatch):
     refuse_torchrun("compare")
     with process_group() as group:
         assert group is SINGLE_PROCESS
-        assert not group.is_restart
 
 
 def test_what_one_process_does_is_refused_to_several(monkeypatch):

@@ -64,16 +64,14 @@ def train(
     config: RunConfig,
     *,
     output: Path | None = None,
-    resume: bool = False,
     quiet: bool = False,
     log: Sequence[str] = (),
 ) -> None:
-    """Make a run in the terminal, as `adaptask train` does; see `run_steps`.
+    """Make a run in the terminal, or what is left of it, as `adaptask train` does; see `run_steps`.
 
     Args:
         config: Everything that decides the run.
         output: Its folder; by default one named after the configuration.
-        resume: Whether to continue the run in that folder.
         quiet: Whether to print only errors and warnings.
         log: `tensorboard`, `wandb` or both.
 
@@ -85,10 +83,9 @@ def train(
         with group.sync_errors():
             for name in log:
                 check_installed(name)
-        resume = resume or (group.is_restart and RunFolder(path).has_begun)
         display = choose_display(quiet=quiet, stream=sys.stderr) if group.is_main else Display()
         try:
-            finish(run_steps(config, path, resume=resume, display=display, log=log, group=group))
+            finish(run_steps(config, path, display=display, log=log, group=group))
         except (KeyboardInterrupt, SystemExit):
             if (path / "config.toml").exists():
                 trust = " --trust-plugins" if config.plugins else ""
@@ -110,13 +107,14 @@ def run_steps(
     path: Path,
     *,
     display: Display,
-    resume: bool | None = None,
     log: Sequence[str] = (),
     loggers: Sequence[Logger] = (),
     stop: StopSignals | None = None,
     group: ProcessGroup = SINGLE_PROCESS,
 ) -> DeviceSteps[None]:
     """Train, validate and test in a folder, advanced step by step as `Trainer.steps` is.
+
+    A run that is in the folder is resumed, or left alone if it is finished.
 
     A dataset may have no `val` classes: then the last weights are tested. Without `test` classes
     the run ends after training.
@@ -125,8 +123,6 @@ def run_steps(
         config: Everything that decides the run.
         path: Its folder.
         display: Shows progress.
-        resume: Whether to resume the run in the folder, or to begin one in an empty folder.
-            None does what fits: it begins, resumes, or leaves a finished run alone.
         log: Records also go to `tensorboard`, `wandb` or both.
         loggers: Also receive every record; an exception that they raise ends the run.
         stop: Says when to stop; by default the run listens to signals itself.
@@ -139,10 +135,14 @@ def run_steps(
     with group.sync_errors():
         check_config(config)
         device = choose_device(config.machine.device, group)
-        plan = _plan(config, path, resume, device, group) if group.is_main else None
+        plan = _plan(config, path, device, group) if group.is_main else None
     # One process decides, by the folder and its own device.
     config, start = group.broadcast(plan)  # type: ignore[misc]
     if start == "done":
+        display.message(
+            f"The run in {path} has made its {config.steps} steps; its result is in {TEST}. For "
+            "more: --steps N. To make it again, choose another folder: --output FOLDER."
+        )
         return
     folder = RunFolder(path, dump_config(config))
     folder.n_processes = group.size
@@ -188,7 +188,7 @@ def run_steps(
 
 
 def _plan(
-    config: RunConfig, path: Path, resume: bool | None, device: torch.device, group: ProcessGroup
+    config: RunConfig, path: Path, device: torch.device, group: ProcessGroup
 ) -> tuple[RunConfig, str]:
     """Return the configuration without any `auto`, and what to do.
 
@@ -202,12 +202,11 @@ def _plan(
         config = keep_precision(config, begun)
     config = resolve_auto(config, device, n_processes=group.size)
     folder = RunFolder(path)
-    if not (folder.has_begun if resume is None else resume):
+    if not folder.has_begun:
         folder.check_is_free()
         return config, "begin"
     check_same_run(config, folder)
-    is_done = resume is None and _is_tested(folder, begun, config)
-    return config, "done" if is_done else "resume"
+    return config, "done" if _is_tested(folder, begun, config) else "resume"
 
 
 def _build(
@@ -301,25 +300,29 @@ def check_same_run(config: RunConfig, folder: RunFolder) -> None:
     saved = folder.load(lambda damage: None)  # the trainer reports it
     if saved is None:
         return
-    text = saved.config_text
-    before = config if text is None else parse_config(text, known=config)
+    if saved.config_text is None:
+        raise ArgumentError(
+            f"{folder.path} holds a run that was made in Python: continue it by trainer.resume(), "
+            "or choose another folder."
+        )
+    before = parse_config(saved.config_text, known=config)
     step = saved.trainer.get("step", 0)
     if config.steps < step:
         raise ArgumentError(
             f"the run in {folder.path} has made {step} steps already; steps must be at least "
             f"that, got {config.steps}."
         )
-    again = f"start a new run with --config {folder.config} --output FOLDER"
+    again = "for a new run choose another folder, --output FOLDER"
     for name, old, new in changes(before, config):
         if not {name, name.partition(".")[0]} & set(MAY_CHANGE):
             raise ArgumentError(
-                f"{name} of the run in {folder.path} cannot change when it is resumed; it was "
-                f"{old}, now {new}. Only {', '.join(MAY_CHANGE)} can: {again}."
+                f"{name} of the run in {folder.path} cannot change; it was {old}, now {new}. "
+                f"Only {', '.join(MAY_CHANGE)} can; {again}."
             )
     if config.steps != before.steps and depends_on_steps(config):
         raise ArgumentError(
             f"the run in {folder.path} was planned for {before.steps} steps, on which its "
-            f"learning rate or its learner depends from the first one on: {again}."
+            f"learning rate or its learner depends from the first one on; {again}."
         )
 
 

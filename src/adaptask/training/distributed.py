@@ -66,9 +66,6 @@ class ProcessGroup:
         is_connected: Whether messages are sent, by torch.distributed's default process group.
     """
 
-    is_restart: bool = False
-    """Whether torchrun has started the processes again after one of them failed."""
-
     def __init__(
         self,
         rank: int = 0,
@@ -420,7 +417,6 @@ def _connect() -> tuple[ProcessGroup, Store]:
     group = ProcessGroup(
         rank, size, local_rank=local_rank, local_size=local_size, is_connected=True
     )
-    group.is_restart = max(group.gather(n_restarts)) > 0
     return group, store
 
 

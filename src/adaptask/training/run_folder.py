@@ -114,8 +114,15 @@ class RunFolder:
 
     @property
     def has_begun(self) -> bool:
-        """Whether there is a run to resume."""
-        return self.config.exists() or self.last_checkpoint() is not None
+        """Whether there is a run to resume.
+
+        Raises:
+            ArgumentError: If the path cannot be a folder.
+        """
+        try:
+            return self.config.exists() or self.last_checkpoint() is not None
+        except OSError as error:
+            raise self._unusable(error) from error
 
     def last_checkpoint(self) -> Path | None:
         """Return the checkpoint to resume from, if there is one."""
@@ -143,7 +150,7 @@ class RunFolder:
         try:
             files = list(self.path.iterdir()) if self.path.exists() else []
         except OSError as error:
-            raise ArgumentError(f"{self.path} cannot be used as a folder: {error}.") from error
+            raise self._unusable(error) from error
         if all(file.name in _BEFORE_A_RUN or file.suffix == ".tmp" for file in files):
             return
         if self.has_begun:
@@ -153,6 +160,9 @@ class RunFolder:
                 f"{self.path} already holds a run. Resume it: {how}. Or choose another folder."
             )
         raise ArgumentError(f"{self.path} exists and is not an empty folder; choose another one.")
+
+    def _unusable(self, error: OSError) -> ArgumentError:
+        return ArgumentError(f"{self.path} cannot be used as a folder: {error}.")
 
     def create(self, device: torch.device) -> None:
         """Begin a run in a folder that is free; the caller holds the lock.
