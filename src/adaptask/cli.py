@@ -222,7 +222,8 @@ def compare(
             neighbor.
         seeds: Number of seeds for each; by default 5, the least for a verdict.
         output: Folder of the runs and the report; by default one under runs/.
-        workers: Number of runs at once; by default one per core on a CPU, on a GPU as many as fit.
+        workers: Number of runs at once; by default one per core on a CPU, at most 8,
+            and on a GPU as many as fit.
         cluster: Where the runs are made.
         preset: Start from a published recipe; `adaptask list` shows them.
         config: A TOML file that sets any option; flags win over it.
@@ -278,7 +279,8 @@ def reproduce(
         quick: See that it works, in minutes on a CPU: on glyphs, few steps, narrow networks.
         dry_run: Print what would run, and how long it would take here, measured now.
         output: Folder of the runs and the report; by default one under runs/.
-        workers: Number of runs at once; by default one per core on a CPU, on a GPU as many as fit.
+        workers: Number of runs at once; by default one per core on a CPU, at most 8,
+            and on a GPU as many as fit.
         cluster: Where the runs are made.
         device: cpu, cuda, or auto: a GPU if there is one.
     """
@@ -340,7 +342,8 @@ def sweep(
         search_seed: Decides what random search draws.
         prune: Stop trials early that are worse than most.
         output: Folder of the trials; by default one under runs/.
-        workers: Number of runs at once; by default one per core on a CPU, on a GPU as many as fit.
+        workers: Number of runs at once; by default one per core on a CPU, at most 8,
+            and on a GPU as many as fit.
         cluster: Where the runs are made.
         preset: Start from a published recipe; `adaptask list` shows them.
         config: A TOML file that sets any option; flags win over it.

@@ -98,8 +98,8 @@ def run_study(
     Args:
         study: The study; its arms and their runs have configurations (`Arm.with_runs`).
         folder: The folder of the study; the runs are below it.
-        workers: Number of runs at a time; None chooses: one per core on a CPU; on a GPU several
-            if their steps are small. On a cluster, the resources decide.
+        workers: Number of runs at a time; None chooses: on a CPU one per core, at most 8;
+            on a GPU several if their steps are small. On a cluster, the resources decide.
         cluster: Makes the runs; without it this machine does.
         config_of: Returns how an arm that only the folder has would be configured now, to check
             that it can be compared with the others.

@@ -8,7 +8,11 @@ snapshots/          the sampler's potentials, and how often each class was drawn
 init.json           which weights it started with, if not random ones
 last.pt             the checkpoint to resume from; previous.pt is the one before
 best.pt             the best weights by validation
+portrait.npz        for the report: some images and tasks
 test.json           the test result; a run that has it is finished
+evaluations.jsonl   results of `adaptask evaluate`
+failure.txt         why a run of a study failed
+lock                held by the process that trains here
 """
 
 from __future__ import annotations

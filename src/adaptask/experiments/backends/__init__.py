@@ -75,8 +75,8 @@ def choose_backend(
     """Return the backend for runs on this machine.
 
     Args:
-        workers: Number of runs at a time; None chooses: one per core on a CPU, and on a GPU
-            several if their steps are small.
+        workers: Number of runs at a time; None chooses: on a CPU one per core, at most 8, and
+            on a GPU several if their steps are small.
         configs: The configurations of all runs.
         device: `cpu`, or `cuda`.
 
