@@ -102,6 +102,18 @@ def test_features_of_another_form_are_refused_and_nothing_is_kept(
     source.feedback(batch.task_ids, classify(batch), class_features=prototypes(batch))
 
 
+def test_features_may_be_overwritten_after_the_feedback(episodes, dataset, classify, same):
+    plain, reused = episodes(tasks_per_batch=2), episodes(tasks_per_batch=2)
+    loop(plain, dataset, classify, 12)
+    buffer = torch.empty(2, 3, 4)  # as the outputs of a CUDA graph
+    for batch in DataLoader(reused.wrap(dataset), batch_sampler=reused):
+        buffer.copy_(prototypes(batch))
+        reused.feedback(batch.task_ids, classify(batch), class_features=buffer)
+    for source in (plain, reused):
+        source.flush()
+    assert same(state(plain.sampler), state(reused.sampler))
+
+
 def test_a_sampler_that_uses_none_ignores_them(build, dataset, classify):
     given, plain = build(), build()
     for source, features in ((given, torch.full((1,), torch.nan)), (plain, None)):

@@ -405,7 +405,7 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
         return logits.detach().to(torch.promote_types(logits.dtype, torch.float32))
 
     def _check_features(self, features: Tensor | None, n_tasks: int) -> Tensor:
-        """Return the class features, `tasks x way x d`, in single precision at least."""
+        """Return a copy of the class features, `tasks x way x d`, in single precision at least."""
         if not isinstance(features, Tensor) or not features.is_floating_point():
             raise ArgumentError(
                 f"{type(self.sampler).__name__} learns from class features: give feedback() "
@@ -421,7 +421,8 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
                 f"class_features must be tasks x way x features, {shape} for {n_tasks} tasks; got "
                 f"{tuple(features.shape)}."
             )
-        return features.detach().to(torch.promote_types(features.dtype, torch.float32))
+        # A copy: it waits, and the loop may write to the tensor in the meantime.
+        return features.detach().to(torch.promote_types(features.dtype, torch.float32), copy=True)
 
     def _check_labels(self, labels: Tensor | None, n_tasks: int) -> Tensor:
         """Return the labels of the queries, `tasks x queries`."""
