@@ -299,12 +299,13 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
                 f"the logits of tasks {ids} are probabilities: every row is at least 0 and sums to "
                 "1. Give what goes into the softmax."
             )
-        features = None
+        given = [probabilities, self._check_labels(labels, len(ids))]
         if getattr(self.sampler, "uses_class_features", False):
             features = self._check_features(class_features, len(ids)).to(device)
             if device.type == "cpu" and not features.isfinite().all():
                 raise ArgumentError(f"class_features of tasks {ids} must be finite.")
-        self._pending.answer(ids, probabilities, self._check_labels(labels, len(ids)), features)
+            given.append(features)
+        self._pending.answer(ids, *given)
 
     def find(self, classes: Sequence[int] | Sequence[str] | Tensor) -> int:
         """Return the id of the oldest unanswered task of these classes, in this order.
