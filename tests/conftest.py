@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import Dataset, default_collate
 
 from adaptask.data.cache import write_cache
 from adaptask.data.datasets import GLYPHS
@@ -243,46 +242,6 @@ def write_images():
         return folder
 
     return write
-
-
-class MetaDatasetStandIn(Dataset):
-    """Documented: it wraps a dataset and has `labels_to_indices` and `indices_to_labels`."""
-
-    def __init__(self, dataset):
-        self.dataset = dataset
-        self.indices_to_labels = {i: int(dataset[i][1]) for i in range(len(dataset))}
-
-    def __getitem__(self, index):
-        return self.dataset[index]
-
-    def __len__(self):
-        return len(self.dataset)
-
-
-class TasksetStandIn:
-    """Documented: every transform is called on the description, then each item's on its index."""
-
-    def __init__(self, dataset, task_transforms, num_tasks=-1):
-        assert num_tasks == -1
-        self.task_transforms = task_transforms
-
-    def sample(self):
-        description = None
-        for transform in self.task_transforms:
-            description = transform(description)
-        items = []
-        for item in description:
-            data = item.index
-            for transform in item.transforms:
-                data = transform(data)
-            items.append(data)
-        return default_collate(items)
-
-
-@pytest.fixture
-def learn2learn_stand_in():
-    """What stands for `MetaDataset` and `Taskset` of learn2learn, which cannot be built here."""
-    return MetaDatasetStandIn, TasksetStandIn
 
 
 @pytest.fixture(scope="session")

@@ -134,14 +134,12 @@ def test_the_core_imports_with_everything_else_missing():
         "pytest",
         "lightning",
         "easyfsl",
-        "learn2learn",
     ]
     code = (
         f"import sys\nfor name in {missing}: sys.modules[name] = None\n"
         "import adaptask.samplers, adaptask.theory, adaptask.data, adaptask.conformance\n"
         "import adaptask.learners, adaptask.backbones, adaptask.training\n"
         "import adaptask.integrations.torch, adaptask.integrations.easyfsl\n"
-        "import adaptask.integrations.learn2learn\n"
         "from adaptask.samplers import build_sampler\n"
         "print(build_sampler('gcp', n_classes=9, n_way=3).sample(2).shape)\n"
     )

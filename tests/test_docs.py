@@ -4,7 +4,7 @@ import inspect
 import re
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 import pytest
 
@@ -26,13 +26,8 @@ def python_blocks(page):
 @pytest.mark.parametrize(
     "page", [p for p in PAGES if python_blocks(p)], ids=lambda p: str(p.relative_to(ROOT))
 )
-def test_the_python_of_a_page_runs(
-    page, tmp_path, monkeypatch, glyphs_of_noise, learn2learn_stand_in
-):
+def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch, glyphs_of_noise):
     monkeypatch.chdir(tmp_path)
-    meta_dataset, taskset = learn2learn_stand_in
-    data = SimpleNamespace(MetaDataset=meta_dataset, Taskset=taskset)
-    monkeypatch.setitem(sys.modules, "learn2learn", SimpleNamespace(data=data))
     # As in a script, classes that a page defines belong to `__main__`.
     script = ModuleType("__main__")
     monkeypatch.setitem(sys.modules, "__main__", script)

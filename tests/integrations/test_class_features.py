@@ -8,7 +8,6 @@ from torch.utils.data import DataLoader
 
 from adaptask.errors import ArgumentError
 from adaptask.integrations.easyfsl import AdaptiveTaskSampler
-from adaptask.integrations.learn2learn import AdaptiveTasks
 from adaptask.integrations.torch import EpisodeBatchSampler
 
 SIZES = {"n_classes": 8, "n_way": 3, "n_features": 4}
@@ -103,6 +102,18 @@ def test_features_of_another_form_are_refused_and_nothing_is_kept(
     source.feedback(batch.task_ids, classify(batch), class_features=prototypes(batch))
 
 
+def test_features_may_be_overwritten_after_the_feedback(episodes, dataset, classify, same):
+    plain, reused = episodes(tasks_per_batch=2), episodes(tasks_per_batch=2)
+    loop(plain, dataset, classify, 12)
+    buffer = torch.empty(2, 3, 4)  # as the outputs of a CUDA graph
+    for batch in DataLoader(reused.wrap(dataset), batch_sampler=reused):
+        buffer.copy_(prototypes(batch))
+        reused.feedback(batch.task_ids, classify(batch), class_features=buffer)
+    for source in (plain, reused):
+        source.flush()
+    assert same(state(plain.sampler), state(reused.sampler))
+
+
 def test_a_sampler_that_uses_none_ignores_them(build, dataset, classify):
     given, plain = build(), build()
     for source, features in ((given, torch.full((1,), torch.nan)), (plain, None)):
@@ -126,19 +137,3 @@ def test_easyfsl_passes_them_on(sampler, dataset):
         expected.index_add_(0, torch.tensor(ids), support[:, :4])
     source.flush()
     torch.testing.assert_close(source.sampler.sums, expected)
-
-
-def test_learn2learn_passes_them_on(sampler, dataset):
-    dataset.indices_to_labels = dict(enumerate(dataset.tensors[1].tolist()))
-    tasks = AdaptiveTasks(dataset, sampler(), N_SHOT, N_QUERY, tasks_per_batch=2)
-    expected = torch.zeros(8, 4)
-    for _ in range(6):
-        described = tasks()
-        items = [item.transforms[0](item.index) for item in described]
-        points = torch.stack([image for image, _ in items]).unflatten(0, (3, -1))[..., :4]
-        indices = torch.tensor([item.index for item in described]).view(3, -1)[:, 0]
-        logits = -torch.cdist(points[:, 1:].flatten(0, 1), points[:, 0])
-        tasks.feedback(logits, class_features=points[:, 0])
-        expected.index_add_(0, dataset.tensors[1][indices], points[:, 0])
-    tasks.episodes.flush()
-    torch.testing.assert_close(tasks.episodes.sampler.sums, expected)

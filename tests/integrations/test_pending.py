@@ -145,3 +145,13 @@ def test_a_state_of_something_else_is_refused_and_changes_nothing(part):
     with pytest.raises(StateError, match="no state of tasks"):
         pending.load_state_dict({k: v for k, v in pending.state_dict().items() if k != part})
     assert (pending.n_batches, pending.since(0)[0].class_ids) == before
+
+
+def test_a_state_whose_batches_have_other_fields_is_refused_and_changes_nothing():
+    first, second = (PendingTasks(Recorder(), tasks_per_batch=2, lag=2) for _ in range(2))
+    first.draw()
+    state = first.state_dict()
+    state["batches"][0]["answered"] = state["batches"][0].pop("feedback")
+    with pytest.raises(StateError, match="another version of adaptask"):
+        second.load_state_dict(state)
+    assert second.n_batches == 0

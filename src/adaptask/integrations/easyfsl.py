@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -29,10 +29,6 @@ EpisodeTuple = tuple[Tensor, Tensor, Tensor, Tensor, list[int]]
 
 class LabeledDataset(Protocol):
     """What easyfsl calls a `FewShotDataset`: items are an image and a label."""
-
-    def __getitem__(self, index: int, /) -> Any: ...
-
-    def __len__(self) -> int: ...
 
     def get_labels(self) -> Sequence[int]:
         """Return the label of every item, in the order of the dataset."""

@@ -83,7 +83,6 @@ class EpisodeFeedback(Callback):
             way`, or `queries x way` if a batch is one task.
         class_features: The key under which it returns the mean feature of every class, `tasks x
             way x d`, or `way x d`; only for a sampler that uses them.
-
     """
 
     def __init__(

@@ -52,40 +52,9 @@ class DrawnBatch:
     """Its position among all batches, from 0."""
     class_ids: Tensor
     """`tasks x way` int64, on the CPU."""
-    answered: list[bool]
-    """On which tasks feedback has come."""
-    probabilities: Tensor | None = None
-    """`tasks x queries x way`, any value for tasks without feedback; None until there is some."""
-    labels: Tensor | None = None
-    """`tasks x queries`, likewise."""
-    class_features: Tensor | None = None
-    """`tasks x way x d`, likewise, if the sampler uses them."""
-
-    def keep_all(
-        self, probabilities: Tensor, labels: Tensor, class_features: Tensor | None
-    ) -> None:
-        """Keep the feedback on all tasks, without copies."""
-        self.probabilities, self.labels = probabilities, labels
-        self.class_features = class_features
-        self.answered = [True] * len(self.answered)
-
-    def keep(
-        self, task: int, probabilities: Tensor, labels: Tensor, class_features: Tensor | None
-    ) -> None:
-        """Keep the feedback on one task."""
-        n_tasks = len(self.answered)
-        if self.probabilities is None or self.labels is None:
-            self.probabilities = probabilities.expand(n_tasks, -1, -1)
-            self.labels = labels.expand(n_tasks, -1)
-        # Copies: a state that was saved may hold the tensors that are here.
-        self.probabilities, self.labels = self.probabilities.clone(), self.labels.clone()
-        self.probabilities[task], self.labels[task] = probabilities, labels
-        if class_features is not None:
-            before = self.class_features
-            before = class_features.expand(n_tasks, -1, -1) if before is None else before
-            self.class_features = before.clone()
-            self.class_features[task] = class_features
-        self.answered[task] = True
+    feedback: list[tuple[Tensor, ...] | None]
+    """On each task, None until it has come: probabilities, `queries x way`, labels, `queries`, and
+    class features, `way x d`, if the sampler uses them."""
 
 
 class PendingTasks:
@@ -126,7 +95,7 @@ class PendingTasks:
         """Return the next batch, after the sampler has learned from those whose turn it is."""
         self._settle(before=self.n_batches - self.lag)
         class_ids = self.sampler.sample(self.tasks_per_batch).cpu()
-        batch = DrawnBatch(self.n_batches, class_ids, [False] * self.tasks_per_batch)
+        batch = DrawnBatch(self.n_batches, class_ids, [None] * self.tasks_per_batch)
         self._batches.append(batch)
         self.n_batches += 1
         return batch
@@ -135,20 +104,13 @@ class PendingTasks:
         """Return the batches that wait, from this one on."""
         return [batch for batch in self._batches if batch.number >= number]
 
-    def answer(
-        self,
-        task_ids: Sequence[int],
-        probabilities: Tensor,
-        labels: Tensor,
-        class_features: Tensor | None = None,
-    ) -> None:
+    def answer(self, task_ids: Sequence[int], *feedback: Tensor) -> None:
         """Keep the feedback on some tasks until it is their turn.
 
         Args:
             task_ids: Their numbers.
-            probabilities: `tasks x queries x way`.
-            labels: `tasks x queries`.
-            class_features: `tasks x way x d`, if the sampler uses them.
+            *feedback: Probabilities, `tasks x queries x way`, labels, `tasks x queries`, and class
+                features, `tasks x way x d`, if the sampler uses them; not copied.
 
         Raises:
             ArgumentError: If a task is unknown, was answered before or is past its turn; none of
@@ -157,13 +119,8 @@ class PendingTasks:
         places = [self._place(task_id) for task_id in task_ids]
         if len(set(task_ids)) < len(task_ids):
             raise ArgumentError(f"task_ids must be distinct; got {list(task_ids)}.")
-        is_whole = list(task_ids) == self._ids(places[0][0])
-        if is_whole:
-            places[0][0].keep_all(probabilities, labels, class_features)
-        for i, (batch, task) in enumerate(places):
-            if not is_whole:
-                features = None if class_features is None else class_features[i]
-                batch.keep(task, probabilities[i], labels[i], features)
+        for (batch, task), *rows in zip(places, *feedback, strict=True):
+            batch.feedback[task] = tuple(rows)
             self.last_answered = max(self.last_answered, batch.number)
             self._largest_delay = max(self._largest_delay, self.n_batches - 1 - batch.number)
 
@@ -171,17 +128,13 @@ class PendingTasks:
         """Return the oldest unanswered task of these classes in this order."""
         for batch in self._batches:
             for task, row in enumerate(batch.class_ids.tolist()):
-                if not batch.answered[task] and row == list(class_ids):
+                if batch.feedback[task] is None and row == list(class_ids):
                     return batch.number * self.tasks_per_batch + task
         return None
 
     def flush(self) -> None:
         """Let the sampler learn from all feedback that has come; skip the other tasks."""
         self._settle(before=self.n_batches)
-
-    def _ids(self, batch: DrawnBatch) -> list[int]:
-        first = batch.number * self.tasks_per_batch
-        return list(range(first, first + self.tasks_per_batch))
 
     def _place(self, task_id: int) -> tuple[DrawnBatch, int]:
         number, task = divmod(task_id, self.tasks_per_batch)
@@ -200,7 +153,7 @@ class PendingTasks:
                 "num_workers * prefetch_factor (2 by default), or lower these."
             )
         batch = self._batches[number - first]
-        if batch.answered[task]:
+        if batch.feedback[task] is not None:
             raise ArgumentError(
                 f"feedback on task {task_id} came before; it is applied once. Call feedback() once "
                 "for every task."
@@ -211,20 +164,18 @@ class PendingTasks:
         """Update the sampler with the batches before this one, and remove them."""
         while self._batches and self._batches[0].number < before:
             batch = self._batches[0]
-            if batch.probabilities is not None and batch.labels is not None:
-                given = [batch.class_ids, batch.probabilities, batch.labels]
-                if batch.class_features is not None:
-                    given.append(batch.class_features)
-                if not all(batch.answered):
-                    given = [part[batch.answered] for part in given]
+            tasks = zip(batch.class_ids, batch.feedback, strict=True)
+            known = [(classes, *rows) for classes, rows in tasks if rows is not None]
+            if known:
                 device = getattr(self.sampler, "device", torch.device("cpu"))
-                ids, probabilities, labels, *features = (part.to(device) for part in given)
+                columns = (torch.stack(column).to(device) for column in zip(*known, strict=True))
+                ids, probabilities, labels, *features = columns
                 named = {"class_features": features[0]} if features else {}
                 self.sampler.update(ids, probabilities, labels, **named)
             # Only now, so that a sampler that refuses leaves everything in place.
             self._batches.popleft()
-            self._n_applied += sum(batch.answered)
-            self._n_missed += self.tasks_per_batch - sum(batch.answered)
+            self._n_applied += len(known)
+            self._n_missed += self.tasks_per_batch - len(known)
         n_done = self._n_applied + self._n_missed
         if n_done < _MANY or self._has_warned:
             return
@@ -253,7 +204,7 @@ class PendingTasks:
             "last_answered": self.last_answered,
             "counts": [self._n_applied, self._n_missed, self._largest_delay],
             "batches": [
-                {**vars(batch), "answered": list(batch.answered)} for batch in self._batches
+                {**vars(batch), "feedback": list(batch.feedback)} for batch in self._batches
             ],
         }
 
@@ -268,12 +219,15 @@ class PendingTasks:
             n_batches, last_answered = state["n_batches"], state["last_answered"]
             applied, missed, delay = state["counts"]
             batches = [
-                DrawnBatch(**{**saved, "answered": list(saved["answered"])})
+                DrawnBatch(**{**saved, "feedback": list(saved["feedback"])})
                 for saved in state["batches"]
             ]
             sampler_state = state["sampler"]
         except (KeyError, TypeError, ValueError) as error:
-            raise StateError(f"this is no state of tasks, or it is damaged: {error!r}.") from error
+            raise StateError(
+                "this is no state of tasks, or it is damaged, or another version of adaptask "
+                f"saved it: {error!r}."
+            ) from error
         self.sampler.load_state_dict(sampler_state)
         self._batches, self.n_batches, self.last_answered = deque(batches), n_batches, last_answered
         self._n_applied, self._n_missed, self._largest_delay = applied, missed, delay

@@ -299,12 +299,13 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
                 f"the logits of tasks {ids} are probabilities: every row is at least 0 and sums to "
                 "1. Give what goes into the softmax."
             )
-        features = None
+        given = [probabilities, self._check_labels(labels, len(ids))]
         if getattr(self.sampler, "uses_class_features", False):
             features = self._check_features(class_features, len(ids)).to(device)
             if device.type == "cpu" and not features.isfinite().all():
                 raise ArgumentError(f"class_features of tasks {ids} must be finite.")
-        self._pending.answer(ids, probabilities, self._check_labels(labels, len(ids)), features)
+            given.append(features)
+        self._pending.answer(ids, *given)
 
     def find(self, classes: Sequence[int] | Sequence[str] | Tensor) -> int:
         """Return the id of the oldest unanswered task of these classes, in this order.
@@ -405,7 +406,7 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
         return logits.detach().to(torch.promote_types(logits.dtype, torch.float32))
 
     def _check_features(self, features: Tensor | None, n_tasks: int) -> Tensor:
-        """Return the class features, `tasks x way x d`, in single precision at least."""
+        """Return a copy of the class features, `tasks x way x d`, in single precision at least."""
         if not isinstance(features, Tensor) or not features.is_floating_point():
             raise ArgumentError(
                 f"{type(self.sampler).__name__} learns from class features: give feedback() "
@@ -421,7 +422,8 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
                 f"class_features must be tasks x way x features, {shape} for {n_tasks} tasks; got "
                 f"{tuple(features.shape)}."
             )
-        return features.detach().to(torch.promote_types(features.dtype, torch.float32))
+        # A copy: it waits, and the loop may write to the tensor in the meantime.
+        return features.detach().to(torch.promote_types(features.dtype, torch.float32), copy=True)
 
     def _check_labels(self, labels: Tensor | None, n_tasks: int) -> Tensor:
         """Return the labels of the queries, `tasks x queries`."""
