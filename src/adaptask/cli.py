@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from tyro import _strings
-from tyro.conf import Positional, arg
+from tyro.conf import FlagCreatePairsOff, Positional, arg
 from tyro.extras import SubcommandApp
 
 from adaptask import __version__
@@ -49,11 +49,20 @@ _NO_CONFIG = RunConfig(**{kind: AlgorithmConfig(name) for kind, name in DEFAULT_
 
 _Run = Annotated[RunConfig, arg(name="")]
 _Cluster = Annotated[ClusterOptions, arg(name="")]
-_Int = Annotated[int | None, arg(metavar="INT")]
-_Name = Annotated[str | None, arg(metavar="NAME")]
-_Folder = Annotated[Path | None, arg(metavar="FOLDER")]
-_File = Annotated[Path | None, arg(metavar="FILE")]
-_Loggers = tuple[Literal["tensorboard", "wandb"], ...]
+
+
+def _optional(metavar: str) -> Any:
+    """Return how an option is shown whose help says what happens without it."""
+    return arg(metavar=metavar, help_behavior_hint="")
+
+
+_Int = Annotated[int | None, _optional("INT")]
+_Name = Annotated[str | None, _optional("NAME")]
+_Folder = Annotated[Path | None, _optional("FOLDER")]
+_File = Annotated[Path | None, _optional("FILE")]
+_Switch = Annotated[FlagCreatePairsOff[bool], arg(help_behavior_hint="")]
+_Loggers = Annotated[tuple[Literal["tensorboard", "wandb"], ...], _optional("NAME...")]
+_Tasks = Annotated[tuple[Literal["uniform", "within-group"], ...], _optional("KIND...")]
 
 _line = CommandLine("", [], _NO_CONFIG)
 """The command line of `train`, `pretrain`, `compare` or `sweep` that is being run."""
@@ -76,12 +85,12 @@ def train(
     run: _Run = _NO_CONFIG,
     *,
     output: _Folder = None,
-    resume: Annotated[Path | None, arg(metavar="RUN")] = None,
+    resume: Annotated[Path | None, _optional("RUN")] = None,
     preset: _Name = None,
     config: _File = None,
-    quiet: bool = False,
+    quiet: _Switch = False,
     log: _Loggers = (),
-    trust_plugins: bool = False,
+    trust_plugins: _Switch = False,
 ) -> None:
     """Train a learner on the tasks of a sampler, validate, and test the best weights.
 
@@ -89,8 +98,7 @@ def train(
 
     Args:
         run: Everything that decides the run.
-        output: Folder of the run, which is continued if it is there; by default one under runs/
-            named after its options.
+        output: Folder of the run, which is continued if it is there; by default one under runs/.
         resume: Continue the run in this folder; no other option is needed.
         preset: Start from a published recipe; `adaptask list` shows them.
         config: A TOML file that sets any option, such as config.toml of a run; flags win over it.
@@ -110,11 +118,11 @@ def pretrain(
     run: _Run = _NO_CONFIG,
     *,
     output: _Folder = None,
-    resume: Annotated[Path | None, arg(metavar="RUN")] = None,
+    resume: Annotated[Path | None, _optional("RUN")] = None,
     config: _File = None,
-    quiet: bool = False,
+    quiet: _Switch = False,
     log: _Loggers = (),
-    trust_plugins: bool = False,
+    trust_plugins: _Switch = False,
 ) -> None:
     """Train a classifier of all training classes, for `adaptask train --init RUN` to start from.
 
@@ -124,8 +132,7 @@ def pretrain(
 
     Args:
         run: Everything that decides the run.
-        output: Folder of the run, which is continued if it is there; by default one under runs/
-            named after dataset and backbone.
+        output: Folder of the run, which is continued if it is there; by default one under runs/.
         resume: Continue the run in this folder; no other option is needed.
         config: A TOML file that sets any option; flags win over it.
         quiet: Print only errors and warnings.
@@ -148,11 +155,11 @@ def evaluate(
     n_shot: _Int = None,
     n_query: _Int = None,
     n_episodes: _Int = None,
-    tasks: tuple[Literal["uniform", "within-group"], ...] = (),
+    tasks: _Tasks = (),
     seed: _Int = None,
     weights: Literal["best", "last"] = "best",
     device: str = "auto",
-    trust_plugins: bool = False,
+    trust_plugins: _Switch = False,
 ) -> None:
     """Measure the accuracy of a trained run, also on another dataset or with other tasks.
 
@@ -162,14 +169,14 @@ def evaluate(
     Args:
         run: The folder of a run.
         dataset: Another dataset than the run's own.
-        split: Whose classes.
+        split: Which classes.
         n_way: Classes per task.
         n_shot: Support images per class.
         n_query: Query images per class.
         n_episodes: Number of episodes.
         tasks: uniform (any classes), within-group (classes of one group), or both.
         seed: Decides the episodes.
-        weights: The best by validation, or the last.
+        weights: The best weights by validation, or the last.
         device: cpu, cuda, or auto: a GPU if there is one.
         trust_plugins: Import plug-in classes, package.module:Class, that the run names.
     """
@@ -206,7 +213,7 @@ def compare(
     cluster: _Cluster = ClusterOptions(),  # noqa: B008, it is frozen
     preset: _Name = None,
     config: _File = None,
-    trust_plugins: bool = False,
+    trust_plugins: _Switch = False,
 ) -> int:
     """Train every learner with every sampler, and tell which differences are real.
 
@@ -222,8 +229,7 @@ def compare(
             neighbor.
         seeds: Number of seeds for each; by default 5, the least for a verdict.
         output: Folder of the runs and the report; by default one under runs/.
-        workers: Number of runs at once; by default one per core on a CPU, at most 8,
-            and on a GPU as many as fit.
+        workers: Number of runs at once; by default one per core, at most 8; on a GPU all that fit.
         cluster: Where the runs are made.
         preset: Start from a published recipe; `adaptask list` shows them.
         config: A TOML file that sets any option; flags win over it.
@@ -251,13 +257,13 @@ def reproduce(
     *,
     dataset: _Name = None,
     scale: float = 1.0,
-    rows: Annotated[tuple[str, ...], arg(metavar="[ROW...]")] = (),
-    shots: Annotated[tuple[int, ...], arg(metavar="[INT...]")] = (),
-    learners: Annotated[tuple[str, ...], arg(metavar="[NAME...]")] = (),
+    rows: Annotated[tuple[str, ...], _optional("ROW...")] = (),
+    shots: Annotated[tuple[int, ...], _optional("INT...")] = (),
+    learners: Annotated[tuple[str, ...], _optional("NAME...")] = (),
     seeds: _Int = None,
     schedule: Literal["paper", "cosine"] = "paper",
-    quick: bool = False,
-    dry_run: bool = False,
+    quick: _Switch = False,
+    dry_run: _Switch = False,
     output: _Folder = None,
     workers: _Int = None,
     cluster: _Cluster = ClusterOptions(),  # noqa: B008, it is frozen
@@ -269,18 +275,17 @@ def reproduce(
 
     Args:
         target: A table or figure, such as table-compat; `adaptask list` shows all.
-        dataset: Replaces all its datasets; glyphs needs no download.
-        scale: Of steps and episodes: 0.01 makes all of it small.
+        dataset: Use this dataset instead of the paper's; glyphs needs no download.
+        scale: Factor on the numbers of steps and episodes.
         rows: Which rows of the table; all by default.
         shots: Which shots; all by default.
         learners: Other learners than the paper's, if the target has a choice.
-        seeds: Runs of each; three by default, one for figures without statistics.
-        schedule: Of the learning rate: the paper's, or a cosine if that is constant.
-        quick: See that it works, in minutes on a CPU: on glyphs, few steps, narrow networks.
-        dry_run: Print what would run, and how long it would take here, measured now.
+        seeds: Number of runs of each; by default 3, or 1 for figures without statistics.
+        schedule: Learning rate: as in the paper, or a cosine where the paper's is constant.
+        quick: A trial that takes minutes on a CPU: glyphs, few steps, narrow networks.
+        dry_run: Print what would run and how long it would take here.
         output: Folder of the runs and the report; by default one under runs/.
-        workers: Number of runs at once; by default one per core on a CPU, at most 8,
-            and on a GPU as many as fit.
+        workers: Number of runs at once; by default one per core, at most 8; on a GPU all that fit.
         cluster: Where the runs are made.
         device: cpu, cuda, or auto: a GPU if there is one.
     """
@@ -314,18 +319,18 @@ def reproduce(
 def sweep(
     run: _Run = _NO_CONFIG,
     *,
-    vary: Annotated[tuple[str, ...], arg(metavar="[OPTION=VALUE,...]")] = (),
+    vary: Annotated[tuple[str, ...], _optional("OPTION=VALUE,...")] = (),
     search: Literal["grid", "random"] = "grid",
     trials: _Int = None,
     seeds: int = 1,
     search_seed: int = 0,
-    prune: bool = True,
+    prune: _Switch = True,
     output: _Folder = None,
     workers: _Int = None,
     cluster: _Cluster = ClusterOptions(),  # noqa: B008, it is frozen
     preset: _Name = None,
     config: _File = None,
-    trust_plugins: bool = False,
+    trust_plugins: _Switch = False,
 ) -> int:
     """Search for good options, by the accuracy in validation.
 
@@ -340,10 +345,9 @@ def sweep(
         trials: Number of trials in random search.
         seeds: Runs per trial; their mean counts.
         search_seed: Decides what random search draws.
-        prune: Stop trials early that are worse than most.
+        prune: By default, trials that are worse than most are stopped early.
         output: Folder of the trials; by default one under runs/.
-        workers: Number of runs at once; by default one per core on a CPU, at most 8,
-            and on a GPU as many as fit.
+        workers: Number of runs at once; by default one per core, at most 8; on a GPU all that fit.
         cluster: Where the runs are made.
         preset: Start from a published recipe; `adaptask list` shows them.
         config: A TOML file that sets any option; flags win over it.
@@ -368,7 +372,7 @@ def sweep(
 
 @app.command
 def watch(
-    folder: Positional[Annotated[Path, arg(metavar="FOLDER")]], *, once: bool = False
+    folder: Positional[Annotated[Path, arg(metavar="FOLDER")]], *, once: _Switch = False
 ) -> None:
     """Show a running run, comparison or sweep, until it ends or Ctrl-C.
 

@@ -19,7 +19,7 @@ from rich.progress import (
 from rich.progress import Progress as ProgressBar
 from rich.table import Table
 from rich.text import Text
-from tyro.conf import Positional, arg
+from tyro.conf import FlagCreatePairsOff, Positional, arg
 from tyro.extras import SubcommandApp
 
 from adaptask.data.benchmarks import BENCHMARKS, Benchmark
@@ -87,13 +87,13 @@ def prepare_dataset(
     image_size: Annotated[
         int | None, arg(metavar="PIXELS", help_behavior_hint="(default: 84)")
     ] = None,
-    gray: bool = False,
+    gray: Annotated[FlagCreatePairsOff[bool], arg(help_behavior_hint="")] = False,
     fractions: Annotated[
         tuple[float, float, float] | None,
         arg(metavar="TRAIN VAL TEST", help_behavior_hint="(default: 0.64 0.16 0.2)"),
     ] = None,
     seed: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: 0)")] = None,
-    split_lists: Annotated[Path | None, arg(metavar="FOLDER")] = None,
+    split_lists: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="")] = None,
     workers: _Workers = None,
 ) -> None:
     """Convert a dataset once into the cache, from any layout in which it is usually found.
@@ -190,7 +190,7 @@ def extract_dataset(
         str | None, arg(metavar="NAME", help_behavior_hint="(default: that of the run)")
     ] = None,
     device: str = "auto",
-    trust_plugins: bool = False,
+    trust_plugins: Annotated[FlagCreatePairsOff[bool], arg(help_behavior_hint="")] = False,
 ) -> None:
     """Write the features of a trained backbone as a dataset.
 

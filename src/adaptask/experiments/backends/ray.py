@@ -42,13 +42,13 @@ _CACHE = "ADAPTASK_CACHE"
 class ClusterOptions:
     """Where runs are made."""
 
-    cluster: Literal["ray"] | None = None
+    cluster: Annotated[Literal["ray"] | None, arg(metavar="ray", help_behavior_hint="")] = None
     """Make the runs as Ray tasks, on this machine or on all machines of a cluster."""
-    ray_address: Annotated[str | None, arg(metavar="ADDRESS")] = None
+    ray_address: Annotated[str | None, arg(metavar="ADDRESS", help_behavior_hint="")] = None
     """Address of a running cluster, such as 10.0.0.1:6379, or auto; by default Ray starts here."""
-    storage: Annotated[str | None, arg(metavar="URL")] = None
+    storage: Annotated[str | None, arg(metavar="URL", help_behavior_hint="")] = None
     """URL such as s3://bucket/study to keep runs in, if the machines share no folder."""
-    gpus_per_run: Annotated[float | None, arg(metavar="FLOAT")] = None
+    gpus_per_run: Annotated[float | None, arg(metavar="FLOAT", help_behavior_hint="")] = None
     """GPUs per run, 1 or a fraction; by default 1 if the cluster has any, 0 on a CPU."""
     retries: int = 3
     """How often a run is resumed after its worker has died."""
