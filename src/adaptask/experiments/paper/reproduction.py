@@ -22,7 +22,7 @@ from adaptask.experiments.paper.published import PrintedTime
 from adaptask.experiments.paper.targets import TARGETS, UNIFORM, Setting, Target
 from adaptask.experiments.recipes import recipe, recipe_notes
 from adaptask.intervals import Intervals
-from adaptask.report.study import Arm, Citation, Study
+from adaptask.report.study import Arm, Study
 
 SCHEDULES = ("paper", "cosine")
 TIMING_SECONDS = 60.0
@@ -116,7 +116,7 @@ class Plan:
         has_baseline = any(s.model == setting.model and s.sampler == UNIFORM for s in settings)
         published = None
         if target.table is not None and setting.method:
-            published = target.table.published(setting.method, dataset, shots, setting.backbone)
+            published = target.table.published(setting.method, dataset, shots)
         return Arm(
             name=name,
             labels={key: values[key] for key in target.labels},
@@ -149,20 +149,6 @@ class Plan:
             learners=target.learners,
         )
         return everything.trials
-
-    @property
-    def citations(self) -> tuple[Citation, ...]:
-        """The rows that the paper quotes, for the datasets and shots that were chosen."""
-        table = self.target.table
-        if table is None:
-            return ()
-        ours = {
-            (setting.method, setting.backbone)
-            for settings in self.target.settings.values()
-            for setting in settings
-        }
-        found = (table.citations(ours, dataset, self.shots) for dataset in self.datasets)
-        return tuple(citation for citations in found for citation in citations)
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
@@ -382,7 +368,6 @@ def reproduce(
         command=planned.command,
         columns=planned.target.columns,
         notes=planned.notes,
-        citations=planned.citations,
         first_section=planned.target.first_section,
     )
     configs = {arm.name: arm.config for arm in planned.all_trials()}
