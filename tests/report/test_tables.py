@@ -197,7 +197,7 @@ def test_in_a_sweep_validation_is_first_and_the_test_decides_nothing(study_folde
     metrics.write_text("\n".join(lines) + "\n")
     table = tables(folder)["results"]
     assert read_study(folder).by_validation
-    assert column(table, "validation (%)") == ["50.00", "62.50", "50.00"]
+    assert column(table, "validation (%)") == ["62.50", "50.00", "50.00"]
     assert bold(table) == [False] * 3
     assert table.headings.index("validation (%)") < table.headings.index("accuracy (%)")
     assert any("nothing is chosen by it" in note for note in table.notes)

@@ -60,7 +60,7 @@ def print_report(report: Report, failures: Mapping[str, str] | None = None) -> N
     for table in main_tables(report.tables, report.summary):
         print_table(table, console)
         console.print()
-    # A sweep chooses by validation, and a note says what; test accuracies decide nothing.
+    # A sweep chooses by validation, as a note says; test accuracies decide nothing.
     for verdict in () if report.summary.study.by_validation else verdicts(report.summary):
         console.print(clean(verdict), markup=False)
     if failures:

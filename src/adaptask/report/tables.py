@@ -10,7 +10,7 @@ from statistics import fmean
 from adaptask.report.statistics import MeanInterval, PairedDifference
 from adaptask.report.study import Published
 from adaptask.report.summary import ArmSummary, StudySummary
-from adaptask.report.verdicts import missing_runs, named, p_value, short_verdict, signed
+from adaptask.report.verdicts import choice, missing_runs, named, p_value, short_verdict, signed
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class _Column:
 
 def _results(summary: StudySummary) -> Table:
     table = _arm_table(summary, _columns(summary), "results", summary.study.title, "All arms")
-    notes = (*missing_runs(summary), *summary.remarks, *summary.study.notes)
+    notes = (*missing_runs(summary), *summary.remarks, *choice(summary), *summary.study.notes)
     return replace(table, notes=(*table.notes, *notes))
 
 
