@@ -153,23 +153,16 @@ def missing_runs(summary: StudySummary) -> list[str]:
 
 
 def _verdict(summary: StudySummary, found: ArmSummary) -> str:
-    baseline = summary.arm(found.arm.baseline or "")
     ours, theirs, context = in_words(summary, found)
     tasks = " within groups" if summary.tasks == "within-group" else ""
-    sentences = [
+    verdict = (
         f"{ours} against {theirs}{f' with {context}' if context else ''}{tasks}: "
         f"{_result(summary, found, ours, theirs)}."
-    ]
+    )
     if (within := summary.within_group) is not None:
         result = _result(within, within.arm(found.arm.name), ours, theirs)
-        sentences.append(f"Within groups: {result}.")
-    for of, name in ((found, ours), (baseline, theirs)):
-        if of.n_finished < of.n_planned:
-            failed = f", {len(of.failures)} failed" if of.failures else ""
-            sentences.append(
-                f"Only {of.n_finished} of {of.n_planned} runs of {name} finished{failed}."
-            )
-    return " ".join(sentences)
+        verdict += f" Within groups: {result}."
+    return verdict
 
 
 def _result(summary: StudySummary, found: ArmSummary, ours: str, theirs: str) -> str:
