@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -195,10 +194,9 @@ class Plan:
             )
         elif scale < 1:
             found.append(
-                f"At scale {scale:g}: steps and all that is counted in steps, and episodes, are "
-                f"{scale:g} times those of the paper, but at least {LEAST_STEPS} steps and "
-                f"{LEAST_EPISODES} episodes. Such accuracies are not to be compared with the "
-                "paper's."
+                f"At scale {scale:g}: steps, milestones, ramps and episodes are {scale:g} times "
+                f"those of the paper, but at least {LEAST_STEPS} steps and {LEAST_EPISODES} "
+                "episodes. Such accuracies are not to be compared with the paper's."
             )
         return found
 
@@ -386,9 +384,8 @@ def reproduce(
 def scaled(config: RunConfig, scale: float) -> RunConfig:
     """Return a run of `scale` times the steps and episodes, and not fewer than the least.
 
-    Milestones, the ramp of DropBlock and the intervals shrink as the steps do. Since episodes
-    shrink less, validations become rarer, so that they take no larger a share of the run than at
-    full scale; checkpoints become ten at most.
+    Milestones, the ramp of DropBlock and the interval of snapshots shrink as the steps do. Other
+    intervals are those of any run of that length.
 
     Args:
         config: At full scale.
@@ -398,8 +395,7 @@ def scaled(config: RunConfig, scale: float) -> RunConfig:
         return config
     steps = min(config.steps, max(LEAST_STEPS, round(config.steps * scale)))
     ratio = steps / config.steps
-    tests, every = config.evaluation, config.every.resolve(config.steps)
-    n_validation = _episodes(tests.n_validation, scale)
+    tests, snapshot = config.evaluation, config.every.snapshot
     milestones: list[int] = []
     for milestone in config.optimizer.milestones:
         earliest = milestones[-1] + 1 if milestones else 1
@@ -408,19 +404,12 @@ def scaled(config: RunConfig, scale: float) -> RunConfig:
         config,
         steps=steps,
         evaluation=replace(
-            tests, n_episodes=_episodes(tests.n_episodes, scale), n_validation=n_validation
+            tests,
+            n_episodes=_episodes(tests.n_episodes, scale),
+            n_validation=_episodes(tests.n_validation, scale),
         ),
         optimizer=replace(config.optimizer, milestones=tuple(milestones)),
-        every=Intervals(
-            log=_interval(every["log"], ratio),
-            validate=_interval(
-                every["validate"],
-                ratio,
-                least=math.ceil(every["validate"] * n_validation / tests.n_validation),
-            ),
-            checkpoint=_interval(every["checkpoint"], ratio, least=math.ceil(steps / 10)),
-            snapshot=_interval(every["snapshot"], ratio),
-        ),
+        every=Intervals(snapshot=max(1, round(snapshot * ratio)) if snapshot else snapshot),
     )
     options = options_of(config.backbone)
     if "drop_block_ramp" in options:
@@ -446,6 +435,7 @@ def small(config: RunConfig) -> RunConfig:
             keep_best=1,
         ),
         backbone=narrowed(config.backbone),
+        every=replace(config.every, validate=0),
     )
 
 
@@ -459,14 +449,6 @@ def narrowed(backbone: AlgorithmConfig) -> AlgorithmConfig:
 
 def _episodes(n_episodes: int, scale: float) -> int:
     return min(n_episodes, max(LEAST_EPISODES, round(n_episodes * scale)))
-
-
-def _interval(interval: int, ratio: float, least: int = 1) -> int:
-    """Return an interval that shrinks with the steps, but not below `least`.
-
-    One of 0, only after the last step, stays so.
-    """
-    return max(least, round(interval * ratio)) if interval else 0
 
 
 def fitted(config: RunConfig, n_images: int | None) -> RunConfig:
