@@ -145,19 +145,11 @@ def _runs_in_order(study: Study) -> list[Run]:
     """Return the runs: all arms of a seed before the next seed, so that pairs are there early.
 
     Raises:
-        ArgumentError: If there are none, or two have the same folder.
+        ArgumentError: If there are none.
     """
     runs = sorted((run for arm in study.arms for run in arm.runs), key=lambda run: run.seed)
     if not runs:
         raise ArgumentError("there is nothing to train: no learner, or no sampler, was named.")
-    names: dict[str, str] = {}
-    for run in runs:
-        # Some file systems do not distinguish A from a.
-        other = names.setdefault(str(run.path).lower(), run.name)
-        if other != run.name:
-            raise ArgumentError(
-                f"{run.name!r} and {other!r} would have the same folder; rename one of them."
-            )
     return runs
 
 
@@ -310,9 +302,4 @@ def _changes(run: Run, config: RunConfig) -> list[tuple[str, Any, Any]]:
         begun = load_config(run.path / "config.toml", known=config)
     except ArgumentError:
         return []  # it has not begun, or the run itself will report the error
-    # Intervals that are not set are those of the version that begins a run.
-    return [
-        (key, old, new)
-        for key, old, new in changes(begun, config)
-        if not key.startswith("every.") or new is not None
-    ]
+    return changes(begun, config)
