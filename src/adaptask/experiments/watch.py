@@ -98,7 +98,7 @@ def read_runs(folder: Path) -> list[RunState]:
         ArgumentError: If there is no such folder, or there are no runs in it.
         StateError: If `study.json` is damaged, or no run can be read.
     """
-    runs = (run for arm in find_study(folder, check_related=False).arms for run in arm.runs)
+    runs = (run for arm in find_study(folder).arms for run in arm.runs)
     found = []
     for run in runs:
         modified = (_modified(run.path / name) for name in (*_WRITTEN, FAILURE, PRUNED))

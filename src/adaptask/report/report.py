@@ -34,7 +34,7 @@ def make_report(folder: Path, study: Study | None = None) -> Report:
         study: The study; None reads `study.json`, or else the settings of the runs in the folder.
 
     Raises:
-        ArgumentError: If there are no runs, they do not belong together, or the study has no arms.
+        ArgumentError: If there are no runs, or several studies, or the study has no arms.
         StateError: If `study.json` is damaged, or no run can be read.
         TrainingError: If something cannot be written.
     """
