@@ -119,5 +119,5 @@ def printed_accuracy(learner: str, backbone: str, shots: int, sampler: str) -> f
     if suffix is None:
         return None
     paper = TABLE_2 if backbone == "resnet12" else TABLE_3
-    cell = paper.published(METHODS[learner] + suffix, "cifar-fs", shots, backbone)
+    cell = paper.published(METHODS[learner] + suffix, "cifar-fs", shots)
     return None if cell is None else cell.accuracy

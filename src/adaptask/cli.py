@@ -17,7 +17,6 @@ from adaptask.errors import AdaptaskError, ArgumentError
 from adaptask.experiments.backends.ray import ClusterOptions
 from adaptask.experiments.command_line import (
     CommandLine,
-    allow_imports_from_here,
     check_choices,
     read_command_line,
     short_help,
@@ -26,7 +25,6 @@ from adaptask.experiments.compare_command import DEFAULT_SAMPLERS
 from adaptask.experiments.config import DEFAULT_NAMES, RunConfig
 from adaptask.experiments.data_commands import app as data_app
 from adaptask.experiments.options import AlgorithmConfig, short_name
-from adaptask.registry import is_address
 
 _DESCRIPTION = """Adaptive task sampling for few-shot meta-learning.
 
@@ -183,8 +181,6 @@ def evaluate(
     check_choices(dataset)
     from adaptask.experiments.evaluate_command import evaluate_run
 
-    if trust_plugins or is_address(dataset or ""):
-        allow_imports_from_here()
     evaluate_run(
         run,
         dataset=dataset,
@@ -293,8 +289,6 @@ def reproduce(
     from adaptask.experiments.paper.reproduction import plan
     from adaptask.experiments.paper.reproduction import reproduce as run_plan
 
-    if is_address(dataset or ""):
-        allow_imports_from_here()
     planned = plan(
         target,
         dataset=dataset,

@@ -382,18 +382,6 @@ def test_failures_are_told_in_the_order_of_the_plan(tiny_config, tmp_path, monke
     ]
 
 
-@pytest.mark.usefixtures("no_page")
-def test_a_study_continues_without_the_intervals_that_it_began_with(tiny_comparison, tmp_path):
-    words = [*tiny_comparison, "--seeds", "1", "--output", str(tmp_path / "study")]
-    assert main(words) == 0
-    without = list(words)
-    for flag in [word for word in words if word.startswith("--every.")]:
-        at = without.index(flag)
-        del without[at : at + 2]
-    assert main(without) == 0
-    assert main([*without, "--every.validate", "7"]) == 1
-
-
 def test_an_optimizer_that_is_named_replaces_that_of_reptile(capsys):
     words = ["--learner", "reptile"]
     for command in ("train", "sweep"):

@@ -70,7 +70,7 @@ def test_similarity_is_the_cosine_of_the_mean_features(source):
             assert float(found[i, j]) == pytest.approx(truth, abs=1e-5)
 
 
-def test_thousands_of_classes_are_not_embedded(tmp_path, source, monkeypatch):
+def test_more_classes_than_a_map_shows_are_not_embedded(tmp_path, source, monkeypatch):
     monkeypatch.setattr("adaptask.experiments.run_preview._MOST_EMBEDDED_CLASSES", 11)
     model = learner(source)
     save_preview(tmp_path, model, build_sampler("gcp", n_classes=12, n_way=5), source)

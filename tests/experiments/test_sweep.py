@@ -30,6 +30,8 @@ from adaptask.experiments.sweep import Pruner, _config_of, parse_space, sweep
 from adaptask.intervals import Intervals
 from adaptask.report.run import Run
 from adaptask.report.study import Arm, read_study
+from adaptask.report.summary import summarize
+from adaptask.report.verdicts import headline
 
 TINY = RunConfig(
     steps=16,
@@ -110,8 +112,9 @@ def test_a_grid_is_trained_and_reported(tmp_path, capsys, trials_of):
     winner = max(best, key=best.get)
     choice = f"Chosen by validation: {winner.replace('=', ' ').replace(',', ', ')}"
     assert choice in " ".join(capsys.readouterr().out.split())
-    assert study.arms[0].name == winner
-    assert choice in study.notes[0]
+    summary = summarize(study)
+    assert summary.arms[0].arm.name == winner
+    assert headline(summary).startswith(choice)
 
 
 def test_the_choice_is_by_validation_and_never_by_test(tmp_path, capsys):

@@ -14,7 +14,6 @@ from adaptask.report.grouping import find_study
 from adaptask.report.run import Run
 from adaptask.report.study import (
     Arm,
-    Citation,
     Published,
     Study,
     read_study,
@@ -42,7 +41,6 @@ def test_a_study_comes_back_from_its_file(tmp_path):
         command="adaptask compare",
         columns=("sampler",),
         notes=("one", "two"),
-        citations=(Citation({"sampler": "random"}, Published(accuracy=50)),),
     )
     study = in_folder(planned, tmp_path)
     study.write(tmp_path)
@@ -94,16 +92,13 @@ def test_runs_are_planned_below_their_study(tmp_path):
     assert second.config == replace(config, seed=4)
 
 
-def test_columns_and_citations_must_fit_the_labels():
+def test_columns_must_fit_the_labels():
     with pytest.raises(ArgumentError, match="must have labels among learner, sampler; got shots"):
         Study("s", (UNIFORM,), columns=("shots",))
-    with pytest.raises(ArgumentError, match="must have labels among"):
-        Study("s", (UNIFORM,), citations=(Citation({"sampler": "x", "shots": "1"}, Published(1)),))
 
 
 def written(tmp_path, change):
-    study = Study("s", (UNIFORM, GCP), citations=(Citation({"sampler": "x"}, Published(1)),))
-    in_folder(study, tmp_path).write(tmp_path)
+    in_folder(Study("s", (UNIFORM, GCP)), tmp_path).write(tmp_path)
     path = tmp_path / "study.json"
     content = json.loads(path.read_text())
     change(content)
@@ -131,7 +126,6 @@ def written(tmp_path, change):
         lambda c: c["arms"][1].update(baseline="nobody"),
         lambda c: c["arms"][1].update(published={"accuracy": "54"}),
         lambda c: c["arms"][1].update(published={"unknown": 54}),
-        lambda c: c["citations"][0].pop("published"),
     ],
 )
 def test_a_damaged_study_is_named_and_nothing_of_it_used(tmp_path, change):

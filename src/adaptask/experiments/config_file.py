@@ -60,7 +60,7 @@ def load_config(
         known: A configuration whose plug-ins are trusted, since it is in use already.
 
     Raises:
-        ArgumentError: If there is no such file, it is not TOML, comes from a newer version, names
+        ArgumentError: If there is no such file, it is not TOML, comes from another version, names
             a plug-in that is not trusted, or has an unknown key or a bad value; the message names
             the key and the nearest known one.
     """
@@ -92,10 +92,10 @@ def no_run_in(path: Path) -> ArgumentError:
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """Return the content of a TOML file of any version, with the sections of today.
+    """Return the content of a TOML file.
 
     Raises:
-        ArgumentError: If it cannot be read, is not TOML, or comes from a newer version.
+        ArgumentError: If it cannot be read, is not TOML, or comes from another version.
     """
     try:
         text = path.read_text(encoding="utf-8")

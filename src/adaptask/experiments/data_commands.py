@@ -38,7 +38,6 @@ from adaptask.data.datasets import (
 from adaptask.data.download import download
 from adaptask.data.prepare import Prepared, prepare, prepare_features, prepare_folder
 from adaptask.errors import ArgumentError, DataError
-from adaptask.experiments.command_line import allow_imports_from_here
 
 app = SubcommandApp()
 
@@ -205,8 +204,6 @@ def extract_dataset(
     """
     from adaptask.experiments.extract_command import extract_features
 
-    if trust_plugins or is_plugin(dataset or ""):
-        allow_imports_from_here()
     with _progress_bar(f"extracting {name}") as progress:
         done = extract_features(
             run,

@@ -48,13 +48,6 @@ def _unknown(arm: Arm) -> RunConfig | None:
     return None
 
 
-Finish = Callable[[Study], Study]
-
-
-def _unchanged(study: Study) -> Study:
-    return study
-
-
 def run_and_report(
     study: Study,
     folder: Path,
@@ -62,7 +55,6 @@ def run_and_report(
     workers: int | None,
     cluster: ClusterOptions,
     config_of: ConfigOf = _unknown,
-    finish: Finish = _unchanged,
 ) -> int:
     """Make all runs of a study, here or on a cluster, and report it; return the exit status.
 
@@ -74,7 +66,7 @@ def run_and_report(
     """
     backend = cluster.backend(folder, workers)
     merged, failures = run_study(
-        study, folder, workers=workers, cluster=backend, config_of=config_of, finish=finish
+        study, folder, workers=workers, cluster=backend, config_of=config_of
     )
     print_report(make_report(folder, merged), failures)
     if backend is not None:
@@ -89,7 +81,6 @@ def run_study(
     workers: int | None = None,
     cluster: RayBackend | None = None,
     config_of: ConfigOf = _unknown,
-    finish: Finish = _unchanged,
 ) -> tuple[Study, dict[str, str]]:
     """Make all runs of a study in a folder; runs that are finished are kept.
 
@@ -103,7 +94,6 @@ def run_study(
         cluster: Makes the runs; without it this machine does.
         config_of: Returns how an arm that only the folder has would be configured now, to check
             that it can be compared with the others.
-        finish: Called after the runs; returns the study to report.
 
     Returns:
         The study with everything in the folder, and why runs failed, by their names.
@@ -145,32 +135,21 @@ def run_study(
             device = device_type(possible[0].config.machine.device)
             backend = choose_backend(workers, [run.config for run in possible], device)
         failures = backend.run(possible, display)
-        finished = finish(merged)
-        if finished != merged:
-            finished.write(folder)
     for run in runs:
         if error_of_data := missing.get(run.config.data.dataset):
             failures[run.name] = str(error_of_data)
-    return finished, {run.name: failures[run.name] for run in runs if run.name in failures}
+    return merged, {run.name: failures[run.name] for run in runs if run.name in failures}
 
 
 def _runs_in_order(study: Study) -> list[Run]:
     """Return the runs: all arms of a seed before the next seed, so that pairs are there early.
 
     Raises:
-        ArgumentError: If there are none, or two have the same folder.
+        ArgumentError: If there are none.
     """
     runs = sorted((run for arm in study.arms for run in arm.runs), key=lambda run: run.seed)
     if not runs:
         raise ArgumentError("there is nothing to train: no learner, or no sampler, was named.")
-    names: dict[str, str] = {}
-    for run in runs:
-        # Some file systems do not distinguish A from a.
-        other = names.setdefault(str(run.path).lower(), run.name)
-        if other != run.name:
-            raise ArgumentError(
-                f"{run.name!r} and {other!r} would have the same folder; rename one of them."
-            )
     return runs
 
 
@@ -323,9 +302,4 @@ def _changes(run: Run, config: RunConfig) -> list[tuple[str, Any, Any]]:
         begun = load_config(run.path / "config.toml", known=config)
     except ArgumentError:
         return []  # it has not begun, or the run itself will report the error
-    # Intervals that are not set are those of the version that begins a run.
-    return [
-        (key, old, new)
-        for key, old, new in changes(begun, config)
-        if not key.startswith("every.") or new is not None
-    ]
+    return changes(begun, config)

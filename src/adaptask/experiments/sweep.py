@@ -27,7 +27,6 @@ from adaptask.experiments.study import run_and_report
 from adaptask.registry import is_address
 from adaptask.report.run import Run
 from adaptask.report.study import Arm, Study
-from adaptask.report.summary import ArmSummary, summarize
 from adaptask.training.distributed import refuse_torchrun
 
 if TYPE_CHECKING:
@@ -103,7 +102,6 @@ def sweep(
         workers=workers,
         cluster=cluster,
         config_of=partial(_config_of, base, space),
-        finish=_ranked_by_validation,
     )
 
 
@@ -416,39 +414,3 @@ def _validations(run: Run) -> dict[int, float]:
     """Return validation accuracies by step; none of a damaged file, which the report names."""
     steps, accuracies = run.curve("val", "accuracy")
     return dict(zip(steps.tolist(), accuracies.tolist(), strict=True))
-
-
-# What came out ------------------------------------------------------------------------------------
-
-
-def _ranked_by_validation(study: Study) -> Study:
-    """Return the study with its best trials first, and with a note which one validation chooses."""
-    ranked = sorted(
-        summarize(study).arms, key=lambda arm: (not _is_finished(arm), -(arm.validation or 0.0))
-    )
-    return replace(study, arms=tuple(summary.arm for summary in ranked), notes=_notes(ranked))
-
-
-def _is_finished(summary: ArmSummary) -> bool:
-    return summary.n_finished == summary.n_planned
-
-
-def _notes(ranked: Sequence[ArmSummary]) -> tuple[str, ...]:
-    best = ranked[0]
-    if best.validation is None or not _is_finished(best):
-        return ("No trial has finished, so that validation chooses none.",)
-    values = ", ".join(f"{name} {text}" for name, text in best.arm.labels.items())
-    choice = (
-        f"Chosen by validation: {values}, with a validation accuracy of {best.validation:.2f} %"
-    )
-    if best.mean is None:
-        choice += ". The dataset has no test classes."
-    else:
-        choice += (
-            f" and a test accuracy of {best.mean.mean:.2f} %. The test accuracies of the others "
-            "decide nothing: the highest of many is too high."
-        )
-    n_equal = sum(_is_finished(arm) and arm.validation == best.validation for arm in ranked)
-    if n_equal == 1:
-        return (choice,)
-    return choice, f"{n_equal} trials are equally good in validation; the first of them was taken."

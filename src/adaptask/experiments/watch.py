@@ -22,8 +22,6 @@ from adaptask.report.grouping import find_study
 from adaptask.report.run import FAILURE, PRUNED, Run
 
 SECONDS_BETWEEN_VIEWS = 2.0
-_CPU_SHARE = 0.05
-"""Largest share of one core: the cores are needed for training."""
 _WRITTEN = ("config.toml", "run.json", "metrics.jsonl", "last.pt", "best.pt", "test.json")
 """Files that a run writes."""
 _FIGURES = {"steps": 9, "loss": 6, "validation": 10, "test": 6, "written": 11}
@@ -80,13 +78,10 @@ def watch(folder: Path, *, once: bool = False, console: Console | None = None) -
         return
     try:
         with Live(_view(folder, runs), console=console, auto_refresh=False) as live:
-            took = 0.0
             while any(run.state in ("running", "waiting") for run in runs):
-                time.sleep(max(SECONDS_BETWEEN_VIEWS, took / _CPU_SHARE))
-                start = time.perf_counter()
+                time.sleep(SECONDS_BETWEEN_VIEWS)
                 runs = read_runs(folder)
                 live.update(_view(folder, runs), refresh=True)
-                took = time.perf_counter() - start
     except KeyboardInterrupt:
         pass  # the usual way to leave
 
@@ -98,7 +93,7 @@ def read_runs(folder: Path) -> list[RunState]:
         ArgumentError: If there is no such folder, or there are no runs in it.
         StateError: If `study.json` is damaged, or no run can be read.
     """
-    runs = (run for arm in find_study(folder, check_related=False).arms for run in arm.runs)
+    runs = (run for arm in find_study(folder).arms for run in arm.runs)
     found = []
     for run in runs:
         modified = (_modified(run.path / name) for name in (*_WRITTEN, FAILURE, PRUNED))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,11 +24,9 @@ _ORDER = {"data": 0, "learner": 1, "backbone": 1, "task": 2, "sampler": 4}
 _ALGORITHMS = ("sampler", "learner", "backbone")
 _DEPTH = 3
 """The runs of a study are at most this many folders below it: `runs/ARM/seed-0`."""
-_MAX_ARMS = 40
-"""Without `study.json`, more different settings than this are unlikely to belong together."""
 
 
-def find_study(folder: Path, *, check_related: bool = True) -> Study:
+def find_study(folder: Path) -> Study:
     """Return the study in a folder, or one made from the runs in it.
 
     Without `study.json`, the folder is a run itself, or the runs are the folders of the first level
@@ -37,17 +34,16 @@ def find_study(folder: Path, *, check_related: bool = True) -> Study:
 
     Args:
         folder: Of a study, a run, or runs.
-        check_related: Whether to refuse runs that nobody would compare.
 
     Raises:
-        ArgumentError: If there are no runs, or they do not belong together.
+        ArgumentError: If there are no runs, or several studies.
         StateError: If `study.json` is damaged, or no run can be read.
     """
     if not folder.is_dir():
         raise ArgumentError(f"there is no folder {folder}.")
     if (folder / FILE).exists():
         return read_study(folder)
-    return _study_of_runs(folder, _find_runs(folder), check_related=check_related)
+    return _study_of_runs(folder, _find_runs(folder))
 
 
 def _find_runs(folder: Path) -> list[Path]:
@@ -80,7 +76,7 @@ def _subfolders(folder: Path) -> list[Path]:
         return []
 
 
-def _study_of_runs(folder: Path, paths: Sequence[Path], *, check_related: bool = True) -> Study:
+def _study_of_runs(folder: Path, paths: Sequence[Path]) -> Study:
     """Group runs that differ only by their seed, and name the groups by what else differs.
 
     Arms with the sampler `uniform`, or else with one that does not learn, are the baselines of
@@ -88,8 +84,6 @@ def _study_of_runs(folder: Path, paths: Sequence[Path], *, check_related: bool =
     and seed the first counts. Runs that cannot be read are left out. Notes say so.
     """
     groups, notes = _group(folder, paths)
-    if check_related:
-        _check_related(folder, groups)
     labels = _labels_of(groups)
     names = _names_of(labels)
     baselines: dict[_Settings, str] = {}
@@ -146,29 +140,6 @@ def _group(
     if not groups:
         raise StateError(notes[0])
     return groups, notes
-
-
-def _check_related(folder: Path, groups: Mapping[_Settings, Mapping[int, Path]]) -> None:
-    """Refuse runs that nobody would compare.
-
-    Raises:
-        ArgumentError: If they have different datasets, or too many different settings.
-    """
-    advice = "Move runs that belong together into a folder of their own, or name a single run."
-    datasets: Counter[str] = Counter()
-    for settings, members in groups.items():
-        datasets[dict(settings).get("data.dataset", "unknown")] += len(members)
-    if len(datasets) > 1:
-        counts = ", ".join(f"{name} ({count})" for name, count in sorted(datasets.items()))
-        raise ArgumentError(
-            f"the runs in {folder} share no study: their datasets are {counts}. {advice}"
-        )
-    if len(groups) > _MAX_ARMS:
-        raise ArgumentError(
-            f"the {sum(datasets.values())} runs in {folder} share no study: they have "
-            f"{len(groups)} different settings, and there is no {FILE} that says what is compared. "
-            f"{advice}"
-        )
 
 
 def _learns(members: Mapping[int, Path]) -> bool:

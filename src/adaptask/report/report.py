@@ -34,7 +34,7 @@ def make_report(folder: Path, study: Study | None = None) -> Report:
         study: The study; None reads `study.json`, or else the settings of the runs in the folder.
 
     Raises:
-        ArgumentError: If there are no runs, they do not belong together, or the study has no arms.
+        ArgumentError: If there are no runs, or several studies, or the study has no arms.
         StateError: If `study.json` is damaged, or no run can be read.
         TrainingError: If something cannot be written.
     """
@@ -60,7 +60,7 @@ def print_report(report: Report, failures: Mapping[str, str] | None = None) -> N
     for table in main_tables(report.tables, report.summary):
         print_table(table, console)
         console.print()
-    # A sweep chooses by validation, and a note says what; test accuracies decide nothing.
+    # A sweep chooses by validation, as a note says; test accuracies decide nothing.
     for verdict in () if report.summary.study.by_validation else verdicts(report.summary):
         console.print(clean(verdict), markup=False)
     if failures:

@@ -83,15 +83,6 @@ def _folder_name(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class Citation:
-    """A row of a paper's table that is not run here."""
-
-    labels: Mapping[str, str]
-    """As those of an arm; only keys that the arms have."""
-    published: Published
-
-
-@dataclass(frozen=True)
 class Study:
     """What is compared: arms, each with its runs.
 
@@ -108,7 +99,6 @@ class Study:
     """Labels whose values are columns of the main table, such as shots."""
     notes: tuple[str, ...] = ()
     """What a reader must know: settings that were chosen, scale, deviations."""
-    citations: tuple[Citation, ...] = ()
     by_validation: bool = False
     """Whether the study looks for the best arm, as a sweep does. Validation decides that, since the
     highest test accuracy of many is high by chance."""
@@ -137,12 +127,10 @@ class Study:
                 )
             if len({run.seed for run in arm.runs}) < len(arm.runs):
                 raise ArgumentError(f"{arm.name!r} has a seed twice; a seed counts once.")
-        for labels in (self.columns, *(cited.labels for cited in self.citations)):
-            if not set(labels) <= keys:
-                raise ArgumentError(
-                    f"columns and citations must have labels among {_listed(keys)}; got "
-                    f"{_listed(labels)}."
-                )
+        if not set(self.columns) <= keys:
+            raise ArgumentError(
+                f"columns must have labels among {_listed(keys)}; got {_listed(self.columns)}."
+            )
 
     @property
     def varying(self) -> list[str]:
@@ -172,7 +160,6 @@ class Study:
             "command": self.command,
             "columns": self.columns,
             "notes": self.notes,
-            "citations": [asdict(cited) for cited in self.citations],
             "by_validation": self.by_validation,
             "first_section": self.first_section,
         }
@@ -225,10 +212,6 @@ def _from_json(found: dict[str, Any], folder: Path) -> Study:
         command=_typed(found["command"], str),
         columns=tuple(_typed(column, str) for column in found["columns"]),
         notes=tuple(_typed(note, str) for note in found["notes"]),
-        citations=tuple(
-            Citation(_labels(cited["labels"]), _published(cited["published"]))
-            for cited in found["citations"]
-        ),
         by_validation=_typed(found["by_validation"], bool),
         first_section=_typed(found["first_section"], str),
     )

@@ -86,6 +86,11 @@ class ArmSummary:
         return len(self.accuracies) + len(self.untested)
 
     @property
+    def is_finished(self) -> bool:
+        """Whether all runs have ended."""
+        return self.n_finished == self.n_planned
+
+    @property
     def is_significant(self) -> bool:
         """Whether the difference to the baseline is more than chance explains.
 
@@ -101,10 +106,11 @@ class ArmSummary:
 
 @dataclass(frozen=True)
 class StudySummary:
-    """The results of a study, arm by arm in its order."""
+    """The results of a study."""
 
     study: Study
     arms: tuple[ArmSummary, ...]
+    """In the order of the study, or, if it chooses by validation, the best first."""
     n_tests: int
     """Number of tested comparisons, for which Holm's correction is made."""
     remarks: tuple[str, ...] = ()
@@ -163,6 +169,8 @@ def _summarize(study: Study, accuracies_of: AccuraciesOf) -> StudySummary:
                 seeds_needed=difference.seeds_needed(level),
             )
         arms.append(found)
+    if study.by_validation:
+        arms.sort(key=lambda found: (not found.is_finished, -(found.validation or 0.0)))
     remarks = [*_precision_remarks(arms), *_code_remarks(arms), *_episode_remarks(alone)]
     return StudySummary(study, tuple(arms), len(tested), tuple(remarks))
 

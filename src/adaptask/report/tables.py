@@ -10,7 +10,7 @@ from statistics import fmean
 from adaptask.report.statistics import MeanInterval, PairedDifference
 from adaptask.report.study import Published
 from adaptask.report.summary import ArmSummary, StudySummary
-from adaptask.report.verdicts import missing_runs, named, p_value, short_verdict, signed
+from adaptask.report.verdicts import choice, missing_runs, named, p_value, short_verdict, signed
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class _Column:
 
 def _results(summary: StudySummary) -> Table:
     table = _arm_table(summary, _columns(summary), "results", summary.study.title, "All arms")
-    notes = (*missing_runs(summary), *summary.remarks, *summary.study.notes)
+    notes = (*missing_runs(summary), *summary.remarks, *choice(summary), *summary.study.notes)
     return replace(table, notes=(*table.notes, *notes))
 
 
@@ -260,29 +260,21 @@ def _seeds(summary: StudySummary) -> Table:
 
 
 def _paper(summary: StudySummary) -> Table:
-    """Return a table with the labels in `Study.columns` as columns.
-
-    Rows that are only cited come first.
-    """
+    """Return a table with the labels in `Study.columns` as columns."""
     study = summary.study
     keys = [key for key in study.arms[0].labels if key not in study.columns]
 
     def place(labels: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the row and the column of an arm or a citation."""
-        row = tuple(labels.get(key, "") for key in keys)
-        return row, tuple(labels.get(key, "") for key in study.columns)
+        """Return the row and the column of an arm."""
+        row = tuple(labels[key] for key in keys)
+        return row, tuple(labels[key] for key in study.columns)
 
-    ours = {place(found.arm.labels): found for found in summary.arms}
-    cited = {place(c.labels): c.published for c in study.citations}
-    ran = {row for row, _ in ours}
-    rows = dict.fromkeys([*(row for row, _ in cited if row not in ran), *(row for row, _ in ours)])
-    columns = dict.fromkeys(column for _, column in [*ours, *cited])
+    cells = {place(found.arm.labels): found for found in summary.arms}
+    rows = dict.fromkeys(row for row, _ in cells)
+    columns = dict.fromkeys(column for _, column in cells)
     names = [named(dict(zip(study.columns, c, strict=True)), study.columns) for c in columns]
-    has_paper = bool(study.citations) or any(arm.published for arm in study.arms)
-    legend = (
-        "ours (paper): measured here, and printed in the paper; rows without runs have only the "
-        "paper's figures."
-    )
+    has_paper = any(arm.published for arm in study.arms)
+    legend = "ours (paper): measured here, and printed in the paper."
     return Table(
         name="paper",
         title=f"{study.title} (test accuracy, %)",
@@ -291,7 +283,7 @@ def _paper(summary: StudySummary) -> Table:
         rows=tuple(
             (
                 *map(Cell, row),
-                *(_paper_cell(summary, ours.get((row, c)), cited.get((row, c))) for c in columns),
+                *(_paper_cell(summary, cells.get((row, column))) for column in columns),
             )
             for row in rows
         ),
@@ -305,12 +297,11 @@ def _paper(summary: StudySummary) -> Table:
     )
 
 
-def _paper_cell(summary: StudySummary, found: ArmSummary | None, cited: Published | None) -> Cell:
+def _paper_cell(summary: StudySummary, found: ArmSummary | None) -> Cell:
     if found is None:
-        paper = _printed(cited)
-        return Cell(f"paper {paper}" if paper else "")
+        return Cell("")
     # Without the published interval, which is in the long table: columns would be too wide.
-    brief = _printed(found.arm.published or cited).partition(" ±")[0]
+    brief = _printed(found.arm.published).partition(" ±")[0]
     ours = _mean_text(found.mean) or "-"
     return Cell(f"{ours} (paper {brief})" if brief else ours, _is_better(summary, found))
 

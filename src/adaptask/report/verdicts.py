@@ -23,15 +23,42 @@ def verdicts(summary: StudySummary) -> list[str]:
 def headline(summary: StudySummary) -> str:
     """Return the answer to all comparisons in plain words, with which a page begins.
 
-    A second one follows if tasks within groups were tested too. A sweep has its notes, which say
-    what validation chose. Without a baseline nothing was asked, and the answer is empty.
+    A second one follows if tasks within groups were tested too. Of a sweep it is what validation
+    chose. Without a baseline nothing was asked, and the answer is empty.
     """
     if summary.study.by_validation:
-        return " ".join(summary.study.notes)
+        return " ".join(choice(summary))
     if all(found.arm.baseline is None for found in summary.arms):
         return ""
     first, within = _headline(summary), summary.within_group
     return first if within is None else f"{first} Within groups: {_headline(within)}"
+
+
+def choice(summary: StudySummary) -> list[str]:
+    """Return which arm validation chooses, in sentences; none if the study does not choose so."""
+    if not summary.study.by_validation:
+        return []
+    best = summary.arms[0]
+    if best.validation is None or not best.is_finished:
+        return ["No trial has finished, so that validation chooses none."]
+    values = ", ".join(f"{name} {text}" for name, text in best.arm.labels.items())
+    chosen = (
+        f"Chosen by validation: {values}, with a validation accuracy of {best.validation:.2f} %"
+    )
+    if best.mean is None:
+        chosen += ". The dataset has no test classes."
+    else:
+        chosen += (
+            f" and a test accuracy of {best.mean.mean:.2f} %. The test accuracies of the others "
+            "decide nothing: the highest of many is too high."
+        )
+    n_equal = sum(arm.is_finished and arm.validation == best.validation for arm in summary.arms)
+    if n_equal == 1:
+        return [chosen]
+    return [
+        chosen,
+        f"{n_equal} trials are equally good in validation; the first of them was taken.",
+    ]
 
 
 def _headline(summary: StudySummary) -> str:
@@ -126,23 +153,16 @@ def missing_runs(summary: StudySummary) -> list[str]:
 
 
 def _verdict(summary: StudySummary, found: ArmSummary) -> str:
-    baseline = summary.arm(found.arm.baseline or "")
     ours, theirs, context = in_words(summary, found)
     tasks = " within groups" if summary.tasks == "within-group" else ""
-    sentences = [
+    verdict = (
         f"{ours} against {theirs}{f' with {context}' if context else ''}{tasks}: "
         f"{_result(summary, found, ours, theirs)}."
-    ]
+    )
     if (within := summary.within_group) is not None:
         result = _result(within, within.arm(found.arm.name), ours, theirs)
-        sentences.append(f"Within groups: {result}.")
-    for of, name in ((found, ours), (baseline, theirs)):
-        if of.n_finished < of.n_planned:
-            failed = f", {len(of.failures)} failed" if of.failures else ""
-            sentences.append(
-                f"Only {of.n_finished} of {of.n_planned} runs of {name} finished{failed}."
-            )
-    return " ".join(sentences)
+        verdict += f" Within groups: {result}."
+    return verdict
 
 
 def _result(summary: StudySummary, found: ArmSummary, ours: str, theirs: str) -> str:

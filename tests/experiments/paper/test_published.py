@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from adaptask.experiments.paper.published import SOURCES, TABLE_3, TABLE_4, TABLE_5
+from adaptask.experiments.paper.published import TABLE_3, TABLE_4, TABLE_5
 from adaptask.experiments.paper.targets import TARGETS
 
 TABLES = {
@@ -50,25 +50,21 @@ def figure(cell):
 
 
 def method(cell):
-    """Return the name of a method without marks and citation, and the key that it cites."""
-    source = re.search(r"\\cite\{(.*?)\}", cell)
+    """Return the name of a method without marks and citation."""
     name = re.sub(r"\\(hline|noalign\{.*?\}|smallskip)|\\cite\{.*?\}|\$.*?\$|~", "", cell)
-    name = name.replace("}", "").strip()
-    return " ".join(name.split()), source.group(1) if source else ""
+    return " ".join(name.replace("}", "").split())
 
 
 @pytest.mark.parametrize("number", TABLES)
 def test_a_table_of_accuracies_is_as_printed(paper, number):
-    table = TABLES[number]
-    rows = list(printed_rows(paper, LABELS[number]))
-    assert len(rows) == len(table.rows)
-    for cells, row in zip(rows, table.rows, strict=True):
-        assert method(cells[0]) == (row.method, row.source)
-        figures = cells[1:]
-        if row.backbone:
-            assert cells[1].strip() == row.backbone
-            figures = cells[2:]
-        assert tuple(map(figure, figures)) == row.cells
+    found = {}
+    for cells in printed_rows(paper, LABELS[number]):
+        has_backbone = cells[1].strip() in ("CONV-4", "ResNet-12")
+        name, figures = method(cells[0]), cells[1 + has_backbone :]
+        if has_backbone and cells[1].strip() == "CONV-4" and not name.startswith("MAML++"):
+            continue  # quoted by the paper, and not run here
+        found[name] = tuple(map(figure, figures))
+    assert found.items() >= TABLES[number].rows.items()
 
 
 def test_the_table_of_times_is_as_printed(paper):
@@ -101,13 +97,11 @@ def test_the_text_has_the_gains_that_contradict_the_table(paper):
 
 
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
-def test_every_figure_is_an_accuracy_with_a_known_source(table):
-    for row in table.rows:
-        assert len(row.cells) == len(table.columns)
-        assert row.source in {"", *SOURCES}
+def test_every_figure_is_an_accuracy(table):
+    for name, cells in table.rows.items():
+        assert len(cells) == len(table.columns)
         for dataset, shots in table.columns:
-            name = {"CONV-4": "conv4", "ResNet-12": "resnet12"}.get(row.backbone, "")
-            found = table.published(row.method, dataset, shots, name)
+            found = table.published(name, dataset, shots)
             assert 20 < found.accuracy < 100
             assert found.interval is None or 0 < found.interval < 2
 

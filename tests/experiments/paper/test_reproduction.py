@@ -244,7 +244,6 @@ def test_reproducing_hands_the_plan_to_the_study(monkeypatch, tmp_path):
     assert [replace(arm, runs=()) for arm in study.arms] == list(planned.trials)
     assert [[run.seed for run in arm.runs] for arm in study.arms] == [[0, 1]] * len(study.arms)
     assert study.columns == ("dataset", "shots")
-    assert len(study.citations) == 10
     assert (handed["folder"], handed["workers"], handed["cluster"]) == (tmp_path, 3, cluster)
     assert {arm.config.machine.device for arm in study.arms} == {"cpu"}
     assert study.command.endswith("--seeds 2 --device cpu")

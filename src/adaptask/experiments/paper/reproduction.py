@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +21,7 @@ from adaptask.experiments.paper.published import PrintedTime
 from adaptask.experiments.paper.targets import TARGETS, UNIFORM, Setting, Target
 from adaptask.experiments.recipes import recipe, recipe_notes
 from adaptask.intervals import Intervals
-from adaptask.report.study import Arm, Citation, Study
+from adaptask.report.study import Arm, Study
 
 SCHEDULES = ("paper", "cosine")
 TIMING_SECONDS = 60.0
@@ -116,7 +115,7 @@ class Plan:
         has_baseline = any(s.model == setting.model and s.sampler == UNIFORM for s in settings)
         published = None
         if target.table is not None and setting.method:
-            published = target.table.published(setting.method, dataset, shots, setting.backbone)
+            published = target.table.published(setting.method, dataset, shots)
         return Arm(
             name=name,
             labels={key: values[key] for key in target.labels},
@@ -149,20 +148,6 @@ class Plan:
             learners=target.learners,
         )
         return everything.trials
-
-    @property
-    def citations(self) -> tuple[Citation, ...]:
-        """The rows that the paper quotes, for the datasets and shots that were chosen."""
-        table = self.target.table
-        if table is None:
-            return ()
-        ours = {
-            (setting.method, setting.backbone)
-            for settings in self.target.settings.values()
-            for setting in settings
-        }
-        found = (table.citations(ours, dataset, self.shots) for dataset in self.datasets)
-        return tuple(citation for citations in found for citation in citations)
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
@@ -209,10 +194,9 @@ class Plan:
             )
         elif scale < 1:
             found.append(
-                f"At scale {scale:g}: steps and all that is counted in steps, and episodes, are "
-                f"{scale:g} times those of the paper, but at least {LEAST_STEPS} steps and "
-                f"{LEAST_EPISODES} episodes. Such accuracies are not to be compared with the "
-                "paper's."
+                f"At scale {scale:g}: steps, milestones, ramps and episodes are {scale:g} times "
+                f"those of the paper, but at least {LEAST_STEPS} steps and {LEAST_EPISODES} "
+                "episodes. Such accuracies are not to be compared with the paper's."
             )
         return found
 
@@ -382,7 +366,6 @@ def reproduce(
         command=planned.command,
         columns=planned.target.columns,
         notes=planned.notes,
-        citations=planned.citations,
         first_section=planned.target.first_section,
     )
     configs = {arm.name: arm.config for arm in planned.all_trials()}
@@ -401,9 +384,8 @@ def reproduce(
 def scaled(config: RunConfig, scale: float) -> RunConfig:
     """Return a run of `scale` times the steps and episodes, and not fewer than the least.
 
-    Milestones, the ramp of DropBlock and the intervals shrink as the steps do. Since episodes
-    shrink less, validations become rarer, so that they take no larger a share of the run than at
-    full scale; checkpoints become ten at most.
+    Milestones, the ramp of DropBlock and the interval of snapshots shrink as the steps do. Other
+    intervals are those of any run of that length.
 
     Args:
         config: At full scale.
@@ -413,8 +395,7 @@ def scaled(config: RunConfig, scale: float) -> RunConfig:
         return config
     steps = min(config.steps, max(LEAST_STEPS, round(config.steps * scale)))
     ratio = steps / config.steps
-    tests, every = config.evaluation, config.every.resolve(config.steps)
-    n_validation = _episodes(tests.n_validation, scale)
+    tests, snapshot = config.evaluation, config.every.snapshot
     milestones: list[int] = []
     for milestone in config.optimizer.milestones:
         earliest = milestones[-1] + 1 if milestones else 1
@@ -423,19 +404,12 @@ def scaled(config: RunConfig, scale: float) -> RunConfig:
         config,
         steps=steps,
         evaluation=replace(
-            tests, n_episodes=_episodes(tests.n_episodes, scale), n_validation=n_validation
+            tests,
+            n_episodes=_episodes(tests.n_episodes, scale),
+            n_validation=_episodes(tests.n_validation, scale),
         ),
         optimizer=replace(config.optimizer, milestones=tuple(milestones)),
-        every=Intervals(
-            log=_interval(every["log"], ratio),
-            validate=_interval(
-                every["validate"],
-                ratio,
-                least=math.ceil(every["validate"] * n_validation / tests.n_validation),
-            ),
-            checkpoint=_interval(every["checkpoint"], ratio, least=math.ceil(steps / 10)),
-            snapshot=_interval(every["snapshot"], ratio),
-        ),
+        every=Intervals(snapshot=max(1, round(snapshot * ratio)) if snapshot else snapshot),
     )
     options = options_of(config.backbone)
     if "drop_block_ramp" in options:
@@ -461,6 +435,7 @@ def small(config: RunConfig) -> RunConfig:
             keep_best=1,
         ),
         backbone=narrowed(config.backbone),
+        every=replace(config.every, validate=0),
     )
 
 
@@ -474,14 +449,6 @@ def narrowed(backbone: AlgorithmConfig) -> AlgorithmConfig:
 
 def _episodes(n_episodes: int, scale: float) -> int:
     return min(n_episodes, max(LEAST_EPISODES, round(n_episodes * scale)))
-
-
-def _interval(interval: int, ratio: float, least: int = 1) -> int:
-    """Return an interval that shrinks with the steps, but not below `least`.
-
-    One of 0, only after the last step, stays so.
-    """
-    return max(least, round(interval * ratio)) if interval else 0
 
 
 def fitted(config: RunConfig, n_images: int | None) -> RunConfig:

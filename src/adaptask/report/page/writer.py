@@ -27,7 +27,7 @@ from adaptask.report.page.figures import Plot
 from adaptask.report.page.provenance import describe_runs
 from adaptask.report.summary import StudySummary
 from adaptask.report.tables import Table
-from adaptask.report.verdicts import headline, missing_runs, verdicts
+from adaptask.report.verdicts import choice, headline, missing_runs, verdicts
 
 FILE = "report.html"
 
@@ -119,7 +119,9 @@ def write_report(folder: Path, summary: StudySummary, tables: Sequence[Table]) -
         headline=headline(summary),
         # After the sections: only then it is known which files are damaged.
         provenance=describe_runs(data),
-        tables=_with_notes_once(tables, {*data.study.notes, *missing_runs(summary)}),
+        tables=_with_notes_once(
+            tables, {*data.study.notes, *missing_runs(summary), *choice(summary)}
+        ),
         formats=sorted(FORMATS),
     )
     replace_file(path, content.encode("utf-8"))
