@@ -21,8 +21,8 @@ uniform training tasks: 0.037, and 1.73 without a temperature.
 
 A run that ends is appended to the records at once, and what is there is not made again. Omniglot
 must have been prepared. benchmarks/frozen_features.py has the same comparison with the pre-trained
-weights frozen. A run takes two to three minutes on one core. Pre-trained again on another machine of
-the same kind, the weights had the same figures to the last digit.
+weights frozen. A run takes two to three minutes on one core. When the pre-training was repeated on
+another machine of the same kind, its weights gave the same figures to the last digit.
 """
 
 from __future__ import annotations
