@@ -20,12 +20,13 @@ from adaptask.interfaces import (
     Episodes,
     Outcome,
     TaskSampler,
+    TaskSource,
     gives_task_losses,
     select_tasks,
 )
 from adaptask.kernels import find_kernels
 from adaptask.samplers.base import check_tensor
-from adaptask.training.distributed import SINGLE_PROCESS, ProcessGroup, TaskSource
+from adaptask.training.distributed import SINGLE_PROCESS, ProcessGroup
 
 Precision = Literal["float32", "bfloat16"]
 PRECISIONS = ("float32", "bfloat16")
