@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Self, get_args, overload
@@ -43,7 +42,7 @@ from adaptask.data.subsets import ordered_subsets, random_keys
 from adaptask.errors import ArgumentError, DataError, StateError
 from adaptask.interfaces import Episodes, take_tasks
 from adaptask.kernels import find_kernels
-from adaptask.randomness import find_device
+from adaptask.randomness import find_device, seed_of_state
 
 _KERNEL_STEPS = ((), (RandomCrop,), (HorizontalFlip,), (RandomCrop, HorizontalFlip))
 """Steps of an augmentation, in order, that our kernel can do."""
@@ -488,9 +487,8 @@ class EpisodeSource:
     def _follow(self, state_dict: Mapping[str, Any]) -> None:
         """Start streams that follow from those of another kind of device."""
         for name in ("choice", "augmentation"):
-            digest = hashlib.sha256(bytes(state_dict[name].cpu().numpy())).digest()
             generator: torch.Generator = getattr(self, f"{name}_generator")
-            generator.manual_seed(int.from_bytes(digest[:7], "big"))
+            generator.manual_seed(seed_of_state(state_dict[name]))
         warnings.warn(
             f"The episodes were drawn on {state_dict['device']} from {state_dict['storage']} "
             f"memory and continue on {self.device.type} from {self.storage} memory, whose random "
