@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from adaptask.errors import ArgumentError
-from adaptask.samplers.update_rule import Array, namespace, view
+from adaptask.samplers.update_rule import Array, count, namespace, view
 
 # A softmax sums to one only up to rounding; these are a few units of the last place.
 _ROW_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 5e-3}
@@ -92,7 +92,7 @@ def condense(
     ids, answers, probs = view(class_ids), view(labels), view(probabilities)
     features = None if class_features is None else view(class_features.detach().to(dtype))
     n_way = ids.shape[1]
-    positions = _positions(n_way) if xp is np else torch.arange(n_way, device=ids.device)
+    positions = count(n_way, ids, xp)
     # `way x queries`, or `tasks x way x queries`; NumPy is quicker if the longer dimension is last.
     is_answer = answers[..., None, :] == positions[:, None]
     one_hot = xp.asarray(is_answer, dtype=probs.dtype)
@@ -146,11 +146,6 @@ def _surely_fit(
         )
     n_same = np.count_nonzero(ids[:, :, None] == ids[:, None, :])
     return bool(n_same == ids.size and ids.min() >= 0 and ids.max() < n_classes)
-
-
-@functools.cache
-def _positions(size: int) -> Array:
-    return np.arange(size)
 
 
 @functools.cache
