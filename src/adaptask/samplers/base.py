@@ -206,7 +206,7 @@ class Sampler(FeedbackModule):
             check_tensor(
                 "class_features", class_features, "floating-point", device, sizes, per_task=True
             )
-        kernels = None if device.type == "cpu" else self._kernels()
+        kernels = self._kernels()
         if kernels is not None and kernels.fits(self.n_way, n_queries) and self._kernels_learn():
             tolerance = row_tolerance(probabilities.dtype)
             given = (class_ids, probabilities, labels, tolerance, class_features)

@@ -99,20 +99,15 @@ def condense(
     counts = one_hot.sum(-1)
     accepted: Array | None = None
     passed: Array | None = None
-    if xp is np:
-        fits = _surely_fit(ids, probs, is_answer, counts, n_classes, tolerance)
-        if not (fits and (features is None or np.isfinite(features).all())):
-            found = _which_pass(
-                ids, probs, features, counts, answers.shape[-1], n_classes, tolerance, xp
-            )
-            if not found.all():
-                raise ArgumentError(describe_refusal(found, PROBLEMS))
-    else:
-        passed = _which_pass(
-            ids, probs, features, counts, answers.shape[-1], n_classes, tolerance, xp
-        )
+    values = (ids, probs, features, counts, answers.shape[-1], n_classes, tolerance)
+    if xp is torch:
+        passed = _which_pass(*values, xp)
         accepted = passed.all(-1)
         ids = torch.where(accepted[:, None], ids, positions)
+    elif not _surely_fit(ids, probs, features, is_answer, counts, n_classes, tolerance):
+        found = _which_pass(*values, xp)
+        if not found.all():
+            raise ArgumentError(describe_refusal(found, PROBLEMS))
     confusion = one_hot @ probs / counts[..., None]
     accuracy = _accuracy(probs, one_hot, xp)
     return Feedback(ids, confusion, counts, accuracy, accepted, features), passed
@@ -127,9 +122,17 @@ def _accuracy(probs: Array, one_hot: Array, xp: Any) -> Array:
 
 
 def _surely_fit(
-    ids: Array, probs: Array, is_answer: Array, counts: Array, n_classes: int, tolerance: float
+    ids: Array,
+    probs: Array,
+    features: Array | None,
+    is_answer: Array,
+    counts: Array,
+    n_classes: int,
+    tolerance: float,
 ) -> bool:
     """Return whether all tasks pass at a glance, in a third of the time of the checks below."""
+    if features is not None and not np.isfinite(features).all():
+        return False
     if not probs.min() >= 0:  # NaN fails it too
         return False
     n_way = ids.shape[1]
