@@ -429,9 +429,7 @@ class EpisodeSource:
         Returns:
             `images x channels x height x width` on the device of the source.
         """
-        index = positions.to(self._images.device)
-        images = self._cut_by_kernel(index, None, None)
-        return self._finish(self._gather(index), None, None) if images is None else images
+        return self._fetch(positions.to(self._images.device))
 
     def _assemble(
         self,
@@ -443,9 +441,7 @@ class EpisodeSource:
         share: Share | None = None,
     ) -> Episodes:
         """Fetch images by their positions, those of the support sets first, and finish them."""
-        images = self._cut_by_kernel(index, augment, share)
-        if images is None:
-            images = self._finish(self._gather(index), augment, share)
+        images = self._fetch(index, augment, share)
         n_tasks, n_way = class_ids.shape
         n_support = n_tasks * n_way * n_shot
         return Episodes(
@@ -525,6 +521,13 @@ class EpisodeSource:
             keys, self._ranges.index_select(0, flat), n_shot=n_shot, n_query=n_query
         )
         return index
+
+    def _fetch(
+        self, index: Tensor, augment: Augmentation | None = None, share: Share | None = None
+    ) -> Tensor:
+        """Return the images at some positions, augmented and normalized."""
+        images = self._cut_by_kernel(index, augment, share)
+        return self._finish(self._gather(index), augment, share) if images is None else images
 
     def _gather(self, index: Tensor) -> Tensor:
         """Fetch images to the device, `batch x channels x height x width`, as they are held."""
