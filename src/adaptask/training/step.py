@@ -243,7 +243,7 @@ class TrainingStep:
                 features = embed_support(self.learner, episodes)
         means = class_means if self._kernels is None else self._kernels.class_means
         n_way, labels = episodes.class_ids.shape[1], [episodes.support_labels]
-        if features.shape[1] != labels[0].shape[1]:
+        if features.shape[1:2] != labels[0].shape[1:]:
             labels.append(episodes.query_labels)
         n_images = sum(part.shape[1] for part in labels)
         if features.ndim < 3 or features.shape[:2] != (len(episodes.class_ids), n_images):
