@@ -8,7 +8,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain
-from typing import Any
+from typing import Any, get_args
 from weakref import WeakSet
 
 import torch
@@ -23,7 +23,6 @@ from adaptask.learners.base import EmbeddingLearner, embeds_alone
 from adaptask.training.device_steps import DeviceSteps, finish, record_event
 from adaptask.training.distributed import SINGLE_PROCESS, ProcessGroup
 from adaptask.training.step import (
-    PRECISIONS,
     Precision,
     check_logits,
     evaluation_mode,
@@ -155,7 +154,7 @@ class Evaluator:
         self.group = group
         self.seed = check_seed("seed", seed)
         self.tasks: EvaluationTasks = tasks
-        self.precision = check_choice("precision", precision, PRECISIONS)
+        self.precision = check_choice("precision", precision, get_args(Precision))
         self.plan = source.plan(
             n_episodes=check_integer("n_episodes", n_episodes, low=2),
             n_way=n_way,

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from math import inf
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn, optim
@@ -29,7 +29,6 @@ from adaptask.samplers.base import check_tensor
 from adaptask.training.distributed import SINGLE_PROCESS, ProcessGroup
 
 Precision = Literal["float32", "bfloat16"]
-PRECISIONS = ("float32", "bfloat16")
 
 Outcomes = Callable[[EpisodeLearner, Episodes], Any]
 
@@ -79,7 +78,7 @@ class TrainingStep:
         self.clip_norm = clip_norm
         if clip_norm is not None and check_number("clip_norm", clip_norm, low=0, high=inf) == 0:
             raise ArgumentError("clip_norm must be above 0, or nothing is learned; got 0.")
-        self.precision = check_choice("precision", precision, PRECISIONS)
+        self.precision = check_choice("precision", precision, get_args(Precision))
         self._uses_features = _uses_features(sampler, learner)
         self._n_candidates = check_hooks(
             sampler, learner, n_tasks=n_tasks, accumulate=accumulate, n_processes=group.size
