@@ -544,9 +544,11 @@ def index_labels(labels: Sequence[int] | Sequence[str] | np.ndarray | Tensor) ->
         ArgumentError: If they are neither.
     """
     names = label_array(labels.numpy(force=True) if isinstance(labels, Tensor) else labels)
+    if names.dtype == object:
+        raise ArgumentError("labels must be all integers or all strings; got both, or others.")
     if names.ndim != 1 or names.size == 0 or names.dtype.kind not in "iuU":
         raise ArgumentError(
-            "labels must be all integers or all strings, one for every item of the dataset; got "
+            "labels must be one integer or string for every item of the dataset; got "
             f"{names.dtype} of shape {names.shape}."
         )
     classes, class_ids = np.unique(names, return_inverse=True)
