@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import adaptask
-from adaptask.registry import BACKBONES, LEARNERS, SAMPLERS
 
 SOURCE = Path(adaptask.__file__)
 
@@ -41,18 +40,6 @@ def test_every_public_name_is_found_and_listed(name):
 def test_modules_are_attributes_of_the_package(name):
     assert getattr(adaptask, name) is importlib.import_module(f"adaptask.{name}")
     assert name in dir(adaptask)
-
-
-@pytest.mark.parametrize("registry", [SAMPLERS, LEARNERS, BACKBONES], ids=lambda r: r.kind)
-def test_every_built_in_algorithm_is_public(registry):
-    for found in registry.values():
-        assert getattr(adaptask, found.__name__) is found
-
-
-def test_a_built_in_algorithm_needs_no_entry_in_the_table(monkeypatch):
-    monkeypatch.delitem(adaptask._MODULE_OF, "CSampler")
-    monkeypatch.delitem(vars(adaptask), "CSampler", raising=False)
-    assert adaptask.CSampler is SAMPLERS["c"]
 
 
 def test_a_star_import_brings_them_all():

@@ -64,18 +64,13 @@ def test_gcp_log_prob_is_the_same_in_chunks(monkeypatch):
     torch.testing.assert_close(theory.gcp_log_prob(log_potentials, sets), whole)
 
 
-def test_gcp_log_prob_of_large_ways_is_refused_or_estimated():
-    log_potentials = random_log_potentials(20, seed=1, spread=0.2)
+def test_gcp_log_prob_of_large_ways_is_refused():
+    log_potentials = random_log_potentials(20, seed=1)
     task = torch.arange(13).unsqueeze(0)
     with pytest.raises(ArgumentError, match="gcp_log_prob_ordered"):
         theory.gcp_log_prob(log_potentials, task)
     with pytest.raises(ArgumentError, match="200! orders"):
         theory.gcp_log_prob(random_log_potentials(200, seed=1), torch.arange(200).unsqueeze(0))
-    smaller = torch.stack([torch.arange(6), torch.arange(7, 13)])
-    exact = theory.gcp_log_prob(log_potentials, smaller)
-    estimate, bias = theory.gcp_log_prob_estimate(log_potentials, smaller, n_orders=2000)
-    torch.testing.assert_close(estimate, exact, atol=0.01, rtol=0)
-    assert (bias < 0.001).all()
 
 
 @pytest.mark.parametrize("n_way", [2, 3, 4])

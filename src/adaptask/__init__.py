@@ -58,6 +58,7 @@ if TYPE_CHECKING:  # what they and editors read; a test holds it equal to the ta
     from adaptask.samplers import CSampler as CSampler
     from adaptask.samplers import GCPSampler as GCPSampler
     from adaptask.samplers import InstanceSampler as InstanceSampler
+    from adaptask.samplers import NeighborSampler as NeighborSampler
     from adaptask.samplers import Sampler as Sampler
     from adaptask.samplers import UniformSampler as UniformSampler
     from adaptask.samplers import build_sampler as build_sampler
@@ -81,8 +82,8 @@ _EXPORTS = {
         *("MetaOptNetSVM", "ProtoNet", "RelationNet", "Reptile", "build_learner"),
     ),
     "samplers": (
-        *("CPSampler", "CSampler", "GCPSampler", "InstanceSampler", "Sampler", "UniformSampler"),
-        "build_sampler",
+        *("CPSampler", "CSampler", "GCPSampler", "InstanceSampler", "NeighborSampler", "Sampler"),
+        *("UniformSampler", "build_sampler"),
     ),
     "saved_run": ("SavedRun", "load_run"),
     "training": ("Evaluator", "Trainer"),
@@ -105,17 +106,10 @@ if not TYPE_CHECKING:  # so that they find names that there are not
             found = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
         elif name in _SUBMODULES:
             found = import_module(f"{__name__}.{name}")
-        elif name.startswith("_") or (found := _builtin_class(name)) is None:
+        else:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         globals()[name] = found  # the next use costs nothing
         return found
-
-    def _builtin_class(name: str) -> object:
-        """Return a class of the registries that is not in the table, so that it needs no entry."""
-        from adaptask.registry import BACKBONES, LEARNERS, SAMPLERS
-
-        found = (registry.find_class(name) for registry in (SAMPLERS, LEARNERS, BACKBONES))
-        return next(filter(None, found), None)
 
 
 def __dir__() -> list[str]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
 
@@ -77,6 +78,16 @@ class Episodes:
     """`tasks x (way * query) x channels x height x width`, float."""
     query_labels: Tensor
     """`tasks x (way * query)` int64, positions in the task, 0 to way - 1."""
+
+
+class TaskSource(Protocol):
+    """Turns classes into episodes: `adaptask.data.EpisodeSource`, or anything with this method."""
+
+    device: torch.device
+
+    def draw(self, class_ids: Tensor, *, n_shot: int, n_query: int) -> Episodes:
+        """Return new episodes of the classes given, `tasks x way`."""
+        ...
 
 
 def take_tasks(episodes: Episodes, start: int, stop: int) -> Episodes:

@@ -25,6 +25,12 @@ def derive_seed(seed: int, purpose: str) -> int:
     return int.from_bytes(digest[:7], "big")
 
 
+def seed_of_state(state: Tensor) -> int:
+    """Return a seed that follows from the state of a generator, to start one of another kind."""
+    digest = hashlib.sha256(bytes(state.cpu().numpy())).digest()
+    return int.from_bytes(digest[:7], "big")
+
+
 def find_device(device: torch.device | str | None) -> torch.device:
     """Return a device that torch has here, with its index: "cuda" becomes "cuda:0".
 
@@ -150,8 +156,7 @@ class RandomModule(nn.Module):
         if kind == self.device.type:
             self._generator.set_state(stream)
             return
-        digest = hashlib.sha256(bytes(stream.numpy())).digest()
-        self._generator.manual_seed(int.from_bytes(digest[:7], "big"))
+        self._generator.manual_seed(seed_of_state(stream))
         warnings.warn(
             f"The state was saved on {kind} and is loaded on {self.device.type}, whose generators "
             "differ: everything is restored except the random stream. A new one is seeded from "

@@ -96,13 +96,6 @@ class Registry(Mapping[str, type[Any]]):
             )
         return found
 
-    def find_class(self, class_name: str) -> type[Any] | None:
-        """Return the built-in class of that class name, such as "GCPSampler"; None without one."""
-        for name, address in self._builtin.items():
-            if address.partition(":")[2] == class_name:
-                return self[name]
-        return None
-
     def name_of(self, found: type[Any]) -> str:
         """Return the name under which a class is found: a built-in one, or its address.
 

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from adaptask.arguments import check_integer, check_seed, format_count
+from adaptask.arguments import check_integer, format_count
 from adaptask.errors import ArgumentError
 
 LARGEST_ENUMERATION = 1_000_000
@@ -185,34 +185,6 @@ def gcp_log_prob_ordered(log_potentials: Tensor, class_ids: Tensor) -> Tensor:
         newest = class_ids[:, position : position + 1]
         log_prob = log_prob + log_products.log_softmax(-1).gather(-1, newest).squeeze(-1)
     return log_prob
-
-
-def gcp_log_prob_estimate(
-    log_potentials: Tensor, class_ids: Tensor, *, n_orders: int = 256, seed: int = 0
-) -> tuple[Tensor, Tensor]:
-    """Estimate the log-probability of each category set under gcp-sampling, for any K.
-
-    K! times the mean over random orders. The logarithm of this mean is too low by about the
-    relative variance over orders divided by twice their number.
-
-    Returns:
-        The estimates, `tasks`, and by about how much each is too low, `tasks`. With very uneven
-        potentials a few orders carry nearly all of the sum, and the second number is too low
-        itself: do not trust either if it is above 0.1.
-    """
-    _check_sets(log_potentials, class_ids)
-    n_orders, seed = check_integer("n_orders", n_orders, low=2), check_seed("seed", seed)
-    n_tasks, n_way = class_ids.shape
-    generator = torch.Generator(class_ids.device).manual_seed(seed)
-    log_probs = []
-    for _ in range(n_orders):
-        keys = torch.rand(n_tasks, n_way, generator=generator, device=class_ids.device)
-        shuffled = class_ids.gather(-1, keys.argsort(-1))
-        log_probs.append(gcp_log_prob_ordered(log_potentials, shuffled))
-    stacked = torch.stack(log_probs)
-    log_mean = stacked.logsumexp(0) - math.log(n_orders)
-    relative_variance = (stacked - log_mean).exp().var(0)
-    return log_mean + math.lgamma(n_way + 1), relative_variance / (2 * n_orders)
 
 
 def neighbor_log_prob(

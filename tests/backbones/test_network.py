@@ -55,17 +55,6 @@ class Counting(nn.Module):
         return self.layer(images.flatten(1))
 
 
-class OfTasks(nn.Module):
-    """Takes tasks x images by itself."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(512, 7)
-
-    def forward(self, images):
-        return self.layer(images.flatten(-3))
-
-
 class Attention(nn.Module):
     """One layer of attention over rows of pixels."""
 
@@ -138,13 +127,6 @@ def test_a_class_needs_neither_our_base_class_nor_the_shape_of_the_images():
     backbone = build_backbone(address(Counting), image_shape=SHAPE)
     assert isinstance(backbone, NetworkBackbone)
     assert backbone.n_features == 7
-
-
-def test_a_module_that_takes_tasks_stays_as_it_is():
-    backbone = build_backbone(address(OfTasks), image_shape=SHAPE)
-    assert type(backbone) is OfTasks
-    assert (backbone.n_features, backbone.image_shape) == (7, SHAPE)
-    build_learner("maml", backbone=backbone, n_way=3)
 
 
 @pytest.mark.parametrize(

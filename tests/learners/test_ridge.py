@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from adaptask.errors import ArgumentError
-from adaptask.learners import R2D2, Ensemble, MetaOptNetRidge
+from adaptask.learners import R2D2, MetaOptNetRidge
 
 
 def random_features(n_tasks, n_way, n_shot, n_features=6, *, size=1.0, dtype=torch.float64):
@@ -137,14 +137,3 @@ def test_hard_cases_are_right(kind, dtype, size, change, n_way, n_shot, flat, fe
 def test_bad_settings_are_refused(kind, settings, flat):
     with pytest.raises(ArgumentError, match=f"{next(iter(settings))} must be a number between"):
         kind(backbone=flat, **settings)
-
-
-@pytest.mark.parametrize("learned", [True, False])
-def test_states_of_older_versions_are_loaded(learned, flat):
-    old = R2D2(backbone=flat, regularization=3.0, learn_regularization=learned).state_dict()
-    old["log_regularisation"] = old.pop("log_regularization")
-    learner = R2D2(backbone=flat, learn_regularization=learned)
-    learner.load_state_dict(old)
-    assert learner.log_regularization.exp().item() == pytest.approx(3.0)
-    ensemble = Ensemble(learner=R2D2(backbone=flat, learn_regularization=learned), states=[old] * 2)
-    assert ensemble.members[1].log_regularization.exp().item() == pytest.approx(3.0)

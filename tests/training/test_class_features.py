@@ -261,7 +261,7 @@ class Says(NoFeatures):
 
 
 def test_features_of_another_form_are_refused(tiny):
-    for shape in [(4, 7, 7), (3, 6, 7), (3, 15, 7), (4, 15)]:
+    for shape in [(4, 7, 7), (3, 6, 7), (3, 15, 7), (4, 15), (4,)]:
         with pytest.raises(ArgumentError, match=r"must be those of the support images.*here 4 x"):
             train(Says(torch.zeros(shape)), tiny)
     with pytest.raises(ArgumentError, match="Says must give its features to the sampler"):

@@ -11,19 +11,25 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import nn
+
+from adaptask.arguments import format_value
 from adaptask.backbones.base import Backbone, ImageShape
 from adaptask.backbones.conv4 import Conv4, ConvBlock
 from adaptask.backbones.identity import IdentityBackbone
 from adaptask.backbones.linear import LinearBackbone
 from adaptask.backbones.mlp import MLP
-from adaptask.backbones.network import NetworkBackbone, as_backbone
+from adaptask.backbones.network import NetworkBackbone
 from adaptask.backbones.normalization import NORMS, TaskNorm
 from adaptask.backbones.resnet12 import WIDTHS, DropBlock, ResNet12
+from adaptask.errors import ArgumentError
 from adaptask.registry import BACKBONES, constructors
 
 
 def build_backbone(name: str, *, image_shape: ImageShape, **settings: Any) -> Backbone:
     """Build the backbone with this name.
+
+    Any other module that it stands for becomes a `NetworkBackbone`.
 
     Args:
         name: A key of `BACKBONES`, `module:Class` or `module:function`.
@@ -37,7 +43,14 @@ def build_backbone(name: str, *, image_shape: ImageShape, **settings: Any) -> Ba
     arguments = (argument for _, _, own in constructors(BACKBONES[name]) for argument in own)
     if any(argument.name == "image_shape" for argument in arguments):
         settings["image_shape"] = image_shape
-    return as_backbone(BACKBONES.build(name, settings), name=name, image_shape=image_shape)
+    built = BACKBONES.build(name, settings)
+    if isinstance(built, Backbone):
+        return built
+    if not isinstance(built, nn.Module):
+        raise ArgumentError(
+            f"the backbone {name!r} must return a torch.nn.Module; got {format_value(built)}."
+        )
+    return NetworkBackbone(built, image_shape=image_shape)
 
 
 __all__ = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from contextlib import suppress
 from typing import Any, ClassVar
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.parameter import is_lazy
 
-from adaptask.arguments import check_image_shape, format_value
+from adaptask.arguments import format_value
 from adaptask.backbones.base import Backbone, ImageShape
 from adaptask.errors import ArgumentError
 
@@ -48,7 +47,7 @@ class NetworkBackbone(Backbone):
                 f"{type(network).__name__} returns 1000 numbers per image, probably the logits of "
                 "the classes of ImageNet. For its features, write a function that replaces the "
                 "last layer by torch.nn.Identity().",
-                stacklevel=4,
+                stacklevel=3,
             )
 
     def compute_maps(self, images: Tensor, n_tasks: int) -> Tensor:
@@ -73,42 +72,6 @@ class NetworkBackbone(Backbone):
         for key in [key for key in state_dict if key.startswith(prefix)]:
             state_dict[f"{prefix}network.{key.removeprefix(prefix)}"] = state_dict.pop(key)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
-
-
-def as_backbone(built: object, *, name: str, image_shape: ImageShape) -> Backbone:
-    """Return what a class or a function built as a backbone.
-
-    A module that takes `tasks x images x ...` by itself is returned as it is, with `n_features` and
-    `image_shape` if it lacks them.
-
-    Args:
-        built: A backbone, or any module that maps images to vectors.
-        name: What the user calls it.
-        image_shape: Channels, height and width of the images.
-
-    Raises:
-        ArgumentError: If it is neither.
-    """
-    if isinstance(built, Backbone):
-        return built
-    if not isinstance(built, nn.Module):
-        raise ArgumentError(
-            f"the backbone {name!r} must return a torch.nn.Module; got {format_value(built)}."
-        )
-    image_shape = check_image_shape(image_shape)
-    features = None
-    if not _is_lazy(built):  # or its layers would take the sizes of several tasks
-        with suppress(ArgumentError):
-            features = _dry_run(built, (2, 5, *image_shape))
-    if not isinstance(features, Tensor) or features.ndim < 3 or features.shape[:2] != (2, 5):
-        return NetworkBackbone(built, image_shape=image_shape)
-    network: Any = built
-    if not hasattr(network, "n_features"):
-        network.n_features = features[0, 0].numel()
-    if not hasattr(network, "image_shape"):
-        network.image_shape = image_shape
-    backbone: Backbone = network
-    return backbone
 
 
 def _dry_run(network: nn.Module, shape: tuple[int, ...]) -> Any:

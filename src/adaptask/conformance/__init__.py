@@ -2,9 +2,10 @@
 
 In short:
 
-from adaptask.conformance import check_learner, check_sampler
-check_sampler(lambda seed: MySampler(n_classes=9, n_way=3, seed=seed))
-check_learner(lambda seed: MyLearner(), image_shape=(1, 16, 16))
+    from adaptask.conformance import check_learner, check_sampler
+
+    check_sampler(lambda seed: MySampler(n_classes=9, n_way=3, seed=seed))
+    check_learner(lambda seed: MyLearner(), image_shape=(1, 16, 16))
 """
 
 from adaptask.conformance.learners import LEARNER_LAWS, LearnerSubject, check_learner

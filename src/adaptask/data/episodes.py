@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Self, get_args, overload
@@ -43,7 +42,7 @@ from adaptask.data.subsets import ordered_subsets, random_keys
 from adaptask.errors import ArgumentError, DataError, StateError
 from adaptask.interfaces import Episodes, take_tasks
 from adaptask.kernels import find_kernels
-from adaptask.randomness import find_device
+from adaptask.randomness import find_device, seed_of_state
 
 _KERNEL_STEPS = ((), (RandomCrop,), (HorizontalFlip,), (RandomCrop, HorizontalFlip))
 """Steps of an augmentation, in order, that our kernel can do."""
@@ -430,9 +429,7 @@ class EpisodeSource:
         Returns:
             `images x channels x height x width` on the device of the source.
         """
-        index = positions.to(self._images.device)
-        images = self._cut_by_kernel(index, None, None)
-        return self._finish(self._gather(index), None, None) if images is None else images
+        return self._fetch(positions.to(self._images.device))
 
     def _assemble(
         self,
@@ -444,9 +441,7 @@ class EpisodeSource:
         share: Share | None = None,
     ) -> Episodes:
         """Fetch images by their positions, those of the support sets first, and finish them."""
-        images = self._cut_by_kernel(index, augment, share)
-        if images is None:
-            images = self._finish(self._gather(index), augment, share)
+        images = self._fetch(index, augment, share)
         n_tasks, n_way = class_ids.shape
         n_support = n_tasks * n_way * n_shot
         return Episodes(
@@ -488,9 +483,8 @@ class EpisodeSource:
     def _follow(self, state_dict: Mapping[str, Any]) -> None:
         """Start streams that follow from those of another kind of device."""
         for name in ("choice", "augmentation"):
-            digest = hashlib.sha256(bytes(state_dict[name].cpu().numpy())).digest()
             generator: torch.Generator = getattr(self, f"{name}_generator")
-            generator.manual_seed(int.from_bytes(digest[:7], "big"))
+            generator.manual_seed(seed_of_state(state_dict[name]))
         warnings.warn(
             f"The episodes were drawn on {state_dict['device']} from {state_dict['storage']} "
             f"memory and continue on {self.device.type} from {self.storage} memory, whose random "
@@ -527,6 +521,13 @@ class EpisodeSource:
             keys, self._ranges.index_select(0, flat), n_shot=n_shot, n_query=n_query
         )
         return index
+
+    def _fetch(
+        self, index: Tensor, augment: Augmentation | None = None, share: Share | None = None
+    ) -> Tensor:
+        """Return the images at some positions, augmented and normalized."""
+        images = self._cut_by_kernel(index, augment, share)
+        return self._finish(self._gather(index), augment, share) if images is None else images
 
     def _gather(self, index: Tensor) -> Tensor:
         """Fetch images to the device, `batch x channels x height x width`, as they are held."""

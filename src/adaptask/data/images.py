@@ -98,7 +98,7 @@ class ImageSet:
         with warnings.catch_warnings():
             # Of an array that is mapped for reading only; nobody writes into images.
             warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-            pixels, flat = torch.as_tensor(images), _label_array(labels)
+            pixels, flat = torch.as_tensor(images), label_array(labels)
         noun = "vector" if pixels.ndim == 2 else "image"
         if pixels.ndim == 2 and pixels.dtype in (torch.float16, torch.float32):
             pixels = pixels[:, :, None, None]
@@ -187,7 +187,7 @@ class ImageSet:
         return counts
 
 
-def _label_array(labels: Any) -> Any:
+def label_array(labels: Any) -> Any:
     """Return labels as an array: of integers or names if it can be, though held as objects."""
     import numpy as np
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Literal
+from typing import Literal, get_args
 from weakref import WeakValueDictionary
 
 import torch
@@ -26,7 +26,7 @@ def choose_storage(
     Raises:
         ArgumentError: If there is no such storage.
     """
-    check_choice("storage", storage, ("auto", "device", "host"))
+    check_choice("storage", storage, get_args(Storage))
     if storage != "auto":
         return storage
     if device.type != "cuda" or has_copy(image_set, device):

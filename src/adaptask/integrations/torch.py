@@ -23,6 +23,7 @@ from torch.utils.data import Dataset
 from torch.utils.data import Sampler as TorchSampler
 
 from adaptask.arguments import check_integer, check_members, check_seed, format_value
+from adaptask.data.images import label_array
 from adaptask.data.subsets import ordered_subsets
 from adaptask.errors import ArgumentError, DataError, StateError
 from adaptask.integrations.pending import DrawnBatch, FeedbackReport, PendingTasks
@@ -542,7 +543,14 @@ def index_labels(labels: Sequence[int] | Sequence[str] | np.ndarray | Tensor) ->
     Raises:
         ArgumentError: If they are neither.
     """
-    names = _as_array(labels)
+    names = label_array(labels.numpy(force=True) if isinstance(labels, Tensor) else labels)
+    if names.dtype == object:
+        raise ArgumentError("labels must be all integers or all strings; got both, or others.")
+    if names.ndim != 1 or names.size == 0 or names.dtype.kind not in "iuU":
+        raise ArgumentError(
+            "labels must be one integer or string for every item of the dataset; got "
+            f"{names.dtype} of shape {names.shape}."
+        )
     classes, class_ids = np.unique(names, return_inverse=True)
     counts = torch.from_numpy(np.bincount(class_ids))
     # Stable, so that images of a class stay in the order of the dataset on every platform.
@@ -555,21 +563,3 @@ def index_labels(labels: Sequence[int] | Sequence[str] | np.ndarray | Tensor) ->
         counts=counts,
         digest=hashlib.sha256(identity).hexdigest(),
     )
-
-
-def _as_array(labels: Any) -> Any:
-    """Return labels as a NumPy array of integers or strings."""
-    if isinstance(labels, Tensor):
-        labels = labels.detach().cpu().numpy()
-    elif not isinstance(labels, np.ndarray):
-        # A list of scalar tensors, as datasets collect them, would become an array of objects.
-        items = [item.item() if isinstance(item, Tensor) else item for item in labels]
-        if len({isinstance(item, str) for item in items}) > 1:
-            raise ArgumentError("labels must be all integers or all strings; got both.")
-        labels = np.asarray(items)
-    if labels.ndim != 1 or labels.size == 0 or labels.dtype.kind not in "iuU":
-        raise ArgumentError(
-            "labels must be one integer or string for every item of the dataset; got "
-            f"{labels.dtype} of shape {labels.shape}."
-        )
-    return labels

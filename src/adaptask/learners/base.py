@@ -91,18 +91,27 @@ class Learner(nn.Module, ABC):
 
     def training_step(self, episodes: Episodes) -> Outcome:
         """Return the loss to differentiate and the logits that the sampler learns from."""
-        query_logits = self(episodes)
+        query_logits, features = self._forward_with_features(episodes)
         loss = self.loss(query_logits, episodes.query_labels)
-        return Outcome(loss=loss, query_logits=query_logits.detach())
+        return Outcome(loss=loss, query_logits=query_logits.detach(), features=features)
 
     def training_step_per_task(self, episodes: Episodes) -> Outcome:
         """Return what `training_step` does, with one loss per task, for samplers that weigh tasks.
 
         A learner that overrides `training_step` alone cannot be trained with such samplers.
         """
-        query_logits = self(episodes)
+        query_logits, features = self._forward_with_features(episodes)
         losses = self.task_losses(query_logits, episodes.query_labels)
-        return Outcome(loss=losses.mean(), query_logits=query_logits.detach(), losses=losses)
+        return Outcome(
+            loss=losses.mean(),
+            query_logits=query_logits.detach(),
+            features=features,
+            losses=losses,
+        )
+
+    def _forward_with_features(self, episodes: Episodes) -> tuple[Tensor, Tensor | None]:
+        """Return what `forward` does, and the features for the `Outcome`, if there are any."""
+        return self(episodes), None
 
     def begin_step(self, step: int, n_steps: int) -> None:
         """Prepare for step `step` of `n_steps`, counted from 0. The trainer calls it each time."""
@@ -177,26 +186,12 @@ class EmbeddingLearner(Learner):
         """
         return self._logits_and_features(episodes)[0]
 
-    def training_step(self, episodes: Episodes) -> Outcome:
-        """Return loss, query logits and the features of all images."""
+    def _forward_with_features(self, episodes: Episodes) -> tuple[Tensor, Tensor | None]:
+        """Return the query logits and the features of all images."""
         if not self.compares_features:
-            return super().training_step(episodes)
+            return super()._forward_with_features(episodes)
         query_logits, features = self._logits_and_features(episodes)
-        loss = self.loss(query_logits, episodes.query_labels)
-        return Outcome(loss=loss, query_logits=query_logits.detach(), features=features.detach())
-
-    def training_step_per_task(self, episodes: Episodes) -> Outcome:
-        """Return what `training_step` does, with one loss per task."""
-        if not self.compares_features:
-            return super().training_step_per_task(episodes)
-        query_logits, features = self._logits_and_features(episodes)
-        losses = self.task_losses(query_logits, episodes.query_labels)
-        return Outcome(
-            loss=losses.mean(),
-            query_logits=query_logits.detach(),
-            features=features.detach(),
-            losses=losses,
-        )
+        return query_logits, features.detach()
 
     def _logits_and_features(self, episodes: Episodes) -> tuple[Tensor, Tensor]:
         """Return the query logits, and the features of support and queries."""

@@ -68,7 +68,7 @@ class MetaOptNetSVM(EmbeddingLearner):
     for its solver; `regularization=1` does the same.
 
     If the machine of a task cannot be fitted to `TOLERANCE`, the CPU raises an error at once. On
-    other devices the logits of the task are NaN, and `check()` raises an error.
+    other devices the logits of the task are NaN, which training and evaluation report.
 
     Args:
         backbone: Maps images to features.
@@ -83,7 +83,6 @@ class MetaOptNetSVM(EmbeddingLearner):
     """
 
     description: ClassVar[str] = "fits an SVM to the support features (Lee et al. 2019)"
-    n_unsolved: Tensor
 
     def __init__(
         self,
@@ -98,7 +97,6 @@ class MetaOptNetSVM(EmbeddingLearner):
         self.penalty = check_number("penalty", penalty, low=1e-6, high=1e6)
         self.regularization = check_number("regularization", regularization, low=0, high=1e6)
         self.scale = nn.Parameter(torch.tensor(check_number("scale", scale, low=1e-6, high=1e6)))
-        self.register_buffer("n_unsolved", torch.zeros((), dtype=torch.int64), persistent=False)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def classify(self, support: Tensor, query: Tensor) -> Tensor:
@@ -116,21 +114,14 @@ class MetaOptNetSVM(EmbeddingLearner):
             gram = gram + self.regularization * identity
         alpha, error = solve_crammer_singer(gram, n_way=n_way, penalty=self.penalty)
         solved = error <= TOLERANCE  # False if the error is NaN
-        self.n_unsolved += (~solved).sum()
         if points.device.type == "cpu":
-            self.check()
+            self._check(solved)
         weights = (alpha @ points).masked_fill(~solved.view(-1, 1, 1), torch.nan)
         return self.scale * (query @ weights.to(query.dtype).transpose(1, 2))
 
-    def check(self) -> None:
-        """Raise an error if a machine could not be fitted since the last check.
-
-        Raises:
-            TrainingError: If there was one; the count starts again from zero.
-        """
-        [n_unsolved] = self.n_unsolved.view(1).tolist()
+    def _check(self, solved: Tensor) -> None:
+        n_unsolved = solved.tolist().count(False)
         if n_unsolved:
-            self.n_unsolved.zero_()
             raise TrainingError(
                 f"the support vector machines of {n_unsolved} tasks were not solved to "
                 f"{TOLERANCE:g}: their features are not finite, or too large or too similar for "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -66,10 +66,3 @@ class R2D2(EmbeddingLearner):
         weights = ridge_weights(pad(support.double(), (0, 1), value=1.0), regularization)
         weights = weights.to(query.dtype)
         return self.scale * (query @ weights[:, :-1] + weights[:, -1:]) + self.bias
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
-        # Older checkpoints have the British spelling.
-        old = f"{prefix}log_regularisation"
-        if old in state_dict:
-            state_dict[f"{prefix}log_regularization"] = state_dict.pop(old)
-        super()._load_from_state_dict(state_dict, prefix, *others)

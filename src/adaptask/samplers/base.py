@@ -206,7 +206,7 @@ class Sampler(FeedbackModule):
             check_tensor(
                 "class_features", class_features, "floating-point", device, sizes, per_task=True
             )
-        kernels = None if device.type == "cpu" else self._kernels()
+        kernels = self._kernels()
         if kernels is not None and kernels.fits(self.n_way, n_queries) and self._kernels_learn():
             tolerance = row_tolerance(probabilities.dtype)
             given = (class_ids, probabilities, labels, tolerance, class_features)
@@ -303,7 +303,7 @@ def check_tensor(
     name: str,
     value: object,
     kind: str,
-    device: torch.device,
+    device: torch.device | None,
     *shapes: tuple[int | str, ...],
     per_task: bool = False,
 ) -> None:
@@ -313,7 +313,7 @@ def check_tensor(
         name: What the user calls it.
         value: What came.
         kind: "int64", "integer" or "floating-point".
-        device: Where it must be.
+        device: Where it must be; None: anywhere.
         *shapes: The shapes allowed; a word, such as "tasks", stands for any positive number.
         per_task: Whether the first axis is the tasks; the error says so if an axis is missing.
 
@@ -335,7 +335,7 @@ def check_tensor(
         raise ArgumentError(
             f"{name} must have the shape {allowed}; got {tuple(came)}." + hint * lacks_tasks
         )
-    if value.device != device:
+    if device is not None and value.device != device:
         raise ArgumentError(
             f"{name} must be on the sampler's device, {device}; got {value.device}. "
             f"Move it with .to({str(device)!r}), or the sampler with .to({str(value.device)!r})."

@@ -85,8 +85,9 @@ def pair_marginals(sampler: Sampler, *, n_draws: int = 20_000, seed: int = 0) ->
 def kl_from_uniform(sampler: Sampler, *, n_draws: int = 20_000, seed: int = 0) -> Estimate:
     """Return KL(Q || uniform) of the distribution Q over category sets, in nats, a scalar.
 
-    For `gcp` with more than 12 ways the probability of each set is itself estimated, in 256 passes
-    over the draws. The standard error then includes an estimate of the bias of that.
+    Raises:
+        ArgumentError: If the probability of a set cannot be computed, such as that of more than 12
+            classes under `gcp`.
     """
     _require_task_sampler(sampler)
     sets = _all_sets(sampler)

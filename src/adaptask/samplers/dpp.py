@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -16,7 +16,6 @@ from adaptask.samplers.feedback import Feedback
 from adaptask.samplers.update_rule import mean_by_key
 
 Kind = Literal["static", "dynamic"]
-KINDS: tuple[Kind, ...] = ("static", "dynamic")
 _RIDGE = 1e-3
 """Added to the diagonal of the kernel, so that every set of K classes can be drawn."""
 
@@ -96,7 +95,7 @@ class DPPSampler(Sampler):
     ) -> None:
         super().__init__(n_classes=n_classes, n_way=n_way, seed=seed, device=device)
         self.n_features = check_integer("n_features", n_features, low=1)
-        self.kind = check_choice("kind", kind, KINDS)
+        self.kind = check_choice("kind", kind, get_args(Kind))
         self.refresh = check_integer("refresh", refresh, low=1)
         self.momentum = check_number("momentum", momentum, low=0, high=1)
         for name in ("class_features", "kernel_features"):

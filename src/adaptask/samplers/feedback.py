@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from adaptask.errors import ArgumentError
-from adaptask.samplers.update_rule import Array, namespace, view
+from adaptask.samplers.update_rule import Array, count, namespace, view
 
 # A softmax sums to one only up to rounding; these are a few units of the last place.
 _ROW_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 5e-3}
@@ -92,27 +92,22 @@ def condense(
     ids, answers, probs = view(class_ids), view(labels), view(probabilities)
     features = None if class_features is None else view(class_features.detach().to(dtype))
     n_way = ids.shape[1]
-    positions = _positions(n_way) if xp is np else torch.arange(n_way, device=ids.device)
+    positions = count(n_way, ids, xp)
     # `way x queries`, or `tasks x way x queries`; NumPy is quicker if the longer dimension is last.
     is_answer = answers[..., None, :] == positions[:, None]
     one_hot = xp.asarray(is_answer, dtype=probs.dtype)
     counts = one_hot.sum(-1)
     accepted: Array | None = None
     passed: Array | None = None
-    if xp is np:
-        fits = _surely_fit(ids, probs, is_answer, counts, n_classes, tolerance)
-        if not (fits and (features is None or np.isfinite(features).all())):
-            found = _which_pass(
-                ids, probs, features, counts, answers.shape[-1], n_classes, tolerance, xp
-            )
-            if not found.all():
-                raise ArgumentError(describe_refusal(found, PROBLEMS))
-    else:
-        passed = _which_pass(
-            ids, probs, features, counts, answers.shape[-1], n_classes, tolerance, xp
-        )
+    values = (ids, probs, features, counts, answers.shape[-1], n_classes, tolerance)
+    if xp is torch:
+        passed = _which_pass(*values, xp)
         accepted = passed.all(-1)
         ids = torch.where(accepted[:, None], ids, positions)
+    elif not _surely_fit(ids, probs, features, is_answer, counts, n_classes, tolerance):
+        found = _which_pass(*values, xp)
+        if not found.all():
+            raise ArgumentError(describe_refusal(found, PROBLEMS))
     confusion = one_hot @ probs / counts[..., None]
     accuracy = _accuracy(probs, one_hot, xp)
     return Feedback(ids, confusion, counts, accuracy, accepted, features), passed
@@ -127,9 +122,17 @@ def _accuracy(probs: Array, one_hot: Array, xp: Any) -> Array:
 
 
 def _surely_fit(
-    ids: Array, probs: Array, is_answer: Array, counts: Array, n_classes: int, tolerance: float
+    ids: Array,
+    probs: Array,
+    features: Array | None,
+    is_answer: Array,
+    counts: Array,
+    n_classes: int,
+    tolerance: float,
 ) -> bool:
     """Return whether all tasks pass at a glance, in a third of the time of the checks below."""
+    if features is not None and not np.isfinite(features).all():
+        return False
     if not probs.min() >= 0:  # NaN fails it too
         return False
     n_way = ids.shape[1]
@@ -146,11 +149,6 @@ def _surely_fit(
         )
     n_same = np.count_nonzero(ids[:, :, None] == ids[:, None, :])
     return bool(n_same == ids.size and ids.min() >= 0 and ids.max() < n_classes)
-
-
-@functools.cache
-def _positions(size: int) -> Array:
-    return np.arange(size)
 
 
 @functools.cache

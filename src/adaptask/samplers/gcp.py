@@ -331,7 +331,15 @@ class GCPSampler(PairPotentialSampler):
     @of_category_sets
     def log_prob(self, class_ids: Tensor) -> Tensor:
         """Return the log-probability of each category set, `tasks` float64; up to K = 12."""
-        return self._mix(theory.gcp_log_prob(self.log_potentials, class_ids))
+        log_greedy = theory.gcp_log_prob(self.log_potentials, class_ids)
+        if self.exploration == 0:
+            return log_greedy
+        log_share = math.log1p(-self.exploration) if self.exploration < 1 else -math.inf
+        log_uniform = -math.log(math.comb(self.n_classes, self.n_way))
+        return torch.logaddexp(
+            log_greedy + log_share,
+            torch.full_like(log_greedy, log_uniform + math.log(self.exploration)),
+        )
 
     def log_prob_ordered(self, class_ids: Tensor) -> Tensor:
         """Return the log-probability of drawing the classes in this order, `tasks` float64; any K.
@@ -343,23 +351,6 @@ class GCPSampler(PairPotentialSampler):
             raise ArgumentError("log_prob_ordered is for a 'gcp' sampler without exploration.")
         self._which_are_sets(class_ids)
         return theory.gcp_log_prob_ordered(self.log_potentials, class_ids)
-
-    def _mix(self, log_greedy: Tensor) -> Tensor:
-        """Allow for the share of tasks that are drawn uniformly."""
-        if self.exploration == 0:
-            return log_greedy
-        log_share = math.log1p(-self.exploration) if self.exploration < 1 else -math.inf
-        log_uniform = -math.log(math.comb(self.n_classes, self.n_way))
-        return torch.logaddexp(
-            log_greedy + log_share,
-            torch.full_like(log_greedy, log_uniform + math.log(self.exploration)),
-        )
-
-    def _estimate_log_prob(self, class_ids: Tensor) -> tuple[Tensor, float]:
-        if self.n_way <= theory.LARGEST_GREEDY_WAY:
-            return self.log_prob(class_ids), 0.0
-        log_probs, bias = theory.gcp_log_prob_estimate(self.log_potentials, class_ids)
-        return self._mix(log_probs), float(bias.mean())
 
     def extra_repr(self) -> str:
         """Show the settings in `print(sampler)`."""

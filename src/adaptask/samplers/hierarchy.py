@@ -77,9 +77,8 @@ class HierarchySampler(Sampler):
         elif groups is not None:
             raise ArgumentError("groups or distances must be given, not both; leave out one.")
         else:
-            where = distances.device if isinstance(distances, Tensor) else self.device
             shape = (self.n_classes, self.n_classes)
-            check_tensor("distances", distances, "floating-point", where, shape)
+            check_tensor("distances", distances, "floating-point", None, shape)
             if not (distances.isfinite() & (distances >= 0)).all():
                 raise ArgumentError("distances must be finite and not negative.")
         # No product may overflow: a class with a weight of 0 could be chosen twice.
@@ -88,8 +87,7 @@ class HierarchySampler(Sampler):
         self.register_buffer("_log_weights", log_weights, persistent=False)
         conflicts = None
         if variant_of is not None:
-            where = variant_of.device if isinstance(variant_of, Tensor) else self.device
-            check_tensor("variant_of", variant_of, "int64", where, (self.n_classes,))
+            check_tensor("variant_of", variant_of, "int64", None, (self.n_classes,))
             conflicts = (variant_of[:, None] == variant_of).to(self.device)
         self.register_buffer("_conflicts", conflicts, persistent=False)
 

@@ -17,7 +17,7 @@ from adaptask.kernels import find_kernels
 from adaptask.samplers.base import Sampler, check_tensor, of_category_sets
 from adaptask.samplers.feedback import Feedback
 from adaptask.samplers.shuffle import derived_keys, round_keys, shuffled
-from adaptask.samplers.update_rule import Array, mean_by_key, namespace, view
+from adaptask.samplers.update_rule import Array, count, mean_by_key, namespace, view
 
 # What a key is derived for.
 _PASS, _POOL, _EXPLORATION = 1, 2, 3
@@ -168,8 +168,7 @@ class NeighborSampler(Sampler):
                 "duplicate_cosine", duplicate_cosine, low=-1, high=1
             )
         if variant_of is not None:
-            where = variant_of.device if isinstance(variant_of, Tensor) else self.device
-            check_tensor("variant_of", variant_of, "int64", where, (self.n_classes,))
+            check_tensor("variant_of", variant_of, "int64", None, (self.n_classes,))
             variant_of = variant_of.to(device=self.device, copy=True)
         self.register_buffer("_variants", variant_of, persistent=False)
         features = torch.zeros(self.n_classes, self.n_features, device=device)
@@ -237,9 +236,9 @@ class NeighborSampler(Sampler):
         variants = None if self._variants is None else view(self._variants)
         noise = view(self.gumbel_noise(self.n_way - 1, n_tasks, pool_size, dtype=self.dtype))
         first, pool_keys, coins = self._plan(n_tasks, xp)
-        pool, at, tasks = None, first, _count(n_tasks, features, xp)
+        pool, at, tasks = None, first, count(n_tasks, features, xp)
         if pool_size < self.n_classes:
-            places = _count(pool_size - 1, features, xp)
+            places = count(pool_size - 1, features, xp)
             others = shuffled(places, pool_keys, self.n_classes - 1, xp)
             others += others >= first[:, None]  # all classes but the first
             pool, at = xp.concatenate((first[:, None], others), 1), xp.zeros_like(first)
@@ -463,7 +462,7 @@ def fill_neighborhoods(
         Positions in the pool, `tasks x way` int64.
     """
     n_way, (n_tasks, pool_size) = 1 + len(noise), noise.shape[1:]
-    tasks = _count(n_tasks, features, xp)
+    tasks = count(n_tasks, features, xp)
     counted = xp.asarray(xp.broadcast_to(seen, (n_tasks, pool_size)), dtype=features.dtype)
     n_counted = counted.sum(-1)
     closed = xp.zeros_like(noise[0])
@@ -566,13 +565,3 @@ def _unit(vectors: Array, xp: Any) -> tuple[Array, Array]:
     scaled = safe / xp.where(known, largest, xp.ones_like(largest))[:, None]
     length = xp.sqrt(_dot(scaled, scaled))
     return scaled / xp.clip(length, 0.5, None)[:, None], known
-
-
-def _count(size: int, like: Array, xp: Any) -> Array:
-    """Return 0 to `size - 1`, int64."""
-    return _positions(size) if xp is np else torch.arange(size, device=like.device)
-
-
-@functools.cache
-def _positions(size: int) -> Array:
-    return np.arange(size)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -13,7 +13,6 @@ from adaptask.samplers.base import Sampler
 from adaptask.samplers.feedback import Feedback, classes_fit
 
 Repeats = Literal["task", "batch", "batches"]
-REPEATS: tuple[Repeats, ...] = ("task", "batch", "batches")
 
 
 class RepeatSampler(Sampler):
@@ -62,7 +61,7 @@ class RepeatSampler(Sampler):
         device: torch.device | str | None = None,
     ) -> None:
         super().__init__(n_classes=n_classes, n_way=n_way, seed=seed, device=device)
-        self.repeats = check_choice("repeats", repeats, REPEATS)
+        self.repeats = check_choice("repeats", repeats, get_args(Repeats))
         self.n_fixed = check_integer("n_fixed", n_fixed, low=1)
         n_tasks = self.n_fixed if self.repeats == "batch" else 1
         self.register_buffer("fixed_tasks", self._draw_uniformly(n_tasks))

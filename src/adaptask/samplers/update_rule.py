@@ -8,6 +8,7 @@ the same name; `tests/samplers/test_update_rule.py` checks that they give the sa
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -81,6 +82,16 @@ def namespace(tensor: Tensor) -> Any:
 def view(tensor: Tensor) -> Array:
     """Return the array that `namespace(tensor)` works on; it shares the tensor's memory."""
     return tensor.numpy() if tensor.is_cpu else tensor
+
+
+def count(size: int, like: Array, xp: Any) -> Array:
+    """Return 0 to `size - 1`, int64, on the device of `like`; not to be written into."""
+    return _numpy_count(size) if xp is np else torch.arange(size, device=like.device)
+
+
+@functools.cache
+def _numpy_count(size: int) -> Array:
+    return np.arange(size)
 
 
 def log_sum_exp(rows: Array, xp: Any) -> Array:

@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor, distributed
@@ -28,7 +28,7 @@ from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
 from adaptask.errors import AdaptaskError, ArgumentError, TrainingError
-from adaptask.interfaces import Episodes, take_tasks
+from adaptask.interfaces import Episodes, TaskSource, take_tasks
 
 T = TypeVar("T")
 
@@ -36,16 +36,6 @@ T = TypeVar("T")
 _all_gather = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
 # On a GPU the host runs ahead of the device, and should not wait for the others at every step.
 STEPS_BETWEEN_STOP_CHECKS = {"cpu": 1, "cuda": 16}
-
-
-class TaskSource(Protocol):
-    """Turns classes into episodes: `adaptask.data.EpisodeSource`, or anything with this method."""
-
-    device: torch.device
-
-    def draw(self, class_ids: Tensor, *, n_shot: int, n_query: int) -> Episodes:
-        """Return new episodes of the classes given, `tasks x way`."""
-        ...
 
 
 class ProcessLostError(AdaptaskError):

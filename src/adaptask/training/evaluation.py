@@ -8,12 +8,11 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain
-from typing import Any
+from typing import Any, get_args
 from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from adaptask.arguments import check_choice, check_integer, check_members, check_seed
 from adaptask.data import EpisodeSource
@@ -23,7 +22,12 @@ from adaptask.interfaces import EpisodeLearner
 from adaptask.learners.base import EmbeddingLearner, embeds_alone
 from adaptask.training.device_steps import DeviceSteps, finish, record_event
 from adaptask.training.distributed import SINGLE_PROCESS, ProcessGroup
-from adaptask.training.step import PRECISIONS, Precision, check_logits, evaluation_mode
+from adaptask.training.step import (
+    Precision,
+    check_logits,
+    evaluation_mode,
+    task_cross_entropies,
+)
 
 # Pixels of the images of a batch, all channels as one. A Conv-4 or ResNet-12 holds about three
 # maps of 64 floats per pixel at once: 3 GB on an accelerator, which larger batches keep busy. On a
@@ -150,7 +154,7 @@ class Evaluator:
         self.group = group
         self.seed = check_seed("seed", seed)
         self.tasks: EvaluationTasks = tasks
-        self.precision = check_choice("precision", precision, PRECISIONS)
+        self.precision = check_choice("precision", precision, get_args(Precision))
         self.plan = source.plan(
             n_episodes=check_integer("n_episodes", n_episodes, low=2),
             n_way=n_way,
@@ -296,15 +300,12 @@ class Evaluator:
         else:
             class_ids, labels, query_logits = self._classify(learner, start, stop, features)
         check_logits(query_logits, class_ids, labels)
-        losses = cross_entropy(
-            query_logits.flatten(0, 1).float(), labels.flatten(), reduction="none"
-        )
         predicted = query_logits.argmax(-1)
         true_ids, predicted_ids = (class_ids.gather(1, x) for x in (labels, predicted))
         pairs = (true_ids * len(confusion) + predicted_ids).flatten()
         confusion.view(-1).index_add_(0, pairs, torch.ones_like(pairs))
         scores[0] = (predicted == labels).sum(-1)
-        scores[1] = losses.view_as(labels).mean(-1)
+        scores[1] = task_cross_entropies(query_logits, labels)
 
     def _check_losses(self, losses: Tensor) -> None:
         # A row of logits with NaN or plus infinity in it has no softmax, hence no loss.

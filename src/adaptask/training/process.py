@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import random
 import signal
@@ -16,7 +15,7 @@ import torch
 
 from adaptask.arguments import check_integer
 from adaptask.errors import ArgumentError
-from adaptask.randomness import derive_seed
+from adaptask.randomness import derive_seed, seed_of_state
 from adaptask.training.distributed import SINGLE_PROCESS, ProcessGroup
 
 # Device and threads -------------------------------------------------------------------------------
@@ -116,8 +115,7 @@ def set_random_state(
             gets one that is derived from `first` and differs from that of the others.
     """
     if rank > len(others):
-        digest = hashlib.sha256(bytes(first["torch"].numpy())).digest()
-        seed_process(derive_seed(int.from_bytes(digest[:7], "big"), f"rank {rank}"))
+        seed_process(derive_seed(seed_of_state(first["torch"]), f"rank {rank}"))
         return
     state = first if rank == 0 else others[rank - 1]
     version, numbers, gauss = state["python"]

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from math import inf
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn, optim
@@ -20,15 +20,15 @@ from adaptask.interfaces import (
     Episodes,
     Outcome,
     TaskSampler,
+    TaskSource,
     gives_task_losses,
     select_tasks,
 )
 from adaptask.kernels import find_kernels
 from adaptask.samplers.base import check_tensor
-from adaptask.training.distributed import SINGLE_PROCESS, ProcessGroup, TaskSource
+from adaptask.training.distributed import SINGLE_PROCESS, ProcessGroup
 
 Precision = Literal["float32", "bfloat16"]
-PRECISIONS = ("float32", "bfloat16")
 
 Outcomes = Callable[[EpisodeLearner, Episodes], Any]
 
@@ -78,7 +78,7 @@ class TrainingStep:
         self.clip_norm = clip_norm
         if clip_norm is not None and check_number("clip_norm", clip_norm, low=0, high=inf) == 0:
             raise ArgumentError("clip_norm must be above 0, or nothing is learned; got 0.")
-        self.precision = check_choice("precision", precision, PRECISIONS)
+        self.precision = check_choice("precision", precision, get_args(Precision))
         self._uses_features = _uses_features(sampler, learner)
         self._n_candidates = check_hooks(
             sampler, learner, n_tasks=n_tasks, accumulate=accumulate, n_processes=group.size
@@ -242,7 +242,7 @@ class TrainingStep:
                 features = embed_support(self.learner, episodes)
         means = class_means if self._kernels is None else self._kernels.class_means
         n_way, labels = episodes.class_ids.shape[1], [episodes.support_labels]
-        if features.shape[1] != labels[0].shape[1]:
+        if features.shape[1:2] != labels[0].shape[1:]:
             labels.append(episodes.query_labels)
         n_images = sum(part.shape[1] for part in labels)
         if features.ndim < 3 or features.shape[:2] != (len(episodes.class_ids), n_images):

@@ -16,7 +16,7 @@ from torch import Tensor, nn, optim
 
 from adaptask.arguments import check_integer, check_members, format_value
 from adaptask.errors import ArgumentError, StateError, TrainingError
-from adaptask.interfaces import TaskSampler
+from adaptask.interfaces import TaskSampler, TaskSource
 from adaptask.intervals import Intervals
 from adaptask.learners import Ensemble
 from adaptask.samplers import Sampler, kl_from_uniform
@@ -24,7 +24,7 @@ from adaptask.training.checkpoints import BestCheckpoints, Checkpoint, check_sav
 from adaptask.training.cuda_graph import GraphEngine
 from adaptask.training.device_steps import DeviceSteps, finish, record_event
 from adaptask.training.displays import Display, default_display
-from adaptask.training.distributed import SINGLE_PROCESS, ProcessGroup, TaskSource
+from adaptask.training.distributed import SINGLE_PROCESS, ProcessGroup
 from adaptask.training.evaluation import Evaluation, Evaluator
 from adaptask.training.loggers import Logger
 from adaptask.training.optimizer import (
