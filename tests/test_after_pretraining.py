@@ -2,6 +2,10 @@
 
 import re
 
+import pytest
+
+SCRIPTS = ("pretrained", "pretrained_omniglot")
+
 
 def test_a_table_can_be_made_of_records_that_are_not_complete(benchmark_script):
     def row(arm, seed, accuracy):
@@ -19,21 +23,22 @@ def test_a_table_can_be_made_of_records_that_are_not_complete(benchmark_script):
     assert "| `uniform` | 2 | 61.00 |  |" in uniform
 
 
-def test_the_tables_are_those_of_the_records(benchmark_script):
-    script = benchmark_script("pretrained")
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_tables_are_those_of_the_records(benchmark_script, name):
+    script = benchmark_script(name)
     page = script.PAGE.read_text()
     made = script.tables(script.read_rows(script.RECORDS))
-    assert page == script.fill_in(page, made), "python benchmarks/pretrained.py --write"
+    assert page == script.fill_in(page, made), f"python benchmarks/{name}.py --write"
 
 
 def test_differences_of_the_text_are_in_the_tables(benchmark_script):
-    script = benchmark_script("pretrained")
-    page = script.PAGE.read_text()
+    scripts = [benchmark_script(name) for name in SCRIPTS]
+    page = scripts[0].PAGE.read_text()
     text = re.sub(r"<!-- ([\w ,.-]+) -->.*?<!-- end of \1 -->", "", page, flags=re.S)
     said = set(re.findall(r"[+-]\d\.\d\d \[[^]]*\]", text))
-    assert len(said) >= 4
-    tables = script.tables(script.read_rows(script.RECORDS)).values()
-    assert said <= set(re.findall(r"[+-]\d\.\d\d \[[^]]*\]", "\n".join(tables)))
+    assert len(said) >= 8
+    tables = "".join(table for s in scripts for table in s.tables(s.read_rows(s.RECORDS)).values())
+    assert said <= set(re.findall(r"[+-]\d\.\d\d \[[^]]*\]", tables))
 
 
 def test_validation_is_best_early_with_neighbor(benchmark_script):
