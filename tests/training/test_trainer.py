@@ -126,7 +126,8 @@ def test_a_signal_stops_after_the_step_with_a_checkpoint(
     assert trainer.step == 5
     assert signal.getsignal(number) is handler
     whole, again = (
-        build_trainer(learner=SendsSignal(0), folder=folder) for folder in (None, tmp_path / "run")
+        build_trainer(learner=SendsSignal(number), folder=folder)
+        for folder in (None, tmp_path / "run")
     )
     again.resume()
     assert again.step == 5

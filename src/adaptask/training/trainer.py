@@ -264,9 +264,12 @@ class Trainer:
     def resume(self) -> None:
         """Continue from the last checkpoint in the folder; from the start if there is none yet.
 
+        The trainer must be built as it was: the same dataset, task, sampler, learner, backbone and
+        optimizer. The number of steps, the seed and the precision may differ.
+
         Raises:
-            StateError: If no checkpoint is complete, or it belongs to another run; the trainer is
-                then as it was.
+            StateError: If no checkpoint is complete, or it belongs to another run; the trainer and
+                the folder are then as they were.
             TrainingError: If another process is training there.
         """
         with self.group.sync_errors():
@@ -283,6 +286,8 @@ class Trainer:
         with folder.locked():
             saved = folder.load(self.display.warn)
             if saved is not None:
+                if folder.config_text is None:
+                    folder.check_same_run(describe_run(self._train_step, self.step)[0])
                 self.load_state_dict(saved.trainer)
             size = 0 if saved is None else saved.metrics_size
             missing = folder.rewind(self.source.device, step=self.step, metrics_size=size)
