@@ -80,6 +80,11 @@ def test_the_last_weights_are_those_of_the_last_checkpoint(folder, tiny):
     assert all(torch.equal(saved[name], value) for name, value in learner.state_dict().items())
 
 
+def test_weights_that_there_are_not_are_refused(folder):
+    with pytest.raises(ArgumentError, match="weights must be one of best, last; got 'first'"):
+        load_run(folder).load_learner(weights="first")
+
+
 def test_it_says_what_it_is(folder):
     run = load_run(folder)
     assert f"test accuracy {100 * run.test_accuracies.mean():.2f} %" in repr(run)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from adaptask.arguments import check_choice
 from adaptask.errors import ArgumentError
 from adaptask.report.run import (
     TestResult,
@@ -133,7 +134,8 @@ class SavedRun:
             device: Where the learner is put, such as "cuda"; "auto" takes a GPU if there is one.
 
         Raises:
-            ArgumentError: If the run names classes outside the package, and is not trusted.
+            ArgumentError: If there is no such choice of weights, or the run names classes outside
+                the package, and is not trusted.
             DataError: If the dataset, from which the shape of the images is known, is missing.
             StateError: If there are no such weights, or they do not fit.
         """
@@ -143,6 +145,7 @@ class SavedRun:
         from adaptask.training.process import choose_device
         from adaptask.training.run_folder import RunFolder
 
+        check_choice("weights", weights, ("best", "last"))
         config = self.config
         image_shape = shrunk_shape(load(config.data.dataset, "train"), config.data.shrink)
         learner, _ = trained_learner(

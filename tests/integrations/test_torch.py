@@ -329,6 +329,10 @@ def test_images_are_found_by_name_by_position_or_alone(build, dataset):
     assert torch.equal(first["bare"], first["tuple"])
     with pytest.raises(ArgumentError, match="got str"):
         episodes.wrap(named, "name").__getitems__(episodes.draw())
+    with pytest.raises(ArgumentError, match=r"keys \['pixels', 'name'\].*\(dataset, key='image'\)"):
+        episodes.wrap(named).__getitems__(episodes.draw())
+    with pytest.raises(ArgumentError, match="image at 'image'; got a tuple"):
+        episodes.wrap(dataset, "image").__getitems__(episodes.draw())
 
 
 def test_a_dataset_that_fetches_many_items_at_once_is_asked_so(build, dataset):

@@ -1,11 +1,13 @@
 """Updates equal the paper's equations, computed by hand."""
 
 import math
+import re
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from adaptask.errors import ArgumentError
 from adaptask.samplers import GCPSampler, UniformSampler, build_sampler
@@ -256,3 +258,23 @@ def test_feedback_of_one_task_without_the_axis_of_tasks_is_refused_and_the_error
     with pytest.raises(ArgumentError, match=r"1 x queries x 4; got \(1, \d+, 3\)\.$"):
         sampler.update(class_ids, probabilities[..., :3], labels)
     assert torch.equal(sampler.log_potentials, before)
+
+
+@pytest.mark.parametrize("row", [[1, 1, 2, 3], [10, 1, 2, 3], [-1, 1, 2, 3]], ids=str)
+def test_classes_that_do_not_fit_are_named(tools, row):
+    sampler = GCPSampler(n_classes=10, n_way=4, seed=0)
+    class_ids, probabilities, labels = tools.feedback(3, 4, 10, seed=0)
+    class_ids[1] = torch.tensor(row)
+    wanted = f"n_classes - 1 = 9, got {row}; entry 1 does not comply (1 of 3"
+    with pytest.raises(ArgumentError, match=re.escape(wanted)):
+        sampler.update(class_ids, probabilities, labels)
+    with pytest.raises(ArgumentError, match=re.escape(f"n_classes - 1 = 9; got {row}.")):
+        sampler.log_prob(class_ids)
+
+
+@pytest.mark.parametrize("convert", [Tensor.numpy, Tensor.tolist], ids=["array", "list"])
+def test_class_ids_that_are_no_tensor_are_refused_and_the_error_shows_how(tools, convert):
+    sampler = GCPSampler(n_classes=10, n_way=4, seed=0)
+    class_ids, *rest = tools.feedback(1, 4, 10, seed=0)
+    with pytest.raises(ArgumentError, match=r"got a (ndarray|list)\. torch.as_tensor\(\) makes"):
+        sampler.update(convert(class_ids), *rest)

@@ -2,14 +2,16 @@
 
 import copy
 import inspect
+import json
 
 import pytest
 import torch
 
 from adaptask.backbones import build_backbone
-from adaptask.learners import LEARNERS, build_learner
+from adaptask.errors import StateError
+from adaptask.learners import LEARNERS, ProtoNet, build_learner
 from adaptask.report.run import read_metrics
-from adaptask.samplers import SAMPLERS
+from adaptask.samplers import SAMPLERS, GCPSampler
 from adaptask.training import Display, Intervals, build_optimizer, cosine
 from adaptask.training.device_steps import finish
 
@@ -201,3 +203,65 @@ def test_the_best_weights_are_those_of_the_run_and_not_of_the_file(build_trainer
         again.resume()
         assert [c.step for c in again.best.checkpoints] == [c.step for c in at_eight]
         assert [c.step for c in again.folder.load_best()] == [c.step for c in at_eight]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"n_tasks": 4}, "task.n_tasks of the run in .* cannot change; it was 1, now 4"),
+        ({"n_shot": 3}, "task.n_shot of .* it was 1, now 3"),
+        ({"n_query": 9}, "task.n_query of .* it was 4, now 9"),
+        ({"n_way": 4}, "task.n_way of .* it was 3, now 4"),
+        ({"sampler": "uniform"}, "sampler.name of .* it was 'gcp', now 'uniform'"),
+        (
+            {"sampler": GCPSampler(n_classes=12, n_way=3, tau=0.9)},
+            "sampler.tau of .* it was 0.5, now 0.9",
+        ),
+        ({"scale_by_dimension": True}, "learner.scale_by_dimension of .* it was False, now True"),
+        ({"optimizer": "sgd"}, "optimizer.name of .* it was 'adam', now 'sgd'"),
+        ({"lr": 0.1}, "optimizer.lr of .* it was 0.001, now 0.1"),
+    ],
+    ids=str,
+)
+def test_a_run_is_resumed_as_it_began_or_not_at_all(
+    build_trainer, tmp_path, same, outcome, changed, message
+):
+    def build(*, scale_by_dimension=False, optimizer="adam", lr=1e-3, **settings):
+        backbone = build_backbone("conv4", image_shape=(1, 16, 16), filters=4)
+        learner = ProtoNet(backbone=backbone, scale_by_dimension=scale_by_dimension)
+        optimizer = build_optimizer(optimizer, learner.parameters(), lr=lr)
+        folder = tmp_path / "run"
+        return build_trainer(learner=learner, optimizer=optimizer, folder=folder, **settings)
+
+    def content():
+        return {path.name: path.read_bytes() for path in (tmp_path / "run").glob("*.*")}
+
+    build().fit(3)
+    again, written = build(seed=1, **changed), content()
+    before = outcome(again)
+    with pytest.raises(StateError, match=f"{message}. Build the trainer as it was"):
+        again.resume()
+    assert same(outcome(again), before)
+    assert content() == written
+
+
+def test_a_run_that_its_folder_does_not_describe_is_resumed(build_trainer, tmp_path):
+    build_trainer(folder=tmp_path / "run").fit(2)
+    description = tmp_path / "run" / "run.json"
+    for n_query, write in ((5, description.unlink), (6, lambda: description.write_text("[]"))):
+        write()
+        again = build_trainer(folder=tmp_path / "run", n_query=n_query)
+        again.resume()
+        again.fit(again.step + 1)
+        assert json.loads(description.read_text())["task"]["n_query"] == n_query
+
+
+@pytest.mark.parametrize("sampler", TASK_SAMPLERS)
+def test_training_changes_nothing_of_what_must_stay(build_trainer, tmp_path, sampler):
+    parts = {"sampler": sampler, "folder": tmp_path / "run", "validate": False}
+    trainer = build_trainer(**parts)
+    for n_steps in (2, 4):
+        trainer.fit(n_steps)
+    again = build_trainer(**parts)
+    again.resume()
+    assert again.step == 4

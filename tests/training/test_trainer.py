@@ -126,7 +126,8 @@ def test_a_signal_stops_after_the_step_with_a_checkpoint(
     assert trainer.step == 5
     assert signal.getsignal(number) is handler
     whole, again = (
-        build_trainer(learner=SendsSignal(0), folder=folder) for folder in (None, tmp_path / "run")
+        build_trainer(learner=SendsSignal(number), folder=folder)
+        for folder in (None, tmp_path / "run")
     )
     again.resume()
     assert again.step == 5
@@ -269,6 +270,10 @@ def test_parts_that_lack_something_are_refused(build_trainer):
         Trainer(parts.learner, parts.sampler, object())
     with pytest.raises(ArgumentError, match=r"derive from adaptask\.training\.Display; got True"):
         Trainer(parts.learner, parts.sampler, parts.source, display=True)
+    with pytest.raises(ArgumentError, match=r"must be an Evaluator; got EpisodeSource.*n_way=5"):
+        Trainer(parts.learner, parts.sampler, parts.source, validation=parts.source)
+    with pytest.raises(ArgumentError, match=r"optim\.Adam\(learner\.par.*got <class .*Adam'>"):
+        Trainer(parts.learner, parts.sampler, parts.source, optimizer=torch.optim.Adam)
     with pytest.raises(ArgumentError, match="no parameters"):
         Trainer(nn.Flatten(), parts.sampler, parts.source)
 

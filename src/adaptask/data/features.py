@@ -54,7 +54,19 @@ class Vectors:
         """Yield the vectors in order, `vectors x size x 1 x 1`, in pieces that fit memory."""
         for features, rows in self.parts:
             for start in range(0, len(rows), _CHUNK):
-                yield features[rows[start : start + _CHUNK]][:, :, None, None]
+                chunk = features[rows[start : start + _CHUNK]]
+                if not np.isfinite(chunk).all():
+                    raise self._not_finite(features)
+                yield chunk[:, :, None, None]
+
+    def _not_finite(self, features: Array) -> DataError:
+        """Return the error that counts the vectors that are not finite, and names the first."""
+        bad = [row for row, vector in enumerate(features) if not np.isfinite(vector).all()]
+        return DataError(
+            f"features must be finite; vectors with NaN or infinite values: {len(bad)} of "
+            f"{len(features)}, the first in row {bad[0]}, counted from 0, of the array that has "
+            f"class '{self.name}'. Leave those vectors out, or compute them again."
+        )
 
 
 @dataclass(frozen=True)

@@ -91,11 +91,22 @@ class EpisodeDataset(Dataset[EpisodeBatch]):
             )
         fetch = getattr(self.dataset, "__getitems__", None)
         items = fetch(list(indices)) if fetch else [self.dataset[index] for index in indices]
-        images = [_as_tensor(item if self.key is None else item[self.key]) for item in items]
+        images = [_as_tensor(self._find_image(item)) for item in items]
         size = len(images) // len(indices.task_ids)
         parts = (images[start : start + size] for start in range(0, len(images), size))
         tasks = zip(indices.class_ids, indices.task_ids, parts, strict=True)
         return [self._task(*task) for task in tasks]
+
+    def _find_image(self, item: Any) -> Any:
+        try:
+            return item if self.key is None else item[self.key]
+        except (KeyError, IndexError, TypeError) as error:
+            got = format_value(list(item)) if isinstance(item, Mapping) else type(item).__name__
+            raise ArgumentError(
+                f"an item of the dataset must have the image at {self.key!r}; got "
+                f"{'the keys ' if isinstance(item, Mapping) else 'a '}{got}. Say where it is, such "
+                "as wrap(dataset, key='image'); key=None if the item is the image."
+            ) from error
 
     def _task(self, class_ids: list[int], task_id: int, images: list[Tensor]) -> EpisodeBatch:
         each = self.n_shot + self.n_query

@@ -266,7 +266,8 @@ class Sampler(FeedbackModule):
         check_tensor("class_ids", class_ids, "int64", self.device, ("tasks", self.n_way))
         are_sets: Tensor = classes_fit(class_ids, self.n_classes)
         if self.device.type == "cpu" and not are_sets.all():
-            raise ArgumentError(f"{PROBLEMS[0]}; got {class_ids[~are_sets][0].tolist()}.")
+            row = class_ids[~are_sets][0].tolist()
+            raise ArgumentError(f"{PROBLEMS[0]} = {self.n_classes - 1}; got {row}.")
         return are_sets
 
     def _identity(self) -> dict[str, Any]:
@@ -321,7 +322,10 @@ def check_tensor(
         ArgumentError: If it does not fit.
     """
     if not isinstance(value, Tensor):
-        raise ArgumentError(f"{name} must be a tensor; got a {type(value).__name__}.")
+        raise ArgumentError(
+            f"{name} must be a tensor; got a {type(value).__name__}. torch.as_tensor() makes one "
+            "of a list or an array."
+        )
     is_dense = value.layout is torch.strided
     if not is_dense or not _is_of_kind(value.dtype, kind):
         got = value.dtype if is_dense else value.layout

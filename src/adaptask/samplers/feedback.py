@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from adaptask.arguments import format_value
 from adaptask.errors import ArgumentError
 from adaptask.samplers.update_rule import Array, count, namespace, view
 
@@ -107,7 +108,9 @@ def condense(
     elif not _surely_fit(ids, probs, features, is_answer, counts, n_classes, tolerance):
         found = _which_pass(*values, xp)
         if not found.all():
-            raise ArgumentError(describe_refusal(found, PROBLEMS))
+            got = format_value(ids[int(found.all(-1).argmin())].tolist())
+            classes = f"{PROBLEMS[0]} = {n_classes - 1}, got {got}"
+            raise ArgumentError(describe_refusal(found, (classes, *PROBLEMS[1:])))
     confusion = one_hot @ probs / counts[..., None]
     accuracy = _accuracy(probs, one_hot, xp)
     return Feedback(ids, confusion, counts, accuracy, accepted, features), passed

@@ -37,10 +37,11 @@ import torch
 from torch import Tensor
 
 from adaptask import __version__
+from adaptask.arguments import format_value
 from adaptask.atomic_file import not_written, replace_file
 from adaptask.backbones import NetworkBackbone
 from adaptask.errors import ArgumentError, StateError, TrainingError
-from adaptask.parsing import parse_json
+from adaptask.parsing import by_key, parse_json
 from adaptask.registry import BACKBONES, LEARNERS, SAMPLERS, Registry, describe_class
 from adaptask.training.checkpoints import (
     BEST,
@@ -71,6 +72,9 @@ _BEFORE_A_RUN = (LOCK, "failure.txt", "pruned.txt")
 DISTRIBUTION_BUFFERS = ("log_potentials", "log_weights")
 """Tensors of a sampler from which its distribution follows; the first that it has is saved."""
 
+# Of `run.json`, what a resumed run shares. It may make more steps on another machine, and its seed
+# is that of the checkpoint.
+_MUST_STAY = ("data", "task", "sampler", "learner", "backbone", "optimizer")
 _GIT_SECONDS = 5.0
 _PLAIN_TYPES = (bool, int, float, str)
 
@@ -219,6 +223,30 @@ class RunFolder:
         (self.path / TEST).unlink(missing_ok=True)  # of fewer steps
         for name, content in ((RUN, settings), (ALGORITHMS, algorithms)):
             replace_file(self.path / name, json.dumps(content, indent=1).encode() + b"\n")
+
+    def check_same_run(self, settings: Mapping[str, Any]) -> None:
+        """Check that a run without a configuration is resumed as it was described, if it was.
+
+        Another learning rate is refused too: the optimizer would take that of the checkpoint.
+
+        Raises:
+            StateError: If a setting has changed that cannot; the message names the first.
+        """
+        path = self.path / RUN
+        try:
+            before = by_key(parse_json(path.read_bytes()))
+        except (OSError, ValueError, AttributeError):  # there is none, or it is damaged
+            return
+        now = by_key(settings)
+        for key in now | before:
+            old, new = before.get(key), now.get(key)
+            if key.partition(".")[0] in _MUST_STAY and old != new:
+                raise StateError(
+                    f"{key} of the run in {self.path} cannot change; it was {format_value(old)}, "
+                    f"now {format_value(new)}. Build the trainer as it was, or choose another "
+                    "folder for a new run. If the run is the same, and only a class has moved, "
+                    f"remove {path}: fit() writes it again."
+                )
 
     def save_test(self, results: Sequence[Evaluation], steps: Sequence[int]) -> None:
         """Write the test result; the run is finished then.

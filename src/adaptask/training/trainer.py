@@ -64,7 +64,7 @@ class Trainer:
         compiled: Whether `torch.compile` is applied to forward pass and loss.
         engine: `eager`; `graph`, a whole step as one CUDA graph; or `auto`, a graph if one can be
             captured.
-        validation: Evaluates the learner at intervals; the best weights are kept.
+        validation: An `Evaluator` of the learner, asked at intervals; the best weights are kept.
         keep_best: Number of best weights to keep.
         every: Steps between records, validations, checkpoints and snapshots.
         folder: The folder of the run; without one nothing is written.
@@ -103,7 +103,7 @@ class Trainer:
         loggers: Sequence[Logger] = (),
         group: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
-        _check_parts(sampler, source, display, group)
+        _check_parts(sampler, source, optimizer, validation, display, group)
         self.learner, self.source = learner, source
         self.sampler: Any = sampler  # what it has beyond the protocol is used if it is there
         self.optimizer = optimizer or build_optimizer("adam", learner.parameters())
@@ -264,9 +264,12 @@ class Trainer:
     def resume(self) -> None:
         """Continue from the last checkpoint in the folder; from the start if there is none yet.
 
+        The trainer must be built as it was: the same dataset, task, sampler, learner, backbone and
+        optimizer. The number of steps, the seed and the precision may differ.
+
         Raises:
-            StateError: If no checkpoint is complete, or it belongs to another run; the trainer is
-                then as it was.
+            StateError: If no checkpoint is complete, or it belongs to another run; the trainer and
+                the folder are then as they were.
             TrainingError: If another process is training there.
         """
         with self.group.sync_errors():
@@ -283,6 +286,8 @@ class Trainer:
         with folder.locked():
             saved = folder.load(self.display.warn)
             if saved is not None:
+                if folder.config_text is None:
+                    folder.check_same_run(describe_run(self._train_step, self.step)[0])
                 self.load_state_dict(saved.trainer)
             size = 0 if saved is None else saved.metrics_size
             missing = folder.rewind(self.source.device, step=self.step, metrics_size=size)
@@ -463,7 +468,12 @@ class Trainer:
 
 
 def _check_parts(
-    sampler: object, source: object, display: object | None, group: ProcessGroup
+    sampler: object,
+    source: object,
+    optimizer: object | None,
+    validation: object | None,
+    display: object | None,
+    group: ProcessGroup,
 ) -> None:
     """Check that the parts of a trainer have what it needs."""
     check_members("sampler", sampler, "sample", "update")
@@ -473,6 +483,16 @@ def _check_parts(
         raise ArgumentError(
             f"the sampler chooses from {chosen_from} classes, and the source has {n_classes}. "
             f"Build the sampler with n_classes={n_classes}."
+        )
+    if optimizer is not None and not hasattr(optimizer, "param_groups"):
+        raise ArgumentError(
+            "optimizer must be an optimizer of the learner's parameters, such as "
+            f"torch.optim.Adam(learner.parameters()); got {format_value(optimizer)}."
+        )
+    if validation is not None and not hasattr(validation, "steps"):
+        raise ArgumentError(
+            f"validation must be an Evaluator; got {type(validation).__name__}. Build one from "
+            "episodes of the validation classes: Evaluator(source, n_way=5, n_shot=1)."
         )
     if display is not None and not isinstance(display, Display):
         raise ArgumentError(
