@@ -105,6 +105,7 @@ ARMS = {
     "uniform, temperature": Arm(UNIFORM, 10, TEMPERATURE, learning_rate=3e-4),
     "neighbor, temperature": Arm(NEIGHBOR, 10, TEMPERATURE, learning_rate=3e-4),
     "uniform, 15-way, temperature": Arm(UNIFORM, 5, TEMPERATURE, 15, 1, learning_rate=3e-4),
+    "neighbor, 15-way, temperature": Arm(NEIGHBOR, 5, TEMPERATURE, 15, 1, learning_rate=3e-4),
     "neighbor, class ids permuted, temperature": Arm(PERMUTED, 5, TEMPERATURE, learning_rate=3e-4),
 }
 UNTRAINED = {
@@ -235,16 +236,18 @@ def baseline_of(arm: str) -> str:
     return next(name for name, spec in ARMS.items() if spec.learner == ARMS[arm].learner)
 
 
-def differences(rows: Sequence[Mapping[str, str]], arm: str, field: str) -> list[float]:
-    """Return the differences to uniform 5-way tasks with the same learner, for common seeds."""
-    ours, theirs = values(rows, arm, field), values(rows, baseline_of(arm), field)
+def differences(
+    rows: Sequence[Mapping[str, str]], arm: str, field: str, baseline: str | None = None
+) -> list[float]:
+    """Return the differences to another arm for common seeds; by default to `baseline_of`."""
+    ours, theirs = values(rows, arm, field), values(rows, baseline or baseline_of(arm), field)
     return [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
 
 
-def primary(rows: Sequence[Mapping[str, str]], arm: str) -> str:
-    """Return the table of a primary comparison."""
+def comparison(rows: Sequence[Mapping[str, str]], arm: str, baseline: str | None = None) -> str:
+    """Return the table of a comparison that was stated beforehand."""
     lines = ["| neighbor minus uniform | points | p (Holm) |", "|---|---|---|"]
-    found = [differences(rows, arm, field) for field in FIELDS]
+    found = [differences(rows, arm, field, baseline) for field in FIELDS]
     p_values = holm([float(stats.ttest_1samp(pairs, 0).pvalue) for pairs in found])
     names = ("tasks of any classes", "tasks within one alphabet")
     for name, pairs, p in zip(names, found, p_values, strict=True):
@@ -273,9 +276,12 @@ def table(rows: Sequence[Mapping[str, str]]) -> str:
 def tables(rows: Sequence[Mapping[str, str]]) -> dict[str, str]:
     """Return what the page has between its markers."""
     return {
-        "omniglot, ProtoNet": primary(rows, "neighbor"),
-        "omniglot, Meta-Baseline": primary(rows, "neighbor, Meta-Baseline"),
-        "omniglot, temperature": primary(rows, "neighbor, temperature"),
+        "omniglot, ProtoNet": comparison(rows, "neighbor"),
+        "omniglot, Meta-Baseline": comparison(rows, "neighbor, Meta-Baseline"),
+        "omniglot, temperature": comparison(rows, "neighbor, temperature"),
+        "omniglot, temperature, 15-way": comparison(
+            rows, "neighbor, 15-way, temperature", "uniform, 15-way, temperature"
+        ),
         "omniglot": table(rows),
     }
 

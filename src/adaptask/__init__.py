@@ -36,12 +36,14 @@ if TYPE_CHECKING:  # what they and editors read; a test holds it equal to the ta
     from adaptask.comparison import Comparison as Comparison
     from adaptask.comparison import compare as compare
     from adaptask.data import EpisodeSource as EpisodeSource
+    from adaptask.data import ImageSet as ImageSet
     from adaptask.data import open_episodes as open_episodes
     from adaptask.errors import AdaptaskError as AdaptaskError
     from adaptask.errors import ArgumentError as ArgumentError
     from adaptask.errors import DataError as DataError
     from adaptask.errors import StateError as StateError
     from adaptask.errors import TrainingError as TrainingError
+    from adaptask.integrations.torch import EpisodeBatchSampler as EpisodeBatchSampler
     from adaptask.learners import ANIL as ANIL
     from adaptask.learners import MAML as MAML
     from adaptask.learners import R2D2 as R2D2
@@ -75,7 +77,7 @@ _EXPORTS = {
         "build_backbone",
     ),
     "comparison": ("Comparison", "compare"),
-    "data": ("EpisodeSource", "open_episodes"),
+    "data": ("EpisodeSource", "ImageSet", "open_episodes"),
     "errors": ("AdaptaskError", "ArgumentError", "DataError", "StateError", "TrainingError"),
     "learners": (
         *("ANIL", "MAML", "R2D2", "Learner", "MAMLPlusPlus", "MatchingNet", "MetaOptNetRidge"),
@@ -91,6 +93,7 @@ _EXPORTS = {
 """The public names by the module, below this one, that has them."""
 
 _MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names}
+_MODULE_OF["EpisodeBatchSampler"] = "integrations.torch"
 _SUBMODULES = ("conformance", "integrations", "interfaces", "registry", "theory", *_EXPORTS)
 
 __all__ = sorted([*_MODULE_OF, "__version__"])
