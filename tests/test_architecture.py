@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "report": {"errors", "arguments", "atomic_file", "parsing", "__init__"},
     "experiments": FOUNDATION
     | {"report", "theory", "samplers", "data", "conformance", "backbones", "learners", "training"},
-    "cli": {"errors", "experiments", "registry", "report"},
+    "cli": {"arguments", "errors", "experiments", "registry", "report"},
     "__main__": {"cli"},
     "saved_run": FOUNDATION | {"report", "experiments", "data", "training"},
     "comparison": FOUNDATION | {"report", "experiments"},

@@ -56,6 +56,84 @@ def test_what_cannot_be_parsed_exits_with_2_and_help(arguments, capsys):
 
 
 @pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("train --every.log -1", "every.log must be at least 0; got -1. See adaptask train"),
+        ("train --steps 1e3", "--steps must be an integer; got '1e3'. See adaptask train"),
+        ("train --seed=x", "--seed must be an integer; got 'x'."),
+        ("train --freeze foo", "--freeze must be backbone or an integer; got 'foo'."),
+        ("train --optimizer.milestones 3 x", "must be a list, each an integer; got '3 x'."),
+        ("evaluate --n-way 5.0 runs/x", "--n-way must be an integer; got '5.0'. See adaptask eval"),
+        (
+            "data prepare folder --source x --fractions 0.5 0.5",
+            "--fractions must be a list of 3, each a number; got '0.5 0.5'. See adaptask data prep",
+        ),
+        ("trian", "got 'trian'. Did you mean 'train'? See adaptask --help."),
+        ("data prepar x", "got 'prepar'. Did you mean 'prepare'? See adaptask data --help."),
+    ],
+)
+def test_a_value_that_cannot_be_parsed_is_explained_in_our_words(words, message, capsys):
+    with pytest.raises(SystemExit) as exit_info:
+        main(words.split())
+    assert exit_info.value.code == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert "dummy" not in said
+    assert "NoneType" not in said
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        ("train glyphs", "train"),
+        ("list samplers", "list"),
+        ("train -n 3", "train"),
+        ("data list all", "data list"),
+    ],
+)
+def test_what_is_not_recognized_names_the_help_of_its_command(words, command, capsys):
+    with pytest.raises(SystemExit):
+        main(words.split())
+    assert f"adaptask {command} --help" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize(
+    "words", ["train", "pretrain", "compare", "sweep", "evaluate", "demo", "reproduce", "data list"]
+)
+def test_the_help_fits_the_terminal(words, columns, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    with pytest.raises(SystemExit):
+        main([*words.split(), "--help"])
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= columns
+
+
+def test_a_command_in_the_help_can_be_copied(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    assert "--sampler neighbor \\\n  --steps 2000" in capsys.readouterr().out
+
+
+def test_the_help_of_pretraining_has_an_example_that_it_takes(capsys):
+    with pytest.raises(SystemExit):
+        main(["pretrain", "--help"])
+    said = capsys.readouterr().out
+    assert "--sampler" not in said
+    assert "--backbone.filters" in said
+
+
+def test_the_help_leaves_out_defaults_that_say_nothing(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "--learner", "maml++", "--help-all"])
+    said = " ".join(re.sub("[│\n]", " ", capsys.readouterr().out).split())
+    assert "(default: None)" not in said
+    assert "(default: )" not in said
+    assert "(default: 10000)" in said
+    assert "A dataset of `adaptask data list`, or your own package.module:function." in said
+
+
+@pytest.mark.parametrize(
     "arguments",
     [["--help"], ["data", "--help"], ["data", "prepare", "--help"], ["train", "-h"]],
 )

@@ -39,6 +39,11 @@ def test_a_class_is_built_by_its_name_or_its_address(things):
     [
         ("pear", {"left": 1}, "there is no thing 'pear'; did you mean 'pair'[?] There are pair[.]"),
         ("x", {"left": 1}, "there is no thing 'x'; there are pair[.]"),
+        (
+            "nets:small:max_width=3,depth=2",
+            {},
+            "name 'nets:small', and give .* --thing.max-width 3 --thing.depth 2[.]",
+        ),
         ("pair", {"left": 1, "up": 2, "down": 3}, "takes no down, up; it takes left, right"),
         ("pair", {"right": 1}, "The thing 'pair' needs left"),
         ("some_things:Bare", {}, "needs the methods sample; Bare has no sample"),

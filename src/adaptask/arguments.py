@@ -75,8 +75,17 @@ def check_flag(name: str, value: object) -> bool:
     return value
 
 
-def check_number(name: str, value: object, *, low: float, high: float) -> float:
+def check_number(
+    name: str, value: object, *, low: float, high: float, excludes_low: bool = False
+) -> float:
     """Return `value` as a float between `low` and `high`, both included.
+
+    Args:
+        name: What the user calls the value.
+        value: Any number, but not a bool.
+        low: The smallest value allowed.
+        high: The largest value allowed; infinity if any finite one is.
+        excludes_low: Whether the value must be above `low`; for an infinite `high`.
 
     Raises:
         ArgumentError: If it is not a finite number or is out of range.
@@ -85,8 +94,10 @@ def check_number(name: str, value: object, *, low: float, high: float) -> float:
         number = math.nan if isinstance(value, bool | str) else float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         number = math.nan
-    if not math.isfinite(number) or not low <= number <= high:
-        bounds = f"of at least {low:g}" if math.isinf(high) else f"between {low:g} and {high:g}"
+    is_low = number <= low if excludes_low else number < low
+    if not math.isfinite(number) or is_low or number > high:
+        least = f"above {low:g}" if excludes_low else f"of at least {low:g}"
+        bounds = least if math.isinf(high) else f"between {low:g} and {high:g}"
         raise ArgumentError(f"{name} must be a number {bounds}; got {format_value(value)}.")
     return number
 

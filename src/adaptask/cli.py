@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import os
 import sys
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NoReturn
 
-from tyro import _strings
+import tyro
+from tyro import _arguments, _errors, _strings
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 from tyro.extras import SubcommandApp
 
 from adaptask import __version__
+from adaptask.arguments import check_choice
 from adaptask.errors import AdaptaskError, ArgumentError
 from adaptask.experiments.backends.ray import ClusterOptions
 from adaptask.experiments.command_line import (
     CommandLine,
+    WrappedText,
     check_choices,
+    describe_command,
     read_command_line,
     short_help,
 )
 from adaptask.experiments.compare_command import DEFAULT_SAMPLERS
 from adaptask.experiments.config import DEFAULT_NAMES, RunConfig
+from adaptask.experiments.config_file import describe_type
 from adaptask.experiments.data_commands import app as data_app
 from adaptask.experiments.options import AlgorithmConfig, short_name
 
@@ -35,12 +43,27 @@ app.command(data_app, name="data", help="List, download, prepare, extract and ch
 
 
 def _one_line_per_paragraph(helptext: str) -> str:
+    if isinstance(helptext, WrappedText):
+        return helptext
     paragraphs = inspect.cleandoc(helptext).split("\n\n")
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
 # Tyro's own leaves breaks within sentences if lines are indented or do not begin with a letter.
 _strings.remove_single_line_breaks = _one_line_per_paragraph
+
+_help_of = _arguments.generate_argument_helptext
+
+
+def _help_without_empty_default(definition: Any, *others: Any, **options: Any) -> Any:
+    field = definition.field
+    if field.argconf.help_behavior_hint is None and field.default in (None, ()):
+        field.argconf = replace(field.argconf, help_behavior_hint="")
+    return _help_of(definition, *others, **options)
+
+
+# An option without a value says itself what happens then; "(default: None)" adds nothing.
+_arguments.generate_argument_helptext = _help_without_empty_default  # type: ignore[assignment]
 
 # Without options of algorithms, whose classes need torch; `main` replaces it.
 _NO_CONFIG = RunConfig(**{kind: AlgorithmConfig(name) for kind, name in DEFAULT_NAMES.items()})  # type: ignore[arg-type]
@@ -49,18 +72,13 @@ _Run = Annotated[RunConfig, arg(name="")]
 _Cluster = Annotated[ClusterOptions, arg(name="")]
 
 
-def _optional(metavar: str) -> Any:
-    """Return how an option is shown whose help says what happens without it."""
-    return arg(metavar=metavar, help_behavior_hint="")
-
-
-_Int = Annotated[int | None, _optional("INT")]
-_Name = Annotated[str | None, _optional("NAME")]
-_Folder = Annotated[Path | None, _optional("FOLDER")]
-_File = Annotated[Path | None, _optional("FILE")]
+_Int = Annotated[int | None, arg(metavar="INT")]
+_Name = Annotated[str | None, arg(metavar="NAME")]
+_Folder = Annotated[Path | None, arg(metavar="FOLDER")]
+_File = Annotated[Path | None, arg(metavar="FILE")]
 _Switch = Annotated[FlagCreatePairsOff[bool], arg(help_behavior_hint="")]
-_Loggers = Annotated[tuple[Literal["tensorboard", "wandb"], ...], _optional("NAME...")]
-_Tasks = Annotated[tuple[Literal["uniform", "within-group"], ...], _optional("KIND...")]
+_Loggers = Annotated[tuple[Literal["tensorboard", "wandb"], ...], arg(metavar="NAME...")]
+_Tasks = Annotated[tuple[Literal["uniform", "within-group"], ...], arg(metavar="KIND...")]
 
 _line = CommandLine("", [], _NO_CONFIG)
 """The command line of `train`, `pretrain`, `compare` or `sweep` that is being run."""
@@ -83,7 +101,7 @@ def train(
     run: _Run = _NO_CONFIG,
     *,
     output: _Folder = None,
-    resume: Annotated[Path | None, _optional("RUN")] = None,
+    resume: Annotated[Path | None, arg(metavar="RUN")] = None,
     preset: _Name = None,
     config: _File = None,
     quiet: _Switch = False,
@@ -116,7 +134,7 @@ def pretrain(
     run: _Run = _NO_CONFIG,
     *,
     output: _Folder = None,
-    resume: Annotated[Path | None, _optional("RUN")] = None,
+    resume: Annotated[Path | None, arg(metavar="RUN")] = None,
     config: _File = None,
     quiet: _Switch = False,
     log: _Loggers = (),
@@ -253,9 +271,9 @@ def reproduce(
     *,
     dataset: _Name = None,
     scale: float = 1.0,
-    rows: Annotated[tuple[str, ...], _optional("ROW...")] = (),
-    shots: Annotated[tuple[int, ...], _optional("INT...")] = (),
-    learners: Annotated[tuple[str, ...], _optional("NAME...")] = (),
+    rows: Annotated[tuple[str, ...], arg(metavar="ROW...")] = (),
+    shots: Annotated[tuple[int, ...], arg(metavar="INT...")] = (),
+    learners: Annotated[tuple[str, ...], arg(metavar="NAME...")] = (),
     seeds: _Int = None,
     schedule: Literal["paper", "cosine"] = "paper",
     quick: _Switch = False,
@@ -313,7 +331,7 @@ def reproduce(
 def sweep(
     run: _Run = _NO_CONFIG,
     *,
-    vary: Annotated[tuple[str, ...], _optional("OPTION=VALUE,...")] = (),
+    vary: Annotated[tuple[str, ...], arg(metavar="OPTION=VALUE,...")] = (),
     search: Literal["grid", "random"] = "grid",
     trials: _Int = None,
     seeds: int = 1,
@@ -437,6 +455,42 @@ def _prepare(arguments: list[str]) -> list[str]:
     return [command, *_line.arguments, *(["--help"] if shows_all else [])]
 
 
+def _refuse(message: str, prog: str) -> NoReturn:
+    sys.stderr.write(f"adaptask: {message} See {prog} --help.\n")
+    raise SystemExit(2)
+
+
+def _refuse_value(event: _errors.ParseErrorEvent, words: list[str]) -> None:
+    """Say what a value must be, in place of tyro's report of what it tried."""
+    if not isinstance(event, _errors.InstantiationFailure):
+        return
+    if (option := event.argument) is None:
+        _refuse(event.message, event.prog)
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument(*option.lowered.name_or_flags, dest="values", nargs="*", default=[])
+    most = option.lowered.nargs if isinstance(option.lowered.nargs, int) else None
+    given = " ".join(parser.parse_known_args(words)[0].values[:most])
+    expected = describe_type(option.field.type_stripped)
+    _refuse(f"{option.display_name()} must be {expected}; got {given!r}.", event.prog)
+
+
+def _parse_and_run(commands: SubcommandApp, prog: str, text: str, words: list[str]) -> Any:
+    """Parse the words of one command with a parser of its own, so that messages name it."""
+    if not words or words[0].startswith("-"):
+        return commands.cli(prog=prog, description=text, args=words)
+    try:
+        check_choice("command", words[0], commands._subcommands)
+    except ArgumentError as error:
+        _refuse(str(error), prog)
+    prog = f"{prog} {words[0]}"
+    found, words = commands._subcommands[words[0]], words[1:]
+    command = found.target
+    if isinstance(command, SubcommandApp):
+        return _parse_and_run(command, prog, found.help or "", words)
+    with _errors.on_parse_error(partial(_refuse_value, words=words)):
+        return tyro.cli(command, prog=prog, description=describe_command(command), args=words)
+
+
 def main(args: list[str] | None = None) -> int:
     """Run the command line; return the exit status."""
     arguments = sys.argv[1:] if args is None else list(args)
@@ -445,7 +499,7 @@ def main(args: list[str] | None = None) -> int:
         _check_seeds(arguments)
         if arguments and arguments[0] in _CONFIGURED:
             arguments = _prepare(arguments)
-        status = app.cli(prog="adaptask", description=_DESCRIPTION, args=arguments)
+        status = _parse_and_run(app, "adaptask", _DESCRIPTION, arguments)
     except AdaptaskError as error:
         sys.stderr.write(f"adaptask: {error}\n")
         return 1

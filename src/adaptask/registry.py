@@ -70,6 +70,14 @@ class Registry(Mapping[str, type[Any]]):
         """
         if isinstance(name, str) and (name in self or is_address(name)):
             return name
+        base, _, options = str(name).rpartition(":")
+        if base and "=" in options:
+            given = (option.partition("=") for option in options.split(","))
+            flags = [f"--{self.kind}.{key.replace('_', '-')} {value}" for key, _, value in given]
+            raise ArgumentError(
+                f"there is no {self.kind} {name!r}; name {base!r}, and give its options by "
+                f"themselves: {' '.join(flags)}."
+            )
         near = difflib.get_close_matches(str(name), self, n=1)
         guess = f"did you mean {near[0]!r}? There" if near else "there"
         raise ArgumentError(

@@ -469,6 +469,13 @@ def test_everything_that_is_passed_over_is_counted_with_an_example(tmp_path, cac
     assert left_out[3] == f"3 files that are not images, such as {NAMES[1]}/0.heic"
 
 
+def test_a_single_file_that_is_passed_over_is_in_the_singular(tmp_path, cache_home):
+    draw(tmp_path / "s", NAMES[:4])
+    (tmp_path / "s" / NAMES[1] / "0.heic").write_bytes(b"?")
+    (left_out,) = prepare_folder(tmp_path / "s", image_size=8).left_out
+    assert left_out == f"1 file that is not an image, such as {NAMES[1]}/0.heic"
+
+
 @pytest.mark.parametrize("suffix", [".jfif", ".jpe", ".JPG"])
 def test_jpeg_files_are_read_under_all_their_names(tmp_path, cache_home, suffix):
     for name in NAMES[:3]:

@@ -124,6 +124,7 @@ def test_arrays_and_image_sets_will_do(plugin, function):
     ("function", "message"),
     [
         ("floats", "must be uint8, .images x channels x height x width.*got torch.float32"),
+        ("floats", r"\(255 \* images\).round\(\).to\(torch.uint8\)"),
         ("too_few_labels", r"one label per image.*4 images and labels of .* shape \(2,\)"),
         ("images_alone", "returned tensor.*must be a function of a split"),
         ("channels_last", r"shape \(4, 8, 8, 3\) for 'train', with the channels last.*transpose"),
@@ -174,9 +175,10 @@ def test_an_installed_dataset_has_a_name(installed, plugin, capsys, monkeypatch)
     assert load(installed, "train").n_classes == 3
     assert not datasets.is_plugin("glyphs")
     data_commands.list_datasets()
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("shapes")]
-    assert "plug-in" in line
-    assert f"{plugin}:shapes" in line
+    lines = capsys.readouterr().out.splitlines()
+    (at,) = [i for i, line in enumerate(lines) if line.startswith("shapes")]
+    assert "plug-in" in lines[at]
+    assert f"{plugin}:shapes" in lines[at + 1]
     with pytest.raises(ArgumentError, match="did you mean 'shapes'"):
         load("shape", "train")
 

@@ -295,7 +295,7 @@ def test_more_steps_are_refused_where_the_first_one_depends_on_them(
     assert main(command) == 0
     before = contents(tmp_path)
     assert main([*command, "--steps", "15"]) == 1
-    assert "steps 12, now it is 15" in capsys.readouterr().err
+    assert "steps 12, now it is 15. Choose another folder, --output" in capsys.readouterr().err
     assert contents(tmp_path) == before
 
 

@@ -13,6 +13,7 @@ from adaptask.errors import ArgumentError
 from adaptask.experiments.config import DataConfig, OptimizerConfig, RunConfig
 from adaptask.experiments.config_file import (
     apply_settings,
+    changes,
     dump_config,
     load_config,
     parse_config,
@@ -216,3 +217,12 @@ def test_none_is_nothing_for_an_option_that_may_be_a_text(plugin):
     assert parse_config(dump_config(config), known=config) == config
     file = {"sampler": {"name": plugin, "label": "none"}}
     assert apply_settings(file, names={"sampler": [plugin]}).sampler.label is None
+
+
+@pytest.mark.parametrize(("kind", "name"), [("sampler", "gcp"), ("learner", "maml")])
+def test_of_what_changed_the_name_of_what_was_replaced_comes_first(kind, name):
+    before = RunConfig()
+    after = with_value(before, f"{kind}.name", name)
+    first, *others = changes(before, after)
+    assert first == (f"{kind}.name", getattr(before, kind).name, name)
+    assert others

@@ -1,3 +1,4 @@
+import contextlib
 import os
 import shutil
 
@@ -31,6 +32,13 @@ def test_prepare_says_what_it_found_and_how_long_it_took(birds, cache_home, caps
     assert "train  3 classes, 9 images" in said
     assert str(cache_home / "birds") in said
     assert load("birds", "train").images.shape[1:] == (3, 8, 8)
+
+
+@pytest.mark.parametrize("options", [{}, {"fractions": (0, 0, 0)}])
+def test_prepare_writes_no_empty_line(birds, cache_home, capsys, options):
+    with contextlib.suppress(ArgumentError):
+        data_commands.prepare_dataset(dataset="folder", source=birds, image_size=8, **options)
+    assert "" not in capsys.readouterr().out.splitlines()
 
 
 def test_prepare_says_what_it_left_out(birds, cache_home, capsys):
@@ -81,6 +89,16 @@ def test_list_shows_every_dataset_and_what_is_prepared(birds, cache_home, capsys
     (line,) = [line for line in lines if line.startswith("cub")]
     assert "not prepared" in line
     assert any("adaptask data prepare NAME --source PATH" in line for line in lines)
+
+
+def test_list_has_room_for_descriptions(birds, cache_home, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    data_commands.prepare_dataset(dataset="folder", source=birds, name="birds", image_size=8)
+    capsys.readouterr()
+    data_commands.list_datasets()
+    lines = capsys.readouterr().out.splitlines()
+    assert "  300 written characters, made on first use" in lines
+    assert len(next(line for line in lines if line.startswith("birds"))) <= 80
 
 
 def test_check_reports_duplicates(birds, cache_home, capsys):

@@ -99,6 +99,11 @@ def test_what_cannot_be_is_refused(run, capsys, flags, message):
     assert not (run / "evaluations.jsonl").exists()
 
 
+def test_a_way_that_was_asked_for_brings_no_hint_at_other_flags(run, capsys):
+    assert main(["evaluate", str(run), "--n-way", "9"]) == 1
+    assert "--evaluation" not in capsys.readouterr().err
+
+
 def test_folders_without_weights_are_refused(run, tmp_path, capsys):
     assert main(["evaluate", str(tmp_path / "nothing")]) == 1
     assert "holds no run" in capsys.readouterr().err

@@ -77,3 +77,9 @@ def test_what_does_not_fit_vectors_is_refused(words, message, vectors, tmp_path,
     line = ["train", *TASKS.split(), *words.split(), "--output", str(tmp_path / "run")]
     assert main(line) != 0
     assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_comparison_without_test_classes_says_how_to_prepare_features(vectors, tmp_path, capsys):
+    prepare_features(tmp_path / "x.npz", name="vectors", fractions=(0.6, 0.4, 0))
+    assert main(["compare", *SHORT, "--seeds", "1", "--output", str(tmp_path / "study")]) == 1
+    assert "adaptask data prepare features --fractions" in capsys.readouterr().err

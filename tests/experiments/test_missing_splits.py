@@ -69,7 +69,8 @@ def test_without_test_classes_a_run_ends_after_training(keep_splits, tiny_run, f
     assert reason.endswith("seed 0 not tested: its dataset has no test classes.")
     assert main(["evaluate", str(folder), "--split", "val", "--device", "cpu"]) == 0
     assert main(["evaluate", str(folder), "--device", "cpu"]) == 1
-    assert "test" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "the dataset 'tiny' has no split 'test'; choose --split train or --split val." in said
 
 
 def test_a_run_without_test_classes_is_finished_and_may_get_more_steps(

@@ -156,10 +156,15 @@ class ImageSet:
         if images.ndim != 4 or not (
             images.dtype == torch.uint8 or (are_features and images.shape[2:] == (1, 1))
         ):
+            advice = "Convert other numbers yourself: features.float()."
+            if images.ndim == 4 and images.is_floating_point() and images.shape[2:] != (1, 1):
+                advice = (
+                    "Convert images from 0 to 1 yourself: (255 * images).round().to(torch.uint8)."
+                )
             raise DataError(
                 f"images of {name} must be uint8, `images x channels x height x width`, and "
                 f"features float16 or float32, `vectors x size`; got {images.dtype} of shape "
-                f"{tuple(images.shape)}. Convert other numbers yourself: features.float()."
+                f"{tuple(images.shape)}. {advice}"
             )
         if starts.ndim != 1 or starts.dtype != torch.int64:
             raise DataError(f"class_starts of {name} must be `classes + 1` int64.")

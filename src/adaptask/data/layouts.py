@@ -204,7 +204,7 @@ def left_out_of(folders: Iterable[Path], root: Path) -> list[str]:
     found = []
     for paths, what in (
         (nested, "in subfolders of classes; images must be directly in the folder of their class"),
-        (others, "that are not images"),
+        (others, "that is not an image" if len(others) == 1 else "that are not images"),
     ):
         if paths:
             noun = "file" if len(paths) == 1 else "files"

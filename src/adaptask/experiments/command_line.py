@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -340,19 +341,53 @@ _REPLACED = {
 """Options of a run that a command has other flags for."""
 
 
+class WrappedText(str):
+    """A text that has the line breaks in which it is shown."""
+
+
+def describe_command(function: Callable[..., Any]) -> WrappedText:
+    """Return what a command does, from its docstring, in lines that fit the terminal."""
+    documented = docstring_parser.parse(function.__doc__ or "")
+    text = f"{documented.short_description or ''}\n\n{documented.long_description or ''}".strip()
+    return WrappedText("\n\n".join(map(_wrap, text.split("\n\n"))))
+
+
+def _help_width() -> int:
+    return min(100, shutil.get_terminal_size((100, 24)).columns)
+
+
+def _wrap(paragraph: str) -> str:
+    """Return a paragraph in lines that fit; a command still works when it is copied."""
+    is_command = paragraph.startswith("adaptask ")
+    if is_command:  # lines begin with flags
+        paragraph = paragraph.replace(" ", "\0").replace("\0--", " --")
+    lines = textwrap.wrap(
+        paragraph,
+        _help_width() - 2 * is_command,
+        subsequent_indent="  " if is_command else "",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return (" \\\n" if is_command else "\n").join(lines).replace("\0", " ")
+
+
 def short_help(command: str, function: Callable[..., Any]) -> str:
     """Return the help of a command, such as `train`, with the options that people use most."""
     documented = docstring_parser.parse(function.__doc__ or "")
     own = {param.arg_name: param.description or "" for param in documented.params}
-    width = min(100, shutil.get_terminal_size((100, 24)).columns)
+    example = (
+        "--backbone.filters 32 for conv4" if command == "pretrain" else "--sampler.tau 0.5 for gcp"
+    )
     parser = argparse.ArgumentParser(
         f"adaptask {command}",
         usage="%(prog)s [OPTIONS]",
-        description=f"{documented.short_description}\n\n{documented.long_description or ''}",
-        epilog="Options of the chosen classes have their own flags, such as --sampler.tau 0.5 for\n"
-        f"gcp. To see these and all others: adaptask {command} --help-all",
+        description=describe_command(function),
+        epilog=_wrap(
+            f"Options of the chosen classes have their own flags, such as {example}. To see these "
+            f"and all others: adaptask {command} --help-all"
+        ),
         formatter_class=partial(
-            argparse.RawDescriptionHelpFormatter, max_help_position=29, width=width
+            argparse.RawDescriptionHelpFormatter, max_help_position=29, width=_help_width()
         ),
         add_help=False,
     )

@@ -36,7 +36,7 @@ class DataConfig:
     """Which images."""
 
     dataset: Annotated[str, arg(prefix_name=False, metavar="NAME")] = "glyphs"
-    """A dataset of `adaptask data list`."""
+    """A dataset of `adaptask data list`, or your own package.module:function."""
     augmentation: str = "default"
     """Augmentation of the training images: none, crop-flip, crop-jitter-flip,
     resized-crop-jitter-flip, noise, or default: what is usual for the dataset."""

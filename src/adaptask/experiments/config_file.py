@@ -185,7 +185,9 @@ def changes(before: RunConfig, after: RunConfig) -> list[tuple[str, Any, Any]]:
     [('optimizer.lr', 0.001, 0.0001)]
     """
     old, new = (by_key(parse_toml(dump_config(config))) for config in (before, after))
-    keys = sorted(key for key in {*old, *new} if not key.startswith("machine."))
+    keys = [key for key in {*old, *new} if not key.startswith("machine.")]
+    # What was replaced comes before its options.
+    keys.sort(key=lambda key: (not key.endswith(".name"), key))
     return [(key, old.get(key), new.get(key)) for key in keys if old.get(key) != new.get(key)]
 
 
@@ -295,18 +297,23 @@ def _converted(name: str, value: object, hint: Any) -> Any:
             return float(value)  # type: ignore[arg-type]
         if isinstance(kind, type) and type(value) is kind:
             return value
-    raise ArgumentError(f"{name} must be {_described(hint)}; got {value!r}.")
+    raise ArgumentError(f"{name} must be {describe_type(hint)}; got {value!r}.")
 
 
-def _described(hint: Any) -> str:
-    """Return what a field takes, in words."""
+def describe_type(hint: Any) -> str:
+    """Return what an option takes, in words.
+
+    >>> describe_type(int | None), describe_type(tuple[float, ...])
+    ('an integer', 'a list, each a number')
+    """
     names = {int: "an integer", float: "a number", str: "a string", bool: "true or false"}
     if get_origin(hint) in (Union, UnionType):
-        return " or ".join(_described(kind) for kind in get_args(hint) if kind is not NoneType)
+        return " or ".join(describe_type(kind) for kind in get_args(hint) if kind is not NoneType)
     if get_origin(hint) is Literal:
-        return "one of " + ", ".join(get_args(hint))
+        choices = get_args(hint)
+        return f"{'one of ' if len(choices) > 1 else ''}{', '.join(choices)}"
     if get_origin(hint) is tuple:
         *first, last = get_args(hint)
         length = "" if last is Ellipsis else f" of {len(first) + 1}"
-        return f"a list{length}, each {_described(get_args(hint)[0])}"
+        return f"a list{length}, each {describe_type(get_args(hint)[0])}"
     return names[hint]

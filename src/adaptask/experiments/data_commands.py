@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -17,7 +16,6 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.progress import Progress as ProgressBar
-from rich.table import Table
 from rich.text import Text
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 from tyro.extras import SubcommandApp
@@ -49,24 +47,20 @@ _Workers = Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default
 @app.command(name="list")
 def list_datasets() -> None:
     """Show every dataset: what it is, whether it is prepared, how many classes and images."""
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("dataset", no_wrap=True, style="bold")
-    table.add_column("state", no_wrap=True)
-    for heading in ("classes", "images", "size"):
-        table.add_column(heading, no_wrap=True, justify="right")
-    table.add_column("what it is")
     rows = status()
-    for row in rows:
-        table.add_row(
-            row.name,
-            _state(row),
-            f"{row.n_classes:,}" if row.n_classes else "",
-            f"{row.n_images:,}" if row.n_images else "",
-            f"{row.n_bytes / 1e6:,.0f} MB" if row.is_prepared else "",
-            escape(row.problem or row.description),
-        )
+    width = max(len(row.name) for row in rows)
     console = _console()
-    console.print(table)
+    heading = f"{'dataset':{width}}  {'state':17}  {'classes':>7}  {'images':>9}  {'size':>9}"
+    console.print(heading, style="bold")
+    for row in rows:
+        state, style = _state(row)
+        n_classes = f"{row.n_classes:,}" if row.n_classes else ""
+        n_images = f"{row.n_images:,}" if row.n_images else ""
+        size = f"{row.n_bytes / 1e6:,.0f} MB" if row.is_prepared else ""
+        counts = f"  {n_classes:>7}  {n_images:>9}  {size:>9}".rstrip()
+        name = (f"{row.name:{width}}  ", "bold")
+        console.print(Text.assemble(name, (f"{state:17}", style), counts))
+        console.print(f"  {row.problem or row.description}", markup=False)
     where = f"\nCaches are in {cache_root()} (ADAPTASK_CACHE changes that)."
     console.print(where, style="dim", markup=False)
     if any(row.needs_source and not row.is_prepared for row in rows):
@@ -247,21 +241,26 @@ def _console() -> Console:
     return Console(highlight=False, soft_wrap=True, emoji=False)
 
 
-def _state(row: Status) -> str:
+def _state(row: Status) -> tuple[str, str]:
+    """Return in which state a dataset is, and the style in which that is shown."""
     if row.problem:
-        return "[red]damaged[/]"
+        return "damaged", "red"
     if row.is_prepared:
-        return "[green]prepared[/]"
+        return "prepared", "green"
     if row.needs_source:
-        return "not prepared"
-    return "plug-in" if is_plugin(row.name) else "made on first use"
+        return "not prepared", ""
+    return "plug-in" if is_plugin(row.name) else "made on first use", ""
 
 
 @contextmanager
 def _progress_bar(title: str, *, is_bytes: bool = False) -> Iterator[Progress]:
     count = DownloadColumn() if is_bytes else MofNCompleteColumn()
     columns = (TextColumn(title, markup=False), BarColumn(), count, TimeRemainingColumn())
-    with ProgressBar(*columns, console=_console(), transient=True) as bar:
+    console = _console()
+    # Where no bar can be shown, rich would end it with an empty line.
+    with ProgressBar(
+        *columns, console=console, transient=True, disable=not console.is_interactive
+    ) as bar:
         task = bar.add_task(title, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 

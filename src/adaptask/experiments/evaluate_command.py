@@ -20,7 +20,7 @@ from adaptask.data.images import (
     shrink_images,
     shrunk_shape,
 )
-from adaptask.errors import StateError, TrainingError
+from adaptask.errors import DataError, StateError, TrainingError
 from adaptask.experiments.config import RunConfig
 from adaptask.experiments.config_file import load_config, no_run_in
 from adaptask.experiments.factory import build_evaluator, build_model, with_weights
@@ -64,13 +64,17 @@ def evaluate_run(
     if not half_precision_pays(where):
         plain = replace(config.machine, precision="float32", channels_last="no")
         config = replace(config, machine=plain)
+    name = dataset or config.data.dataset
+    if split not in (there := splits_of(name)):
+        others = " or ".join(f"--split {other}" for other in there)
+        raise DataError(f"the dataset '{name}' has no split '{split}'; choose {others}.")
     wanted = {"n_way": n_way, "n_shot": n_shot, "n_query": n_query, "n_episodes": n_episodes}
     config = _as_tested(config, {**wanted, "seed": seed}, tasks)
     train, shrink = load(config.data.dataset, "train"), config.data.shrink
     image_shape = shrunk_shape(train, shrink)
     learner, steps = trained_learner(folder, config, image_shape, where, weights)
     # As the learner knows images: same shape, same normalization.
-    tested_on = resize_images(load(dataset or config.data.dataset, split), train.image_shape)
+    tested_on = resize_images(load(name, split), train.image_shape)
     source = EpisodeSource(
         shrink_images(tested_on, shrink),
         device=where,

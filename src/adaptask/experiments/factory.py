@@ -259,6 +259,8 @@ def build_evaluator(
     try:
         source.check_way(config.tested_way, "n_way of evaluation")
     except ArgumentError as error:
+        if evaluation.n_way is not None:
+            raise
         hint = " Training tasks may have more: set --evaluation.n-way."
         raise ArgumentError(f"{error}{hint}") from error
     return Evaluator(

@@ -176,7 +176,7 @@ def _create_folder(folder: Path) -> None:
         if others := [p.name for p in found if p.name != "lock" and p.suffix != ".tmp"]:
             raise ArgumentError(
                 f"{folder} exists and holds no study, but {sorted(others)[0]}; choose another "
-                "folder."
+                "folder, --output FOLDER."
             )
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -225,9 +225,10 @@ def check_buildable(configs: Mapping[str, RunConfig], *, needed_split: str) -> N
 def _nothing_to_compare(dataset: str, split: str) -> str:
     """Return why a study cannot be made, and what to do."""
     compared = "validation" if split == "val" else "test"
+    kind = "features" if load(dataset, "train").holds_features else "folder"
     return (
         f"{dataset} has no {split} classes, but this command compares {compared} accuracies. "
-        f"Prepare it again with {split} classes, such as with adaptask data prepare folder "
+        f"Prepare it again with {split} classes, such as with adaptask data prepare {kind} "
         "--fractions 0.64 0.16 0.2; or train single runs with adaptask train."
     )
 
@@ -244,7 +245,8 @@ def _merge_with_folder(study: Study, folder: Path, config_of: ConfigOf) -> Study
     before = read_study(folder)
     if before.arms and study.arms[0].labels.keys() != before.arms[0].labels.keys():
         raise ArgumentError(
-            f"{folder} holds another study, {before.title!r}; choose another folder."
+            f"{folder} holds another study, {before.title!r}; choose another folder, --output "
+            "FOLDER."
         )
     named = {arm.name for arm in study.arms}
     # An arm that failed goes if it is not named again: it may never have been possible.
@@ -282,7 +284,7 @@ def _check_continues(run: Run, folder: Path) -> None:
         if not is_longer and not (key == "evaluation.tasks" and set(new) >= set(old)):
             raise ArgumentError(
                 f"{folder} has {run.name} with {key} {old}, now it is {new}. Choose another "
-                "folder, or keep the old value."
+                "folder, --output FOLDER, or keep the old value."
             )
 
 
@@ -292,7 +294,7 @@ def _check_comparable(run: Run, config: RunConfig, folder: Path) -> None:
         raise ArgumentError(
             f"{folder} also has {run.name}, with {key} {old}, now it is {new}: they cannot be "
             "compared, but one table would show both. Name it as well to train it again or "
-            "further, or choose another folder."
+            "further, or choose another folder, --output FOLDER."
         )
 
 

@@ -45,9 +45,7 @@ def build_optimizer(
         ArgumentError: If an argument cannot be used.
     """
     check_choice("optimizer", name, _OPTIMIZERS)
-    lr = check_number("lr", lr, low=0, high=math.inf)
-    if lr == 0:
-        raise ArgumentError("lr must be above 0; got 0.")
+    lr = check_number("lr", lr, low=0, high=math.inf, excludes_low=True)
     weight_decay = check_number("weight_decay", weight_decay, low=0, high=math.inf)
     momentum = check_number("momentum", momentum, low=0, high=1)
     if momentum == 1:
