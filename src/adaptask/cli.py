@@ -6,13 +6,13 @@ import argparse
 import inspect
 import os
 import sys
-from dataclasses import replace
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
 import tyro
-from tyro import _arguments, _errors, _strings
+from tyro import _strings
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 from tyro.extras import SubcommandApp
 
@@ -52,18 +52,8 @@ def _one_line_per_paragraph(helptext: str) -> str:
 # Tyro's own leaves breaks within sentences if lines are indented or do not begin with a letter.
 _strings.remove_single_line_breaks = _one_line_per_paragraph
 
-_help_of = _arguments.generate_argument_helptext
-
-
-def _help_without_empty_default(definition: Any, *others: Any, **options: Any) -> Any:
-    field = definition.field
-    if field.argconf.help_behavior_hint is None and field.default in (None, ()):
-        field.argconf = replace(field.argconf, help_behavior_hint="")
-    return _help_of(definition, *others, **options)
-
-
-# An option without a value says itself what happens then; "(default: None)" adds nothing.
-_arguments.generate_argument_helptext = _help_without_empty_default  # type: ignore[assignment]
+# Private as well; versions of tyro that lack it report bad values in their own words.
+_on_parse_error: Any = getattr(tyro._errors, "on_parse_error", nullcontext)
 
 # Without options of algorithms, whose classes need torch; `main` replaces it.
 _NO_CONFIG = RunConfig(**{kind: AlgorithmConfig(name) for kind, name in DEFAULT_NAMES.items()})  # type: ignore[arg-type]
@@ -72,20 +62,25 @@ _Run = Annotated[RunConfig, arg(name="")]
 _Cluster = Annotated[ClusterOptions, arg(name="")]
 
 
-_Int = Annotated[int | None, arg(metavar="INT")]
-_Name = Annotated[str | None, arg(metavar="NAME")]
-_Folder = Annotated[Path | None, arg(metavar="FOLDER")]
-_File = Annotated[Path | None, arg(metavar="FILE")]
+def _optional(metavar: str) -> Any:
+    """Return how an option is shown whose help says what happens without it."""
+    return arg(metavar=metavar, help_behavior_hint="")
+
+
+_Int = Annotated[int | None, _optional("INT")]
+_Name = Annotated[str | None, _optional("NAME")]
+_Folder = Annotated[Path | None, _optional("FOLDER")]
+_File = Annotated[Path | None, _optional("FILE")]
 _Switch = Annotated[FlagCreatePairsOff[bool], arg(help_behavior_hint="")]
-_Loggers = Annotated[tuple[Literal["tensorboard", "wandb"], ...], arg(metavar="NAME...")]
-_Tasks = Annotated[tuple[Literal["uniform", "within-group"], ...], arg(metavar="KIND...")]
+_Loggers = Annotated[tuple[Literal["tensorboard", "wandb"], ...], _optional("NAME...")]
+_Tasks = Annotated[tuple[Literal["uniform", "within-group"], ...], _optional("KIND...")]
 
 _line = CommandLine("", [], _NO_CONFIG)
 """The command line of `train`, `pretrain`, `compare` or `sweep` that is being run."""
 
 
 @app.command
-def demo(output: Annotated[Path, arg(metavar="FOLDER")] = Path("runs/demo")) -> int:
+def demo(output: Annotated[Path, _optional("FOLDER")] = Path("runs/demo")) -> int:
     """Compare uniform and adaptive sampling on characters; a few minutes, nothing to download.
 
     Args:
@@ -101,7 +96,7 @@ def train(
     run: _Run = _NO_CONFIG,
     *,
     output: _Folder = None,
-    resume: Annotated[Path | None, arg(metavar="RUN")] = None,
+    resume: Annotated[Path | None, _optional("RUN")] = None,
     preset: _Name = None,
     config: _File = None,
     quiet: _Switch = False,
@@ -134,7 +129,7 @@ def pretrain(
     run: _Run = _NO_CONFIG,
     *,
     output: _Folder = None,
-    resume: Annotated[Path | None, arg(metavar="RUN")] = None,
+    resume: Annotated[Path | None, _optional("RUN")] = None,
     config: _File = None,
     quiet: _Switch = False,
     log: _Loggers = (),
@@ -271,9 +266,9 @@ def reproduce(
     *,
     dataset: _Name = None,
     scale: float = 1.0,
-    rows: Annotated[tuple[str, ...], arg(metavar="ROW...")] = (),
-    shots: Annotated[tuple[int, ...], arg(metavar="INT...")] = (),
-    learners: Annotated[tuple[str, ...], arg(metavar="NAME...")] = (),
+    rows: Annotated[tuple[str, ...], _optional("ROW...")] = (),
+    shots: Annotated[tuple[int, ...], _optional("INT...")] = (),
+    learners: Annotated[tuple[str, ...], _optional("NAME...")] = (),
     seeds: _Int = None,
     schedule: Literal["paper", "cosine"] = "paper",
     quick: _Switch = False,
@@ -331,7 +326,7 @@ def reproduce(
 def sweep(
     run: _Run = _NO_CONFIG,
     *,
-    vary: Annotated[tuple[str, ...], arg(metavar="OPTION=VALUE,...")] = (),
+    vary: Annotated[tuple[str, ...], _optional("OPTION=VALUE,...")] = (),
     search: Literal["grid", "random"] = "grid",
     trials: _Int = None,
     seeds: int = 1,
@@ -460,9 +455,9 @@ def _refuse(message: str, prog: str) -> NoReturn:
     raise SystemExit(2)
 
 
-def _refuse_value(event: _errors.ParseErrorEvent, words: list[str]) -> None:
+def _refuse_value(event: Any, words: list[str]) -> None:
     """Say what a value must be, in place of tyro's report of what it tried."""
-    if not isinstance(event, _errors.InstantiationFailure):
+    if type(event).__name__ != "InstantiationFailure":
         return
     if (option := event.argument) is None:
         _refuse(event.message, event.prog)
@@ -476,18 +471,19 @@ def _refuse_value(event: _errors.ParseErrorEvent, words: list[str]) -> None:
 
 def _parse_and_run(commands: SubcommandApp, prog: str, text: str, words: list[str]) -> Any:
     """Parse the words of one command with a parser of its own, so that messages name it."""
-    if not words or words[0].startswith("-"):
+    known = getattr(commands, "_subcommands", None)  # private: without it, tyro parses everything
+    if known is None or not words or words[0].startswith("-"):
         return commands.cli(prog=prog, description=text, args=words)
     try:
-        check_choice("command", words[0], commands._subcommands)
+        check_choice("command", words[0], known)
     except ArgumentError as error:
         _refuse(str(error), prog)
     prog = f"{prog} {words[0]}"
-    found, words = commands._subcommands[words[0]], words[1:]
+    found, words = known[words[0]], words[1:]
     command = found.target
     if isinstance(command, SubcommandApp):
         return _parse_and_run(command, prog, found.help or "", words)
-    with _errors.on_parse_error(partial(_refuse_value, words=words)):
+    with _on_parse_error(partial(_refuse_value, words=words)):
         return tyro.cli(command, prog=prog, description=describe_command(command), args=words)
 
 
