@@ -1,6 +1,7 @@
 """Classes of others on the command line: trained, compared, swept, evaluated, resumed, trusted."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -283,21 +284,55 @@ def test_an_arm_that_failed_is_left_out_once_it_is_not_named_any_more(
 # Versions -----------------------------------------------------------------------------------------
 
 
-def change(module, old="Draws what gcp draws", new="Draws what gcp draws, better"):
+def change(module, old="raise ValueError(f", new="raise ValueError(f'No: ' f"):
     text = module.read_text()
     assert old in text
     module.write_text(text.replace(old, new))
+
+
+def test_finished_runs_are_not_kept_for_other_code(tiny_comparison, here, capsys):
+    words = [*tiny_comparison, "--samplers", "uniform", "my_parts:Picky", "--output", "study"]
+    assert main([*words, "--seeds", "1"]) == 0
+    runs = here / "study" / "runs"
+    results = {path: path.read_bytes() for path in runs.glob("*/*/test.json")}
+    change(here / "my_parts.py", '"""Draws what gcp draws.', '"""Draws it, too.  # note')
+    change(here / "my_parts.py", "        raise RuntimeError(", "        raise KeyError(")
+    capsys.readouterr()
+    assert main([*words, "--seeds", "1"]) == 0
+    assert capsys.readouterr().err.count(": kept") == 2
+    change(here / "my_parts.py")
+    assert main([*words, "--seeds", "2"]) == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert "finished runs that were made with other code of my_parts:Picky" in said
+    assert f"remove {Path('study', 'runs', 'protonet-Picky')}; to keep" in said
+    assert {path: path.read_bytes() for path in runs.glob("*/*/test.json")} == results
+    shutil.rmtree(runs / "protonet-Picky")
+    assert main([*words, "--seeds", "2"]) == 0
+    assert len(list(runs.glob("*/*/test.json"))) == 4
+    assert "has changed" not in capsys.readouterr().out
 
 
 def test_a_comparison_says_that_code_has_changed_between_its_runs(tiny_comparison, here, capsys):
     words = [*tiny_comparison, "--samplers", "uniform", "my_parts:Picky", "--output", "study"]
     assert main([*words, "--seeds", "2"]) == 0
     assert "has changed" not in capsys.readouterr().out
+    (here / "study" / "runs" / "protonet-Picky" / "seed-0" / "test.json").unlink()
+    (here / "study" / "runs" / "protonet-Picky" / "seed-1" / "test.json").unlink()
     change(here / "my_parts.py")
-    assert main([*words, "--seeds", "3"]) == 0
+    assert main([*words, "--seeds", "3"]) == 0  # unfinished runs are resumed
     said = " ".join(capsys.readouterr().out.split())
     assert "The code of Picky has changed between runs" in said
     assert "The code of Picky has changed" in (here / "study" / "report.html").read_text()
+
+
+def test_a_finished_run_is_not_kept_for_other_code(tiny_run, here, capsys):
+    words = [*tiny_run, "--sampler", "my_parts:Picky", "--output", "run", "--quiet"]
+    assert main(words) == 0
+    assert main(words) == 0
+    change(here / "my_parts.py")
+    assert main(words) == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert "is finished, and it was made with other code of my_parts:Picky" in said
 
 
 def test_a_run_that_is_resumed_with_other_code_says_so(tiny_run, here, capsys):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +28,7 @@ from adaptask.experiments.factory import (
     open_split,
 )
 from adaptask.experiments.init_weights import check_same_weights
-from adaptask.experiments.run import resolve_auto
+from adaptask.experiments.run import changed_code, resolve_auto
 from adaptask.experiments.study_display import StudyDisplay
 from adaptask.report.report import make_report, print_report
 from adaptask.report.run import Run
@@ -260,6 +260,7 @@ def _merge_with_folder(study: Study, folder: Path, config_of: ConfigOf) -> Study
                 _check_continues(run, folder)
             elif config is not None:
                 _check_comparable(run, replace(config, seed=run.seed), folder)
+    _check_code(arms.values(), config_of, folder)
     found: dict[str, list[Path]] = {}
     for arm in arms.values():
         config = arm.config or config_of(arm)
@@ -293,6 +294,24 @@ def _check_comparable(run: Run, config: RunConfig, folder: Path) -> None:
             f"{folder} also has {run.name}, with {key} {old}, now it is {new}: they cannot be "
             "compared, but one table would show both. Name it as well to train it again or "
             "further, or choose another folder."
+        )
+
+
+def _check_code(arms: Iterable[Arm], config_of: ConfigOf, folder: Path) -> None:
+    """Check that finished runs were made with the present code of classes that are named now."""
+    stale: dict[str, dict[Path, None]] = {}
+    for arm in arms:
+        if (config := arm.config or config_of(arm)) is None:
+            continue
+        for run in arm.runs:
+            for name in changed_code(run.path, config) if run.is_finished else ():
+                stale.setdefault(name, {})[run.path.parent] = None
+    for name, folders in stale.items():
+        raise ArgumentError(
+            f"{folder} has finished runs that were made with other code of {name}, and its table "
+            "would show them as results of the present code. To train again, choose another "
+            f"folder, or remove {', '.join(map(str, folders))}; to keep the runs, undo the change. "
+            "Comments and docstrings do not count."
         )
 
 
