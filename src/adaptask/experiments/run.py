@@ -168,7 +168,7 @@ def run_steps(
                 if trainer.step < config.steps:
                     (path / TEST).unlink(missing_ok=True)  # it has not ended
                 (path / PRUNED).unlink(missing_ok=True)  # it is trained further
-                for changed in write_algorithms(path, config):
+                for changed in write_algorithms(path, config, trainer.sampler):
                     trainer.display.warn(
                         f"The code of {changed} has changed since this run began: its steps are "
                         "not all of one version."
@@ -258,7 +258,7 @@ def _open_logger(name: str, config: RunConfig, trainer: Trainer, start: str) -> 
     return WandbLogger(trainer.folder.path, config=asdict(config))
 
 
-def write_algorithms(path: Path, config: RunConfig) -> list[str]:
+def write_algorithms(path: Path, config: RunConfig, sampler: object) -> list[str]:
     """Write which classes a run is made of, so that nobody has to import them to describe it.
 
     Returns:
@@ -268,6 +268,8 @@ def write_algorithms(path: Path, config: RunConfig) -> list[str]:
         TrainingError: If it cannot be written.
     """
     content = {kind: describe(getattr(config, kind)) for kind in REGISTRIES}
+    if note := getattr(sampler, "note", None):
+        content["sampler"]["note"] = str(note)
     with suppress(OSError, ValueError, AttributeError, TypeError):  # none yet, or damaged
         before = parse_json((path / ALGORITHMS).read_bytes())
         for kind, entry in content.items():
