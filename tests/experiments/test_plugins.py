@@ -271,7 +271,13 @@ def test_an_arm_that_failed_is_left_out_once_it_is_not_named_any_more(
 ):
     words = [*tiny_comparison, "--seeds", "1", "--output", "study", "--samplers", "uniform"]
     assert main([*words, "my_parts:Broken"]) == 1
-    assert "nothing comes to mind" in capsys.readouterr().out
+    line = 1 + MODULE[: MODULE.index("raise RuntimeError")].count("\n")
+    reason = f"failed: RuntimeError: nothing comes to mind (my_parts.py:{line})"
+    trace = here / "study" / "runs" / "protonet-Broken" / "seed-0" / "failure.txt"
+    told = capsys.readouterr()
+    assert f"{reason}; the traceback is in {trace.relative_to(here)}\n" in told.out
+    assert told.out.count("nothing comes to mind") == 1
+    assert told.err.count(reason) == 1
     assert main([*words, "my_parts:Picky"]) == 0
     assert [arm.labels["sampler"] for arm in read_study(here / "study").arms] == [
         "uniform",
