@@ -1,6 +1,7 @@
 """Classes of others on the command line: trained, compared, swept, evaluated, resumed, trusted."""
 
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -285,6 +286,31 @@ def test_an_arm_that_failed_is_left_out_once_it_is_not_named_any_more(
     ]
     assert "Broken" not in capsys.readouterr().out
     assert (here / "study" / "runs" / "protonet-Broken" / "seed-0" / "failure.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("drawn", "message"),
+    [
+        ("torch.zeros(n_tasks, 3)", "class_ids must be an int64 tensor, `tasks x way`; got"),
+        ("torch.arange(3)", r"sample\(2\) of Own must return a tensor of classes, 2 x 3; got \(3,"),
+        ("torch.zeros(n_tasks, 3, dtype=int)", "class_ids must be distinct within a task; got"),
+        ("torch.full((n_tasks, 3), 99)", "class_ids must be between 0 and"),
+    ],
+)
+def test_wrong_draws_are_refused_before_anything_is_trained(
+    tiny_comparison, here, capsys, drawn, message
+):
+    (here / "my_parts.py").write_text(
+        "import torch\n"
+        "from adaptask.samplers import UniformSampler\n"
+        "class Own(UniformSampler):\n"
+        f"    def draw(self, n_tasks): return {drawn}\n"
+    )
+    words = [*tiny_comparison, "--n-tasks", "2", "--samplers", "uniform", "my_parts:Own"]
+    assert main([*words, "--output", "study"]) == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert re.search(f"protonet Own cannot be trained: {message}", said)
+    assert not (here / "study").exists()
 
 
 # Versions -----------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import torch
 
 from adaptask.arguments import check_integer
 from adaptask.atomic_file import not_written
-from adaptask.data import load
+from adaptask.data import EpisodeSource, load
 from adaptask.data.datasets import splits_of
 from adaptask.errors import AdaptaskError, ArgumentError, DataError
 from adaptask.experiments.backends import Event, choose_backend
@@ -33,8 +33,10 @@ from adaptask.experiments.study_display import StudyDisplay
 from adaptask.report.report import make_report, print_report
 from adaptask.report.run import Run
 from adaptask.report.study import FILE, Arm, Study, read_study
+from adaptask.samplers import Sampler
 from adaptask.training.process import device_type
 from adaptask.training.run_folder import FolderLock
+from adaptask.training.step import draw_tasks
 
 if TYPE_CHECKING:
     from adaptask.experiments.backends import Backend
@@ -209,7 +211,9 @@ def check_buildable(configs: Mapping[str, RunConfig], *, needed_split: str) -> N
         try:
             resolve_auto(planned, cpu)  # finds what no machine can do
             config = resolve_auto(config, cpu)
-            build_parts(config, open_split(config, "train", cpu), cpu)
+            source = open_split(config, "train", cpu)
+            _, sampler, _ = build_parts(config, source, cpu)
+            _check_draws(sampler, config, source)
             build_schedule(config)
             splits = splits_of(config.data.dataset)
             if needed_split not in splits:
@@ -220,6 +224,25 @@ def check_buildable(configs: Mapping[str, RunConfig], *, needed_split: str) -> N
                 build_testers(config, cpu)
         except AdaptaskError as error:
             raise type(error)(f"{name} cannot be trained: {error}") from error
+
+
+def _check_draws(sampler: Sampler, config: RunConfig, source: EpisodeSource) -> None:
+    """Draw tasks from a sampler of others once, and check that they are tasks.
+
+    Raises:
+        ArgumentError: If they are not.
+    """
+    if type(sampler).__module__.partition(".")[0] == "adaptask":
+        return
+    with torch.random.fork_rng(devices=[]):  # it may draw from torch's own generator
+        try:
+            class_ids = draw_tasks(sampler, config.task.n_tasks)
+        except AdaptaskError:
+            raise
+        except Exception:  # the run reports it with a traceback; on its device there may be none
+            return
+        if class_ids.device == source.device:
+            source.draw(class_ids, n_shot=config.task.n_shot, n_query=config.task.n_query)
 
 
 def _nothing_to_compare(dataset: str, split: str) -> str:
