@@ -196,7 +196,8 @@ def test_if_every_run_fails_that_is_an_error(tiny, tmp_path, monkeypatch):
         raise RuntimeError("no way")
 
     monkeypatch.setattr("adaptask.experiments.backends.interleaved.run_steps", broken)
-    with pytest.raises(TrainingError, match="every run failed: RuntimeError: no way"):
+    reason = r"every run failed: RuntimeError: no way \(test_comparison.py:\d+\); the traceback is "
+    with pytest.raises(TrainingError, match=rf"{reason}in .*failure.txt"):
         compare(output=tmp_path / "mine", **OPTIONS)
 
 

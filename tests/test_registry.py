@@ -1,10 +1,11 @@
+import importlib
 import sys
 from importlib.metadata import EntryPoint
 
 import pytest
 
 from adaptask.errors import ArgumentError
-from adaptask.registry import BACKBONES, LEARNERS, SAMPLERS, Registry
+from adaptask.registry import BACKBONES, LEARNERS, SAMPLERS, Registry, describe_class
 
 MODULE = """
 class Pair:
@@ -97,3 +98,82 @@ def test_a_class_that_cannot_be_found_again_has_no_name(things):
     Local.__qualname__, Local.__module__ = "Bare", "some_things"
     with pytest.raises(ArgumentError, match="must be defined at the top level"):
         things.name_of(Local)
+
+
+# Versions -----------------------------------------------------------------------------------------
+
+SCRIPT = """
+import os
+from math import exp, pi
+
+SCALE = 2 * pi  # a circle
+
+def helper(x):
+    return SCALE * exp(x)
+
+def other(x):
+    return x
+
+class Mine:
+    def sample(self):
+        "Return it."
+        result = helper(1)
+        return result
+
+Mine.limit = 3
+
+if __name__ == "__main__":
+    result = other(seeds=5)
+"""
+
+
+def version_of(text, folder, name="Mine"):
+    """The version of a class whose module has that text."""
+    (folder / "a_script.py").write_text(text)
+    sys.modules.pop("a_script", None)
+    try:
+        module = importlib.import_module("a_script")
+        return describe_class(f"a_script:{name}", getattr(module, name))["code"]
+    finally:
+        sys.modules.pop("a_script", None)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "counts"),
+    [
+        ("helper(1)", "helper(2)", True),
+        ("2 * pi", "3 * pi", True),
+        ("return SCALE *", "return -SCALE *", True),
+        ("from math import exp, pi", "from numpy import exp, pi", True),
+        ("limit = 3", "limit = 4", True),
+        ("  # a circle", "", False),
+        ("Return it.", "Return the result.", False),
+        ('        "Return it."\n', "", False),
+        ("import exp, pi", "import cos, exp, pi", False),
+        ("2 * pi", "(2  *  pi)", False),
+        ("    return x\n", "    return -x\n", False),
+        ("seeds=5", "seeds=6", False),
+    ],
+)
+def test_the_version_of_a_class_is_that_of_the_code_it_uses(
+    tmp_path, monkeypatch, old, new, counts
+):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    assert SCRIPT.count(old) == 1
+    before = version_of(SCRIPT, tmp_path)
+    importlib.invalidate_caches()
+    assert (version_of(SCRIPT.replace(old, new), tmp_path) != before) == counts
+
+
+def test_a_class_that_is_named_where_it_is_imported_has_the_version_of_its_own_module(
+    tmp_path, monkeypatch
+):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    (tmp_path / "its_home.py").write_text("class Mine:\n    size = 1\n")
+    found = [version_of("from its_home import Mine", tmp_path)]
+    (tmp_path / "its_home.py").write_text("class Mine:\n    size = 20\n")
+    found.append(version_of("from its_home import Mine", tmp_path))
+    sys.modules.pop("its_home")
+    assert found[0] != found[1]

@@ -58,14 +58,14 @@ class Comparison:
         from rich.console import Console
 
         from adaptask.report.formats import clean, print_table
-        from adaptask.report.tables import main_tables, tables_of
+        from adaptask.report.report import failure_lines, printed_tables
 
         output = StringIO()
         console = Console(file=output, width=_WIDTH, highlight=False, color_system=None)
-        for table in main_tables(tables_of(self.summary), self.summary):
+        for table in printed_tables(self.summary, self.failures):
             print_table(table, console)
             console.print()
-        failed = (f"{name} failed: {reason}" for name, reason in self.failures.items())
+        failed = failure_lines(self.study, self.failures)
         lines = [clean(line) for line in (*self.verdicts, *failed)]
         return "\n".join((output.getvalue().rstrip("\n"), "", *lines))
 
@@ -176,6 +176,7 @@ def compare(
     from adaptask.experiments.compare_command import plan_comparison
     from adaptask.experiments.config_file import apply_settings
     from adaptask.experiments.study import run_study
+    from adaptask.report.report import with_traceback
 
     if samplers == "all":
         samplers = ["all"]
@@ -200,8 +201,10 @@ def compare(
         output=None if output is None else Path(output),
     )
     grown, failures = run_study(study, folder, workers=workers, config_of=config_of)
-    if len(failures) == sum(len(arm.runs) for arm in study.arms):
-        raise TrainingError(f"every run failed: {next(iter(failures.values()))}")
+    runs = [run for arm in study.arms for run in arm.runs]
+    if len(failures) == len(runs):
+        first = next(run for run in runs if run.name in failures)
+        raise TrainingError(f"every run failed: {with_traceback(failures[first.name], first)}")
     return Comparison(grown, folder, failures)
 
 

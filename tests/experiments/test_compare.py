@@ -389,3 +389,16 @@ def test_an_optimizer_that_is_named_replaces_that_of_reptile(capsys):
         assert config.optimizer == OptimizerConfig(name="sgd", lr=1.0, momentum=0.0)
     named = read_command_line("train", [*words, "--optimizer.name", "adam"])
     assert named.config.optimizer == OptimizerConfig()
+
+
+def test_the_note_of_a_sampler_stands_beneath_the_table_and_on_the_page(
+    tiny_comparison, tmp_path, capsys
+):
+    words = [*tiny_comparison, "--samplers", "uniform", "neighbor", "--output", str(tmp_path / "s")]
+    assert main(words) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert printed.count("neighbor draws uniform tasks here") == 1
+    assert "seeds to detect" not in printed
+    page = " ".join((tmp_path / "s" / "report.html").read_text().split())
+    assert page.count("neighbor draws uniform tasks here") == 1
+    assert "seeds to detect" not in page

@@ -1,6 +1,8 @@
 """Classes of others on the command line: trained, compared, swept, evaluated, resumed, trusted."""
 
 import json
+import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -270,7 +272,13 @@ def test_an_arm_that_failed_is_left_out_once_it_is_not_named_any_more(
 ):
     words = [*tiny_comparison, "--seeds", "1", "--output", "study", "--samplers", "uniform"]
     assert main([*words, "my_parts:Broken"]) == 1
-    assert "nothing comes to mind" in capsys.readouterr().out
+    line = 1 + MODULE[: MODULE.index("raise RuntimeError")].count("\n")
+    reason = f"failed: RuntimeError: nothing comes to mind (my_parts.py:{line})"
+    trace = here / "study" / "runs" / "protonet-Broken" / "seed-0" / "failure.txt"
+    told = capsys.readouterr()
+    assert f"{reason}; the traceback is in {trace.relative_to(here)}\n" in told.out
+    assert told.out.count("nothing comes to mind") == 1
+    assert told.err.count(reason) == 1
     assert main([*words, "my_parts:Picky"]) == 0
     assert [arm.labels["sampler"] for arm in read_study(here / "study").arms] == [
         "uniform",
@@ -280,24 +288,83 @@ def test_an_arm_that_failed_is_left_out_once_it_is_not_named_any_more(
     assert (here / "study" / "runs" / "protonet-Broken" / "seed-0" / "failure.txt").exists()
 
 
+@pytest.mark.parametrize(
+    ("drawn", "message"),
+    [
+        ("torch.zeros(n_tasks, 3)", "class_ids must be an int64 tensor, `tasks x way`; got"),
+        ("torch.arange(3)", r"sample\(2\) of Own must return a tensor of classes, 2 x 3; got \(3,"),
+        ("torch.zeros(n_tasks, 3, dtype=int)", "class_ids must be distinct within a task; got"),
+        ("torch.full((n_tasks, 3), 99)", "class_ids must be between 0 and"),
+    ],
+)
+def test_wrong_draws_are_refused_before_anything_is_trained(
+    tiny_comparison, here, capsys, drawn, message
+):
+    (here / "my_parts.py").write_text(
+        "import torch\n"
+        "from adaptask.samplers import UniformSampler\n"
+        "class Own(UniformSampler):\n"
+        f"    def draw(self, n_tasks): return {drawn}\n"
+    )
+    words = [*tiny_comparison, "--n-tasks", "2", "--samplers", "uniform", "my_parts:Own"]
+    assert main([*words, "--output", "study"]) == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert re.search(f"protonet Own cannot be trained: {message}", said)
+    assert not (here / "study").exists()
+
+
 # Versions -----------------------------------------------------------------------------------------
 
 
-def change(module, old="Draws what gcp draws", new="Draws what gcp draws, better"):
+def change(module, old="raise ValueError(f", new="raise ValueError(f'No: ' f"):
     text = module.read_text()
     assert old in text
     module.write_text(text.replace(old, new))
+
+
+def test_finished_runs_are_not_kept_for_other_code(tiny_comparison, here, capsys):
+    words = [*tiny_comparison, "--samplers", "uniform", "my_parts:Picky", "--output", "study"]
+    assert main([*words, "--seeds", "1"]) == 0
+    runs = here / "study" / "runs"
+    results = {path: path.read_bytes() for path in runs.glob("*/*/test.json")}
+    change(here / "my_parts.py", '"""Draws what gcp draws.', '"""Draws it, too.  # note')
+    change(here / "my_parts.py", "        raise RuntimeError(", "        raise KeyError(")
+    capsys.readouterr()
+    assert main([*words, "--seeds", "1"]) == 0
+    assert capsys.readouterr().err.count(": kept") == 2
+    change(here / "my_parts.py")
+    assert main([*words, "--seeds", "2"]) == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert "finished runs that were made with other code of my_parts:Picky" in said
+    assert f"remove {Path('study', 'runs', 'protonet-Picky')}; to keep" in said
+    assert {path: path.read_bytes() for path in runs.glob("*/*/test.json")} == results
+    shutil.rmtree(runs / "protonet-Picky")
+    assert main([*words, "--seeds", "2"]) == 0
+    assert len(list(runs.glob("*/*/test.json"))) == 4
+    assert "has changed" not in capsys.readouterr().out
 
 
 def test_a_comparison_says_that_code_has_changed_between_its_runs(tiny_comparison, here, capsys):
     words = [*tiny_comparison, "--samplers", "uniform", "my_parts:Picky", "--output", "study"]
     assert main([*words, "--seeds", "2"]) == 0
     assert "has changed" not in capsys.readouterr().out
+    (here / "study" / "runs" / "protonet-Picky" / "seed-0" / "test.json").unlink()
+    (here / "study" / "runs" / "protonet-Picky" / "seed-1" / "test.json").unlink()
     change(here / "my_parts.py")
-    assert main([*words, "--seeds", "3"]) == 0
+    assert main([*words, "--seeds", "3"]) == 0  # unfinished runs are resumed
     said = " ".join(capsys.readouterr().out.split())
     assert "The code of Picky has changed between runs" in said
     assert "The code of Picky has changed" in (here / "study" / "report.html").read_text()
+
+
+def test_a_finished_run_is_not_kept_for_other_code(tiny_run, here, capsys):
+    words = [*tiny_run, "--sampler", "my_parts:Picky", "--output", "run", "--quiet"]
+    assert main(words) == 0
+    assert main(words) == 0
+    change(here / "my_parts.py")
+    assert main(words) == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert "is finished, and it was made with other code of my_parts:Picky" in said
 
 
 def test_a_run_that_is_resumed_with_other_code_says_so(tiny_run, here, capsys):

@@ -41,7 +41,7 @@ def test_lines_tell_how_runs_end_and_how_long_the_rest_takes(jobs, clock):
     display = StudyDisplay(jobs, stream)
     display(Event("begin", jobs[0].name))
     display(Event("end", jobs[0].name))  # it was there already: it says nothing of the pace
-    assert stream.getvalue() == "[1/3] [run 0]: done\n"
+    assert stream.getvalue() == "[1/3] [run 0]: kept\n"
     display(Event("begin", jobs[1].name))
     display(Event("advance", jobs[1].name, 0, {}))
     clock[0] += 10

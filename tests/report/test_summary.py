@@ -1,5 +1,6 @@
 """What came out of a study, from folders of runs with chosen results."""
 
+import json
 import re
 import shutil
 
@@ -386,3 +387,22 @@ def test_numbers_among_the_labels_are_named(study_folder):
     ]
     said = verdicts(summarize(Study("s", tuple(arms))))
     assert said[0].startswith("alpha 2, gcp against uniform with maml, 1-shot: ")
+
+
+def test_what_a_sampler_says_of_its_runs_is_a_remark_and_more_seeds_are_not_advised(study_folder):
+    noisy = {0: 0.50, 1: 0.52, 2: 0.49, 3: 0.53, 4: 0.51}
+    other = {0: 0.51, 1: 0.50, 2: 0.51, 3: 0.52, 4: 0.52}
+    arms = {"uniform": noisy, "near": other}
+    folder = study_folder({(p, s): arms[s] for p in ("protonet", "maml") for s in arms})
+    before = summarize(read_study(folder))
+    assert before.remarks == ()
+    assert all("seeds to detect" in text for text in (*verdicts(before), headline(before)))
+    for arm in read_study(folder).arms:
+        note = {} if arm.labels["sampler"] == "uniform" else {"note": "It is uniform here."}
+        for run in arm.runs:
+            sampler = {"name": arm.labels["sampler"], "description": "draws", **note}
+            (run.path / "algorithms.json").write_text(json.dumps({"sampler": sampler}))
+    noted = summarize(read_study(folder))
+    assert noted.remarks == ("Note on near: It is uniform here.",)
+    assert len(verdicts(noted)) == 2
+    assert not any("seeds to detect" in text for text in (*verdicts(noted), headline(noted)))

@@ -34,7 +34,7 @@ from adaptask.experiments.options import REGISTRIES, class_of, describe, short_n
 from adaptask.experiments.run_preview import save_preview
 from adaptask.learners import Ensemble
 from adaptask.parsing import parse_json
-from adaptask.report.run import FAILURE, PRUNED
+from adaptask.report.run import FAILURE, PRUNED, Run
 from adaptask.training.checkpoints import Checkpoint
 from adaptask.training.device_steps import DeviceSteps, finish
 from adaptask.training.displays import Display, choose_display
@@ -168,7 +168,7 @@ def run_steps(
                 if trainer.step < config.steps:
                     (path / TEST).unlink(missing_ok=True)  # it has not ended
                 (path / PRUNED).unlink(missing_ok=True)  # it is trained further
-                for changed in write_algorithms(path, config):
+                for changed in write_algorithms(path, config, trainer.sampler):
                     trainer.display.warn(
                         f"The code of {changed} has changed since this run began: its steps are "
                         "not all of one version."
@@ -206,7 +206,15 @@ def _plan(
         folder.check_is_free()
         return config, "begin"
     check_same_run(config, folder)
-    return config, "done" if _is_tested(folder, begun, config) else "resume"
+    if not _is_tested(folder, begun, config):
+        return config, "resume"
+    if changed := changed_code(path, config):
+        raise ArgumentError(
+            f"the run in {path} is finished, and it was made with other code of "
+            f"{', '.join(changed)}. To train with the present code, choose another folder: "
+            "--output FOLDER; to keep the run, leave it as it is."
+        )
+    return config, "done"
 
 
 def _build(
@@ -250,7 +258,7 @@ def _open_logger(name: str, config: RunConfig, trainer: Trainer, start: str) -> 
     return WandbLogger(trainer.folder.path, config=asdict(config))
 
 
-def write_algorithms(path: Path, config: RunConfig) -> list[str]:
+def write_algorithms(path: Path, config: RunConfig, sampler: object) -> list[str]:
     """Write which classes a run is made of, so that nobody has to import them to describe it.
 
     Returns:
@@ -260,6 +268,8 @@ def write_algorithms(path: Path, config: RunConfig) -> list[str]:
         TrainingError: If it cannot be written.
     """
     content = {kind: describe(getattr(config, kind)) for kind in REGISTRIES}
+    if note := getattr(sampler, "note", None):
+        content["sampler"]["note"] = str(note)
     with suppress(OSError, ValueError, AttributeError, TypeError):  # none yet, or damaged
         before = parse_json((path / ALGORITHMS).read_bytes())
         for kind, entry in content.items():
@@ -267,6 +277,21 @@ def write_algorithms(path: Path, config: RunConfig) -> list[str]:
                 entry["code"] = list(dict.fromkeys([*before[kind]["code"], *entry["code"]]))
     replace_file(path / ALGORITHMS, json.dumps(content, indent=1).encode())
     return [entry["class"] for entry in content.values() if len(entry.get("code", ())) > 1]
+
+
+def changed_code(path: Path, config: RunConfig) -> list[str]:
+    """Return the classes of others that are not as they were when the run in a folder was made.
+
+    Comments and docstrings do not count, nor does code whose version is not known.
+    """
+    made_with = Run(path).algorithms  # read now: another object may have read it earlier
+    changed = []
+    for kind in REGISTRIES:
+        known = made_with[kind].code if kind in made_with else ()
+        entry = describe(getattr(config, kind))
+        if known and not {*entry.get("code", ())} <= {*known}:
+            changed.append(entry["class"])
+    return changed
 
 
 def _begun(path: Path, config: RunConfig) -> RunConfig | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +13,7 @@ import torch
 
 from adaptask.arguments import check_integer
 from adaptask.atomic_file import not_written
-from adaptask.data import load
+from adaptask.data import EpisodeSource, load
 from adaptask.data.datasets import splits_of
 from adaptask.errors import AdaptaskError, ArgumentError, DataError
 from adaptask.experiments.backends import Event, choose_backend
@@ -28,13 +28,15 @@ from adaptask.experiments.factory import (
     open_split,
 )
 from adaptask.experiments.init_weights import check_same_weights
-from adaptask.experiments.run import resolve_auto
+from adaptask.experiments.run import changed_code, resolve_auto
 from adaptask.experiments.study_display import StudyDisplay
 from adaptask.report.report import make_report, print_report
 from adaptask.report.run import Run
 from adaptask.report.study import FILE, Arm, Study, read_study
+from adaptask.samplers import Sampler
 from adaptask.training.process import device_type
 from adaptask.training.run_folder import FolderLock
+from adaptask.training.step import draw_tasks
 
 if TYPE_CHECKING:
     from adaptask.experiments.backends import Backend
@@ -209,7 +211,9 @@ def check_buildable(configs: Mapping[str, RunConfig], *, needed_split: str) -> N
         try:
             resolve_auto(planned, cpu)  # finds what no machine can do
             config = resolve_auto(config, cpu)
-            build_parts(config, open_split(config, "train", cpu), cpu)
+            source = open_split(config, "train", cpu)
+            _, sampler, _ = build_parts(config, source, cpu)
+            _check_draws(sampler, config, source)
             build_schedule(config)
             splits = splits_of(config.data.dataset)
             if needed_split not in splits:
@@ -220,6 +224,25 @@ def check_buildable(configs: Mapping[str, RunConfig], *, needed_split: str) -> N
                 build_testers(config, cpu)
         except AdaptaskError as error:
             raise type(error)(f"{name} cannot be trained: {error}") from error
+
+
+def _check_draws(sampler: Sampler, config: RunConfig, source: EpisodeSource) -> None:
+    """Draw tasks from a sampler of others once, and check that they are tasks.
+
+    Raises:
+        ArgumentError: If they are not.
+    """
+    if type(sampler).__module__.partition(".")[0] == "adaptask":
+        return
+    with torch.random.fork_rng(devices=[]):  # it may draw from torch's own generator
+        try:
+            class_ids = draw_tasks(sampler, config.task.n_tasks)
+        except AdaptaskError:
+            raise
+        except Exception:  # the run reports it with a traceback; on its device there may be none
+            return
+        if class_ids.device == source.device:
+            source.draw(class_ids, n_shot=config.task.n_shot, n_query=config.task.n_query)
 
 
 def _nothing_to_compare(dataset: str, split: str) -> str:
@@ -262,6 +285,7 @@ def _merge_with_folder(study: Study, folder: Path, config_of: ConfigOf) -> Study
                 _check_continues(run, folder)
             elif config is not None:
                 _check_comparable(run, replace(config, seed=run.seed), folder)
+    _check_code(arms.values(), config_of, folder)
     found: dict[str, list[Path]] = {}
     for arm in arms.values():
         config = arm.config or config_of(arm)
@@ -295,6 +319,24 @@ def _check_comparable(run: Run, config: RunConfig, folder: Path) -> None:
             f"{folder} also has {run.name}, with {key} {old}, now it is {new}: they cannot be "
             "compared, but one table would show both. Name it as well to train it again or "
             "further, or choose another folder, --output FOLDER."
+        )
+
+
+def _check_code(arms: Iterable[Arm], config_of: ConfigOf, folder: Path) -> None:
+    """Check that finished runs were made with the present code of classes that are named now."""
+    stale: dict[str, dict[Path, None]] = {}
+    for arm in arms:
+        if (config := arm.config or config_of(arm)) is None:
+            continue
+        for run in arm.runs:
+            for name in changed_code(run.path, config) if run.is_finished else ():
+                stale.setdefault(name, {})[run.path.parent] = None
+    for name, folders in stale.items():
+        raise ArgumentError(
+            f"{folder} has finished runs that were made with other code of {name}, and its table "
+            "would show them as results of the present code. To train again, choose another "
+            f"folder, or remove {', '.join(map(str, folders))}; to keep the runs, undo the change. "
+            "Comments and docstrings do not count."
         )
 
 

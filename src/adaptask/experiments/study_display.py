@@ -108,9 +108,10 @@ class StudyDisplay:
     def _end(self, event: Event) -> None:
         run = event.run
         self._n_ended += 1
+        ended = "done" if run in self._first else "kept"
         self._count(run, self._n_steps[run])
         self._progress.remove_task(self._bars.pop(run))
-        result = "done" if event.text is None else f"failed: {event.text}"
+        result = ended if event.text is None else f"failed: {event.text}"
         self._write(f"[{self._n_ended}/{len(self._n_steps)}] {run}: {result}", self._left())
 
     def _count(self, run: str, step: int) -> None:

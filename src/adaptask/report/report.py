@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from adaptask.errors import ArgumentError
 from adaptask.report.formats import clean, print_table
 from adaptask.report.grouping import find_study
 from adaptask.report.page.writer import write_report
+from adaptask.report.run import FAILURE, Run
 from adaptask.report.study import Study
 from adaptask.report.summary import StudySummary, summarize
 from adaptask.report.tables import Table, main_tables, tables_of
@@ -46,7 +48,7 @@ def make_report(folder: Path, study: Study | None = None) -> Report:
     return Report(summary, tables, write_report(folder, summary, tables))
 
 
-def print_report(report: Report, failures: Mapping[str, str] | None = None) -> None:
+def print_report(report: Report, failures: Mapping[str, str] = MappingProxyType({})) -> None:
     """Print the main tables, the verdicts, and the path of the page.
 
     Args:
@@ -57,7 +59,7 @@ def print_report(report: Report, failures: Mapping[str, str] | None = None) -> N
 
     console = Console(highlight=False)
     console.print()
-    for table in main_tables(report.tables, report.summary):
+    for table in printed_tables(report.summary, failures):
         print_table(table, console)
         console.print()
     # A sweep chooses by validation, as a note says; test accuracies decide nothing.
@@ -65,8 +67,36 @@ def print_report(report: Report, failures: Mapping[str, str] | None = None) -> N
         console.print(clean(verdict), markup=False)
     if failures:
         console.print()
-        # A reason that many runs share, such as a missing dataset, is printed once.
-        for reason in dict.fromkeys(failures.values()):
-            names = ", ".join(name for name, why in failures.items() if why == reason)
-            console.print(clean(f"{names} failed: {reason}"), markup=False, style="red")
+        for line in failure_lines(report.summary.study, failures):
+            console.print(clean(line), markup=False, style="red", soft_wrap=True)
     console.print(f"\nThe report is {report.page.resolve()}", markup=False, soft_wrap=True)
+
+
+def printed_tables(summary: StudySummary, failures: Mapping[str, str]) -> list[Table]:
+    """Return the tables for a terminal, without notes on failures that are printed after them."""
+    arms = []
+    for found in summary.arms:
+        told = {run.seed for run in found.arm.runs if run.name in failures}
+        rest = {seed: why for seed, why in found.failures.items() if seed not in told}
+        arms.append(replace(found, failures=rest))
+    summary = replace(summary, arms=tuple(arms))
+    return main_tables(tables_of(summary), summary)
+
+
+def failure_lines(study: Study, failures: Mapping[str, str]) -> list[str]:
+    """Return which runs failed, why, and where the traceback is.
+
+    A reason that many runs share, such as a missing dataset, is there once.
+    """
+    runs = {run.name: run for arm in study.arms for run in arm.runs}
+    lines = []
+    for reason in dict.fromkeys(failures.values()):
+        names = [name for name, why in failures.items() if why == reason]
+        lines.append(f"{', '.join(names)} failed: {with_traceback(reason, runs[names[0]])}")
+    return lines
+
+
+def with_traceback(reason: str, run: Run) -> str:
+    """Return why a run failed just now, and the path of the traceback if there is one."""
+    has_one = (Run(run.path).failure or "").startswith("Traceback")
+    return f"{reason}; the traceback is in {run.path / FAILURE}" if has_one else reason

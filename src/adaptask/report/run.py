@@ -53,6 +53,8 @@ class Algorithm:
     code: tuple[str, ...] = ()
     """What identifies the version of its module, or of several if that changed during the run;
     empty for algorithms of the package."""
+    note: str = ""
+    """What a sampler says of this run, such as that it can do nothing with so few classes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -259,7 +261,8 @@ def _read_algorithms(path: Path) -> dict[str, Algorithm]:
             name, description = str(values["name"]), str(values.get("description", ""))
             learns = values.get("learns") is not False
             short, code = describe_name(name).name, tuple(map(str, values.get("code", ())))
-            found[str(kind)] = Algorithm(short, description.rstrip("."), learns, code)
+            note = str(values.get("note", ""))
+            found[str(kind)] = Algorithm(short, description.rstrip("."), learns, code, note)
         return found
 
 

@@ -76,6 +76,13 @@ class ArmSummary:
         return [run for run in self.arm.runs if run.seed in self.accuracies]
 
     @property
+    def note(self) -> str:
+        """What the sampler says of its runs, after its name; empty if nothing."""
+        samplers = (run.algorithms.get("sampler") for run in self.arm.runs)
+        noted = (found for found in samplers if found is not None and found.note)
+        return next((f"Note on {found.name}: {found.note}" for found in noted), "")
+
+    @property
     def n_planned(self) -> int:
         """Number of runs in the plan."""
         return len(self.arm.runs)
@@ -172,7 +179,8 @@ def _summarize(study: Study, accuracies_of: AccuraciesOf) -> StudySummary:
     if study.by_validation:
         arms.sort(key=lambda found: (not found.is_finished, -(found.validation or 0.0)))
     remarks = [*_precision_remarks(arms), *_code_remarks(arms), *_episode_remarks(alone)]
-    return StudySummary(study, tuple(arms), len(tested), tuple(remarks))
+    notes = dict.fromkeys(found.note for found in arms if found.note)  # of a sampler, once
+    return StudySummary(study, tuple(arms), len(tested), (*notes, *remarks))
 
 
 def _compare(

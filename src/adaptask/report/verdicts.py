@@ -105,7 +105,11 @@ def _plain_verdict(summary: StudySummary, found: ArmSummary) -> str:
 
 def _more_seeds(compared: Sequence[ArmSummary]) -> str:
     """Return a sentence about the seeds that would tell; empty if nothing could be tested."""
-    needed = [found.seeds_needed or math.inf for found in compared if found.p is not None]
+    needed = [
+        found.seeds_needed or math.inf
+        for found in compared
+        if found.p is not None and not found.note  # more seeds would not help what it says
+    ]
     if not needed or max(needed) == MIN_SEEDS:
         return ""
     few, many = min(needed), max(needed)
@@ -186,7 +190,7 @@ def _result(summary: StudySummary, found: ArmSummary, ours: str, theirs: str) ->
         return f"{figures}: {ours} is {short_verdict(found)} than {theirs}"
     if not found.has_enough_seeds:
         needed = found.seeds_needed
-        more = "" if needed == MIN_SEEDS else f"; {_seeds_to_detect(needed)}"
+        more = "" if needed == MIN_SEEDS else _seeds_to_detect(found)
         return f"{figures}: too few seeds for a verdict, {MIN_SEEDS} are needed{more}"
     alone = (
         f" (the interval, of this comparison alone, excludes 0; among {summary.n_tests} "
@@ -198,13 +202,16 @@ def _result(summary: StudySummary, found: ArmSummary, ours: str, theirs: str) ->
     unseen = f"one below about {least:.{0 if least >= 10 else 1}f} points"
     return (
         f"{figures}: no significant difference{alone}; {unseen} would not have been detected "
-        f"reliably; {_seeds_to_detect(found.seeds_needed)}"
+        f"reliably{_seeds_to_detect(found)}"
     )
 
 
-def _seeds_to_detect(needed: int | None) -> str:
+def _seeds_to_detect(found: ArmSummary) -> str:
+    if found.note:
+        return ""
+    needed = found.seeds_needed
     seeds = f"more than {MAX_SEEDS}" if needed is None else f"about {needed}"
-    return f"it takes {seeds} seeds to detect a difference of this size"
+    return f"; it takes {seeds} seeds to detect a difference of this size"
 
 
 def in_words(summary: StudySummary, found: ArmSummary) -> tuple[str, str, str]:

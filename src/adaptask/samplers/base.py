@@ -102,7 +102,8 @@ class Sampler(FeedbackModule):
     n_features: int | None = None
     """Size d of the class features; set by samplers that use them."""
     note: str | None = None
-    """What a user should know of it before training; a run shows it when it begins."""
+    """What a user should know of it before training; a run shows it when it begins, and the
+    report does."""
     _problems = PROBLEMS
 
     def __init__(

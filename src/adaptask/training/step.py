@@ -156,21 +156,8 @@ class TrainingStep:
         if self._n_candidates is not None:
             class_ids, episodes = self._choose_tasks(self._n_candidates)
             return class_ids, (episodes,)
-        class_ids = self._sample(self.n_tasks)
+        class_ids = draw_tasks(self.sampler, self.n_tasks)
         return class_ids, map(self._draw, class_ids.chunk(self.accumulate))
-
-    def _sample(self, n_tasks: int) -> Tensor:
-        """Return the classes of new tasks, as many as were asked for, `tasks x way`."""
-        class_ids = self.sampler.sample(n_tasks)
-        shape = tuple(getattr(class_ids, "shape", ()))
-        n_way = getattr(self.sampler, "n_way", shape[-1] if shape else None)
-        if not isinstance(class_ids, Tensor) or shape != (n_tasks, n_way):
-            got = shape if isinstance(class_ids, Tensor) else type(class_ids).__name__
-            raise ArgumentError(
-                f"sample({n_tasks}) of {type(self.sampler).__name__} must return a tensor of "
-                f"classes, {n_tasks} x {n_way or 'way'}; got {got}."
-            )
-        return class_ids
 
     def _draw(self, class_ids: Tensor) -> Episodes:
         """Return this process's share of new episodes."""
@@ -185,7 +172,7 @@ class TrainingStep:
         all, since any of them may become its own.
         """
         sampler: Any = self.sampler
-        class_ids = self._sample(n_candidates)
+        class_ids = draw_tasks(self.sampler, n_candidates)
         episodes = self.source.draw(class_ids, n_shot=self.n_shot, n_query=self.n_query)
         buffers = list(self.learner.buffers())
         before = [buffer.clone() for buffer in buffers]
@@ -401,6 +388,24 @@ def check_hooks(
             "options, n_tasks or the number of processes."
         )
     return n_candidates
+
+
+def draw_tasks(sampler: TaskSampler, n_tasks: int) -> Tensor:
+    """Return the classes of new tasks, as many as were asked for, `tasks x way`.
+
+    Raises:
+        ArgumentError: If the sampler returns something else.
+    """
+    class_ids = sampler.sample(n_tasks)
+    shape = tuple(getattr(class_ids, "shape", ()))
+    n_way = getattr(sampler, "n_way", shape[-1] if shape else None)
+    if not isinstance(class_ids, Tensor) or shape != (n_tasks, n_way):
+        got = shape if isinstance(class_ids, Tensor) else type(class_ids).__name__
+        raise ArgumentError(
+            f"sample({n_tasks}) of {type(sampler).__name__} must return a tensor of "
+            f"classes, {n_tasks} x {n_way or 'way'}; got {got}."
+        )
+    return class_ids
 
 
 def n_features_of(learner: object, sampler: str) -> int:

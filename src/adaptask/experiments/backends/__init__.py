@@ -6,9 +6,11 @@ A backend receives runs, and reports what happens to them as events.
 from __future__ import annotations
 
 import os
+import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from adaptask.arguments import check_integer
@@ -26,6 +28,7 @@ _MOST_PROCESSES = 8
 # Beyond eight they fill the gaps while others validate.
 _MOST_INTERLEAVED = 12
 _MOST_STREAMS = 32  # torch hands out the same ones again after so many
+_NOT_OF_USERS = {"adaptask", "torch", "numpy", *sys.stdlib_module_names} - {"__main__"}
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,7 @@ def record_failure(run: Run, error: BaseException) -> str:
     if isinstance(error, AdaptaskError):
         message = details = str(error)
     else:
-        message = f"{type(error).__name__}: {error}"
+        message = f"{type(error).__name__}: {error}{_place(error)}"
         details = "".join(traceback.format_exception(error))
     try:
         run.path.mkdir(parents=True, exist_ok=True)
@@ -116,6 +119,17 @@ def record_failure(run: Run, error: BaseException) -> str:
     except (AdaptaskError, OSError):
         pass  # the message is returned; a full disk may be the reason
     return message
+
+
+def _place(error: BaseException) -> str:
+    """Return file and line that raised an error, in brackets: of the user, if any of theirs ran."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    modules = (str(frame.f_globals.get("__name__")).partition(".")[0] for frame, _ in frames)
+    own = [at for at, name in zip(frames, modules, strict=True) if name not in _NOT_OF_USERS]
+    if not frames:
+        return ""
+    frame, line = (own or frames)[-1]
+    return f" ({Path(frame.f_code.co_filename).name}:{line})"
 
 
 def record_pruning(run: Run, pruned: RunPruned) -> None:
