@@ -19,7 +19,8 @@ MAY_IMPORT = {
     "errors": set(),
     "arguments": {"errors"},
     "atomic_file": {"errors"},
-    "registry": {"errors"},
+    "code_version": set(),
+    "registry": {"errors", "code_version"},
     "interfaces": set(),
     "intervals": {"errors", "arguments"},
     "kernels": set(),
@@ -47,8 +48,9 @@ MAY_IMPORT = {
     },
 }
 CORE = (
-    *("arguments", "atomic_file", "errors", "intervals", "kernels", "interfaces", "parsing"),
-    *("randomness", "registry", "theory", "samplers", "learners", "backbones", "data", "training"),
+    *("arguments", "atomic_file", "code_version", "errors", "intervals", "kernels", "interfaces"),
+    *("parsing", "randomness", "registry", "theory"),
+    *("samplers", "learners", "backbones", "data", "training"),
 )
 # Those that need nothing of the library they are for.
 INTEGRATIONS = {("integrations", path.stem) for path in (PACKAGE / "integrations").glob("*.py")} - {
