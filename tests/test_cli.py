@@ -123,13 +123,20 @@ def test_the_help_of_pretraining_has_an_example_that_it_takes(capsys):
     assert "--backbone.filters" in said
 
 
-def test_the_help_leaves_out_defaults_that_say_nothing(capsys):
+@pytest.mark.parametrize("command", ["evaluate", "reproduce", "sweep", "data prepare"])
+def test_the_help_leaves_out_defaults_that_say_nothing(command, capsys):
     with pytest.raises(SystemExit):
-        main(["train", "--learner", "maml++", "--help-all"])
+        main([*command.split(), "--help"])
     said = " ".join(re.sub("[│\n]", " ", capsys.readouterr().out).split())
     assert "(default: None)" not in said
     assert "(default: )" not in said
-    assert "(default: 10000)" in said
+    assert "(default: " in said
+
+
+def test_the_help_says_what_a_dataset_may_be(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "--help-all"])
+    said = " ".join(re.sub("[│\n]", " ", capsys.readouterr().out).split())
     assert "A dataset of `adaptask data list`, or your own package.module:function." in said
 
 

@@ -134,7 +134,7 @@ def compare(
     samplers: Sequence[str | type[Any]] | Literal["all"] = ("uniform", "neighbor"),
     learners: Sequence[str | type[Any]] = ("protonet",),
     *,
-    dataset: str = "glyphs",
+    dataset: str = "turned-glyphs",
     seeds: int = 5,
     output: str | os.PathLike[str] | None = None,
     workers: int | None = None,

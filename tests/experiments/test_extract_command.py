@@ -16,7 +16,7 @@ from adaptask import (
 )
 from adaptask.cli import main
 from adaptask.data import load, load_statistics
-from adaptask.data.cache import cache_root, read_meta, write_cache
+from adaptask.data.cache import cache_root, write_cache
 from adaptask.data.datasets import DATASETS, dataset_folder, splits_of
 from adaptask.data.images import resize_images
 from adaptask.errors import ArgumentError
@@ -164,31 +164,6 @@ def test_feature_maps_and_smaller_images_are_as_in_the_run(tiny_run, own_cache, 
     assert features.shape[1] == 4 * 4 * 4
     nearest = (maps[:, None] - features).norm(dim=-1).min(1).values
     assert nearest.max() < 1e-4
-
-
-def test_a_backbone_of_others_may_know_tasks_of_images_only(
-    tiny_run, own_cache, tmp_path, monkeypatch
-):
-    code = """
-from torch import nn
-class Net(nn.Module):
-    def __init__(self, image_shape):
-        super().__init__()
-        self.linear = nn.Linear(image_shape[1] * image_shape[2], 5)
-    def forward(self, images):
-        tasks, n_images, _, height, width = images.shape
-        return self.linear(images.reshape(tasks, n_images, height * width))
-"""
-    (tmp_path / "net_of_tasks.py").write_text(code)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    at = tiny_run.index("--backbone.filters")
-    words = [*tiny_run[:at], *tiny_run[at + 2 :], "--backbone", "net_of_tasks:Net"]
-    assert main([*words, "--output", "runs/own", "--quiet"]) == 0
-    monkeypatch.chdir("runs/own")
-    assert main(["data", "extract", ".", "--name", "seen", "--trust-plugins"]) == 0
-    assert load("seen", "test").image_shape == (5, 1, 1)
-    assert "tiny as own sees it" in read_meta(own_cache / "seen")["source"]
 
 
 @pytest.mark.parametrize(

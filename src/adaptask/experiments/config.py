@@ -35,7 +35,7 @@ _Intervals = DisallowNone[Intervals]
 class DataConfig:
     """Which images."""
 
-    dataset: Annotated[str, arg(prefix_name=False, metavar="NAME")] = "glyphs"
+    dataset: Annotated[str, arg(prefix_name=False, metavar="NAME")] = "turned-glyphs"
     """A dataset of `adaptask data list`, or your own package.module:function."""
     augmentation: str = "default"
     """Augmentation of the training images: none, crop-flip, crop-jitter-flip,
