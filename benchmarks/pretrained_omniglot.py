@@ -107,6 +107,9 @@ ARMS = {
     "uniform, 15-way, temperature": Arm(UNIFORM, 5, TEMPERATURE, 15, 1, learning_rate=3e-4),
     "neighbor, 15-way, temperature": Arm(NEIGHBOR, 5, TEMPERATURE, 15, 1, learning_rate=3e-4),
     "neighbor, class ids permuted, temperature": Arm(PERMUTED, 5, TEMPERATURE, learning_rate=3e-4),
+    "neighbor, 15-way, class ids permuted, temperature": Arm(
+        PERMUTED, 5, TEMPERATURE, 15, 1, learning_rate=3e-4
+    ),
 }
 UNTRAINED = {
     "no meta-training": "uniform",
