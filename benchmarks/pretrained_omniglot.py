@@ -249,7 +249,8 @@ def differences(
 
 def comparison(rows: Sequence[Mapping[str, str]], arm: str, baseline: str | None = None) -> str:
     """Return the table of a comparison that was stated beforehand."""
-    lines = ["| neighbor minus uniform | points | p (Holm) |", "|---|---|---|"]
+    name = "neighbor with permuted class ids" if "permuted" in arm else "neighbor"
+    lines = [f"| {name} minus uniform | points | p (Holm) |", "|---|---|---|"]
     found = [differences(rows, arm, field, baseline) for field in FIELDS]
     p_values = holm([float(stats.ttest_1samp(pairs, 0).pvalue) for pairs in found])
     names = ("tasks of any classes", "tasks within one alphabet")
@@ -284,6 +285,11 @@ def tables(rows: Sequence[Mapping[str, str]]) -> dict[str, str]:
         "omniglot, temperature": comparison(rows, "neighbor, temperature"),
         "omniglot, temperature, 15-way": comparison(
             rows, "neighbor, 15-way, temperature", "uniform, 15-way, temperature"
+        ),
+        "omniglot, temperature, 15-way, permuted": comparison(
+            rows,
+            "neighbor, 15-way, class ids permuted, temperature",
+            "uniform, 15-way, temperature",
         ),
         "omniglot": table(rows),
     }
