@@ -25,7 +25,9 @@ for ResNet-12, in a run of its own):
 Measured last, after the step and the feedback of samplers were written again, on two idle cores,
 torch 2.13, --seconds 12 --only conv4: gcp / uniform 1.004, 1.002, 1.003, 1.000, 1.014, 0.996 and
 1.001, geometric mean 1.0028; neighbor / uniform (`--sampler neighbor`) 1.010, 1.012, 1.008, 1.006,
-1.007, 1.003 and 0.981, geometric mean 1.0038.
+1.007, 1.003 and 0.981, geometric mean 1.0038. Again after a
+later clean-up, same options: geometric means 1.0083 and 1.0049, single settings 0.998 to 1.030 and
+0.975 to 1.033.
 
 `--memory` instead makes 5,000 steps with every part of the run at work (records, validation,
 checkpoints, snapshots), and prints the process's memory on the way: 767.0 MB after 100 steps,
