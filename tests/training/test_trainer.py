@@ -272,6 +272,9 @@ def test_parts_that_lack_something_are_refused(build_trainer):
         Trainer(parts.learner, parts.sampler, parts.source, display=True)
     with pytest.raises(ArgumentError, match=r"must be an Evaluator; got EpisodeSource.*n_way=5"):
         Trainer(parts.learner, parts.sampler, parts.source, validation=parts.source)
+    trainer = Trainer(parts.learner, parts.sampler, parts.source)
+    with pytest.raises(ArgumentError, match=r"evaluator must be an Evaluator; got EpisodeSource"):
+        trainer.test(parts.source)
     with pytest.raises(ArgumentError, match=r"optim\.Adam\(learner\.par.*got <class .*Adam'>"):
         Trainer(parts.learner, parts.sampler, parts.source, optimizer=torch.optim.Adam)
     with pytest.raises(ArgumentError, match="no parameters"):

@@ -204,8 +204,10 @@ class Trainer:
             evaluator: Evaluates on the test classes.
 
         Raises:
+            ArgumentError: If it is no `Evaluator`.
             TrainingError: If the logits are not finite, or the result cannot be written.
         """
+        _check_evaluator("evaluator", evaluator)
         learner = copy.deepcopy(self.learner)
         states = [checkpoint.learner for checkpoint in self.best.checkpoints]
         if len(states) > 1:
@@ -489,11 +491,8 @@ def _check_parts(
             "optimizer must be an optimizer of the learner's parameters, such as "
             f"torch.optim.Adam(learner.parameters()); got {format_value(optimizer)}."
         )
-    if validation is not None and not hasattr(validation, "steps"):
-        raise ArgumentError(
-            f"validation must be an Evaluator; got {type(validation).__name__}. Build one from "
-            "episodes of the validation classes: Evaluator(source, n_way=5, n_shot=1)."
-        )
+    if validation is not None:
+        _check_evaluator("validation", validation)
     if display is not None and not isinstance(display, Display):
         raise ArgumentError(
             f"display must derive from adaptask.training.Display; got {format_value(display)}."
@@ -502,6 +501,14 @@ def _check_parts(
         raise ArgumentError(
             "a run on several processes needs a sampler with state_dict and load_state_dict, so "
             f"that all processes draw the same tasks; {type(sampler).__name__} lacks them."
+        )
+
+
+def _check_evaluator(name: str, value: object) -> None:
+    if not hasattr(value, "steps"):
+        raise ArgumentError(
+            f"{name} must be an Evaluator; got {type(value).__name__}. Build one from episodes of "
+            "other classes than those of training: Evaluator(source, n_way=5, n_shot=1)."
         )
 
 
