@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, NoReturn
 
 import tyro
 from tyro import _strings
-from tyro.conf import FlagCreatePairsOff, Positional, arg
+from tyro.conf import Positional, arg
 from tyro.extras import SubcommandApp
 
 from adaptask import __version__
@@ -22,6 +22,7 @@ from adaptask.errors import AdaptaskError, ArgumentError
 from adaptask.experiments.backends.ray import ClusterOptions
 from adaptask.experiments.command_line import (
     CommandLine,
+    Switch,
     WrappedText,
     check_choices,
     describe_command,
@@ -53,7 +54,8 @@ def _one_line_per_paragraph(helptext: str) -> str:
 _strings.remove_single_line_breaks = _one_line_per_paragraph
 
 # Private as well; versions of tyro that lack it report bad values in their own words.
-_on_parse_error: Any = getattr(tyro._errors, "on_parse_error", nullcontext)
+_errors = getattr(tyro, "_errors", None)
+_on_parse_error: Any = getattr(_errors, "on_parse_error", nullcontext)
 
 # Without options of algorithms, whose classes need torch; `main` replaces it.
 _NO_CONFIG = RunConfig(**{kind: AlgorithmConfig(name) for kind, name in DEFAULT_NAMES.items()})  # type: ignore[arg-type]
@@ -71,7 +73,6 @@ _Int = Annotated[int | None, _optional("INT")]
 _Name = Annotated[str | None, _optional("NAME")]
 _Folder = Annotated[Path | None, _optional("FOLDER")]
 _File = Annotated[Path | None, _optional("FILE")]
-_Switch = Annotated[FlagCreatePairsOff[bool], arg(help_behavior_hint="")]
 _Loggers = Annotated[tuple[Literal["tensorboard", "wandb"], ...], _optional("NAME...")]
 _Tasks = Annotated[tuple[Literal["uniform", "within-group"], ...], _optional("KIND...")]
 
@@ -80,7 +81,7 @@ _line = CommandLine("", [], _NO_CONFIG)
 
 
 @app.command
-def demo(output: Annotated[Path, _optional("FOLDER")] = Path("runs/demo")) -> int:
+def demo(output: Annotated[Path, arg(metavar="FOLDER")] = Path("runs/demo")) -> int:
     """Compare uniform and adaptive sampling on characters; a few minutes, nothing to download.
 
     Args:
@@ -99,9 +100,9 @@ def train(
     resume: Annotated[Path | None, _optional("RUN")] = None,
     preset: _Name = None,
     config: _File = None,
-    quiet: _Switch = False,
+    quiet: Switch = False,
     log: _Loggers = (),
-    trust_plugins: _Switch = False,
+    trust_plugins: Switch = False,
 ) -> None:
     """Train a learner on the tasks of a sampler, validate, and test the best weights.
 
@@ -131,9 +132,9 @@ def pretrain(
     output: _Folder = None,
     resume: Annotated[Path | None, _optional("RUN")] = None,
     config: _File = None,
-    quiet: _Switch = False,
+    quiet: Switch = False,
     log: _Loggers = (),
-    trust_plugins: _Switch = False,
+    trust_plugins: Switch = False,
 ) -> None:
     """Train a classifier of all training classes, for `adaptask train --init RUN` to start from.
 
@@ -170,7 +171,7 @@ def evaluate(
     seed: _Int = None,
     weights: Literal["best", "last"] = "best",
     device: str = "auto",
-    trust_plugins: _Switch = False,
+    trust_plugins: Switch = False,
 ) -> None:
     """Measure the accuracy of a trained run, also on another dataset or with other tasks.
 
@@ -222,7 +223,7 @@ def compare(
     cluster: _Cluster = ClusterOptions(),  # noqa: B008, it is frozen
     preset: _Name = None,
     config: _File = None,
-    trust_plugins: _Switch = False,
+    trust_plugins: Switch = False,
 ) -> int:
     """Train every learner with every sampler, and tell which differences are real.
 
@@ -271,8 +272,8 @@ def reproduce(
     learners: Annotated[tuple[str, ...], _optional("NAME...")] = (),
     seeds: _Int = None,
     schedule: Literal["paper", "cosine"] = "paper",
-    quick: _Switch = False,
-    dry_run: _Switch = False,
+    quick: Switch = False,
+    dry_run: Switch = False,
     output: _Folder = None,
     workers: _Int = None,
     cluster: _Cluster = ClusterOptions(),  # noqa: B008, it is frozen
@@ -331,13 +332,13 @@ def sweep(
     trials: _Int = None,
     seeds: int = 1,
     search_seed: int = 0,
-    prune: _Switch = True,
+    prune: Switch = True,
     output: _Folder = None,
     workers: _Int = None,
     cluster: _Cluster = ClusterOptions(),  # noqa: B008, it is frozen
     preset: _Name = None,
     config: _File = None,
-    trust_plugins: _Switch = False,
+    trust_plugins: Switch = False,
 ) -> int:
     """Search for good options, by the accuracy in validation.
 
@@ -379,7 +380,7 @@ def sweep(
 
 @app.command
 def watch(
-    folder: Positional[Annotated[Path, arg(metavar="FOLDER")]], *, once: _Switch = False
+    folder: Positional[Annotated[Path, arg(metavar="FOLDER")]], *, once: Switch = False
 ) -> None:
     """Show a running run, comparison or sweep, until it ends or Ctrl-C.
 

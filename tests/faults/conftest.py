@@ -87,10 +87,10 @@ def in_a_child(act, *, folder=None, kill_at=None, kill_after=None):
     return count if code == 0 else None
 
 
-def until_done(act, rng, n_kills, n_operations, seconds, folder, *, anew=lambda: None):
+def until_done(act, rng, n_kills, n_operations, seconds, folder, *, restart=lambda: None):
     """Act again and again, killed so many times at random moments, and then in peace.
 
-    Where it ends before it can be killed, `anew` is called; it returns how often it was killed.
+    Where it ends before it can be killed, `restart` is called; it returns how often it was killed.
     """
     killed = 0
     for attempt in range(3 * n_kills):
@@ -101,7 +101,7 @@ def until_done(act, rng, n_kills, n_operations, seconds, folder, *, anew=lambda:
         if in_a_child(act, folder=folder, **moment) is None:
             killed += 1
         else:
-            anew()
+            restart()
         if killed == n_kills:
             break
     assert in_a_child(act, folder=folder) is not None

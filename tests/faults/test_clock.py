@@ -26,7 +26,7 @@ def wild(start, seed):
 
 @pytest.fixture
 def wild_clock(monkeypatch):
-    """Makes the time of day jump, as when it is set anew; durations are measured as ever."""
+    """Makes the time of day jump, as when it is set again; durations are measured as ever."""
     monkeypatch.setattr(time, "time", wild(time.time(), 0))
 
 

@@ -79,7 +79,7 @@ def test_a_run_killed_again_and_again_ends_as_one_left_alone(
     n_killed = kills.until_done(
         lambda: main(arguments(tiny_run, folder)),
         *(random.Random(seed), kills.n, n_operations // 2, seconds, folder),
-        anew=lambda: shutil.rmtree(folder),
+        restart=lambda: shutil.rmtree(folder),
     )
     assert n_killed >= 1  # a machine that gets quicker meanwhile may finish early
     assert same(ending(alone), ending(folder))

@@ -73,7 +73,7 @@ def test_a_killed_preparation_leaves_what_was_there_or_all_that_was_wanted(
 
 
 def without_times(content):
-    """Tables of times say how quick the machine was: the same here, as runs are not made anew."""
+    """Tables of times say how quick the machine was: the same here, as finished runs are kept."""
     return {name: text for name, text in content.items() if not name.endswith(".html")}
 
 

@@ -55,7 +55,7 @@ def test_a_comparison_killed_again_and_again_ends_as_one_left_alone(
     n_killed = kills.until_done(
         lambda: main([*arguments, str(folder)]),
         *(random.Random(int(workers)), kills.n, n_operations // 2, seconds, folder),
-        anew=lambda: shutil.rmtree(folder),
+        restart=lambda: shutil.rmtree(folder),
     )
     assert n_killed >= 2
     assert results(folder) == results(alone)

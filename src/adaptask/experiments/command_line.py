@@ -13,9 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import docstring_parser
+from tyro.conf import FlagCreatePairsOff, arg
 
 from adaptask.arguments import check_choice
 from adaptask.data.datasets import check_name
@@ -36,6 +37,9 @@ from adaptask.experiments.options import (
 )
 from adaptask.experiments.paper import TARGET_NAMES
 from adaptask.registry import is_address
+
+Switch = Annotated[FlagCreatePairsOff[bool], arg(help_behavior_hint="")]
+"""A flag of a command that is there or not, without a second one for the opposite."""
 
 _SHORT_FLAGS = {f"--{option}": option for option in SHORT_FLAGS}
 _SWEPT_FLAGS = {"--alpha": "sampler.alpha", "--tau": "sampler.tau", "--lr": "optimizer.lr"}

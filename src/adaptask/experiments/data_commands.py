@@ -17,7 +17,7 @@ from rich.progress import (
 )
 from rich.progress import Progress as ProgressBar
 from rich.text import Text
-from tyro.conf import FlagCreatePairsOff, Positional, arg
+from tyro.conf import Positional, arg
 from tyro.extras import SubcommandApp
 
 from adaptask.data.benchmarks import BENCHMARKS, Benchmark
@@ -36,6 +36,7 @@ from adaptask.data.datasets import (
 from adaptask.data.download import download
 from adaptask.data.prepare import Prepared, prepare, prepare_features, prepare_folder
 from adaptask.errors import ArgumentError, DataError
+from adaptask.experiments.command_line import Switch
 
 app = SubcommandApp()
 
@@ -80,7 +81,7 @@ def prepare_dataset(
     image_size: Annotated[
         int | None, arg(metavar="PIXELS", help_behavior_hint="(default: 84)")
     ] = None,
-    gray: Annotated[FlagCreatePairsOff[bool], arg(help_behavior_hint="")] = False,
+    gray: Switch = False,
     fractions: Annotated[
         tuple[float, float, float] | None,
         arg(metavar="TRAIN VAL TEST", help_behavior_hint="(default: 0.64 0.16 0.2)"),
@@ -183,7 +184,7 @@ def extract_dataset(
         str | None, arg(metavar="NAME", help_behavior_hint="(default: that of the run)")
     ] = None,
     device: str = "auto",
-    trust_plugins: Annotated[FlagCreatePairsOff[bool], arg(help_behavior_hint="")] = False,
+    trust_plugins: Switch = False,
 ) -> None:
     """Write the features of a trained backbone as a dataset.
 
