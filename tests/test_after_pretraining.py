@@ -38,7 +38,36 @@ def test_differences_of_the_text_are_in_the_tables(benchmark_script):
     said = set(re.findall(r"[+-]\d\.\d\d \[[^]]*\]", text))
     assert len(said) >= 8
     tables = "".join(table for s in scripts for table in s.tables(s.read_rows(s.RECORDS)).values())
-    assert said <= set(re.findall(r"[+-]\d\.\d\d \[[^]]*\]", tables))
+    known = set(re.findall(r"[+-]\d\.\d\d \[[^]]*\]", tables))
+    assert said <= known | set(differences_by_half(scripts[1]).values())
+
+
+def differences_by_half(script):
+    """`neighbor` with a temperature in 5-way tasks: over the seeds of its control, the others."""
+    rows = script.read_rows(script.RECORDS)
+    ours, control = "neighbor, temperature", "neighbor, class ids permuted, temperature"
+    with_control = {row["seed"] for row in rows if row["arm"] == control}
+    halves = (
+        [row for row in rows if row["seed"] in with_control],
+        [row for row in rows if row["seed"] not in with_control],
+    )
+    of = {}
+    for field in script.FIELDS:
+        first, second = (script.interval(script.differences(half, ours, field)) for half in halves)
+        above = script.interval(script.differences(rows, ours, field, control))
+        of |= {(field, "first"): first, (field, "second"): second, (field, "above"): above}
+    return of
+
+
+def test_neighbor_and_its_control_are_compared_over_the_same_seeds(benchmark_script):
+    script = benchmark_script("pretrained_omniglot")
+    found, page = differences_by_half(script), script.PAGE.read_text()
+    any_classes, within = script.FIELDS
+    assert f"`neighbor` has {found[any_classes, 'first']} over these seeds" in page
+    assert f"{found[any_classes, 'above']} more than the control" in page
+    assert f"`neighbor` is {found[within, 'above']} above it" in page
+    assert f"`neighbor` gains {found[any_classes, 'second']} on tasks of any classes" in page
+    assert f"and {found[within, 'second']} within alphabets" in page
 
 
 def test_validation_is_best_early_with_neighbor(benchmark_script):
