@@ -372,6 +372,10 @@ def test_what_is_said_of_resnet12_is_as_recorded():
     answer = PAGE.partition("| the paper | here |")[2].partition("\n## ")[0]
     (said,) = re.findall(rf"not found: {NUMBER} \({NUMBER} to {NUMBER}\) in five pairs", answer)
     check_interval(found, *said)
+    first, *others = found
+    assert f"when the first pair was known ({first:+.2f})" in part
+    (those,) = re.findall(rf"which have {NUMBER} \({NUMBER} to {NUMBER}\) by themselves", part)
+    check_interval(others, *those)
     gain = paper["gcp"] - paper["uniform"]
     assert float(said[2]) < gain
     assert f"excludes the paper's {gain:+.1f}." in part
