@@ -108,3 +108,11 @@ def test_the_readme_says_the_same():
         _, *said = [cell.strip() for cell in line.strip("|").split("|")]
         means = [f"{statistics.fmean(runs.values()):.2f}" for runs in (baseline, arm)]
         assert said == [*means, described([arm[seed] - baseline[seed] for seed in arm])]
+
+
+def test_the_page_of_the_sampler_says_the_same():
+    page = (DOCS / "samplers" / "neighbor.md").read_text().partition("## Is it worth it?")[2]
+    found = accuracies("accuracy")
+    for comparison in ("6", "2a"):
+        arm, baseline = other(found, comparison)
+        assert described([arm[seed] - baseline[seed] for seed in arm]) in page
