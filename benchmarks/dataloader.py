@@ -10,7 +10,7 @@ take turns, fifty batches each (eight of files), so that both meet the same dist
 workers, time on the clock with them. Nothing is trained: a training step would only make the
 difference smaller. `tensor` items are 3 x 32 x 32 tensors in memory, which cost next to nothing to
 load, so that everything else shows; `png` items are files of 84 x 84 pixels that are decoded. All
-tasks have 1 shot and 15 queries; one task a batch, one torch thread.
+tasks have 1 shot and 15 queries; one task per batch, one torch thread.
 
 On two cores of a server CPU with nothing else to do, torch 2.13, --seconds 7, one run:
 
@@ -149,7 +149,7 @@ def measure(items: str, n_way: int, n_workers: int, seconds: float) -> tuple[flo
 
 
 def time_sampler(n_way: int) -> tuple[float, float]:
-    """Return microseconds a batch without any loading: gcp with its feedback, and uniform."""
+    """Return microseconds per batch without any loading: gcp with its feedback, and uniform."""
     labels = torch.arange(N_CLASSES).repeat_interleave(N_IMAGES)
     sampler = build_sampler("gcp", n_classes=N_CLASSES, n_way=n_way, seed=0)
     episodes = EpisodeBatchSampler(labels, sampler, N_SHOT, N_QUERY, NEVER)

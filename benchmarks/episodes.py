@@ -9,8 +9,8 @@ sampler that draws the tasks, and Pillow. The two take turns, round by round, in
 whatever else the machine does falls on both. The loader hands batches out in bursts, so its mean
 is the figure to look at.
 
-Measured on two cores of an AMD EPYC with little else to do (torch 2.13, CPU build; 2,569 bytes a
-PNG), milliseconds a draw:
+Measured on two cores of an AMD EPYC with little else to do (torch 2.13, CPU build; 2,569 bytes per
+PNG), milliseconds per draw:
 
                                                 mean    median      10 %      90 %
     EpisodeSource                               1.95      1.54      1.25      2.04
@@ -144,9 +144,9 @@ def main() -> None:
         n_bytes = sum(file.stat().st_size for file in islice(Path(folder).iterdir(), 1000)) / 1000
         times = measure(image_set, Path(folder), n_rounds)
     print(
-        f"torch {torch.__version__}, {torch.get_num_threads()} threads, {n_bytes:.0f} bytes a PNG"
+        f"torch {torch.__version__}, {torch.get_num_threads()} threads, {n_bytes:.0f} bytes per PNG"
     )
-    print(f"{'milliseconds a draw':42}{'mean':>10}{'median':>10}{'10 %':>10}{'90 %':>10}")
+    print(f"{'milliseconds per draw':42}{'mean':>10}{'median':>10}{'10 %':>10}{'90 %':>10}")
     for name, values in times.items():
         tenths = statistics.quantiles(values, n=10)
         columns = (statistics.mean(values), statistics.median(values), tenths[0], tenths[-1])

@@ -5,12 +5,12 @@ Run: python benchmarks/exact_cp.py            (two CPU cores, a minute)
 Potentials of ten groups of classes: log C is `spread` higher on average within a group than
 between groups, and varies by a third of that from pair to pair. "plain bound" is Hoelder's
 inequality alone, with the largest of the sums over all other classes; "ours" is the bound of
-`CPSampler`. Times are microseconds a task of processor time, cp (reject) and gcp in
+`CPSampler`. Times are microseconds per task of processor time, cp (reject) and gcp in
 alternation, 64 tasks at once.
 
 On a machine with two shared cores (AMD EPYC), torch 2.13:
 
-                                   acceptance            us a task                   total variation
+                                   acceptance            us per task                 total variation
          n   K  spread           plain      ours         gcp          cp     ratio    of gcp from cp
         64   5     0.0           0.908     1.000         3.8        11.3      3.0x             0.000
         64   5     0.3           0.525     0.566         3.3        28.1      8.5x             0.025
@@ -70,7 +70,7 @@ def microseconds(actions: list[Callable[[], object]], rounds: int = 12) -> list[
 def main() -> None:
     """Print the table."""
     torch.set_num_threads(1)
-    print(f"{'':26}{'acceptance':^20}{'us a task':^24}{'':>8}{'total variation':>18}")
+    print(f"{'':26}{'acceptance':^20}{'us per task':^24}{'':>8}{'total variation':>18}")
     print(
         f"{'n':>6}{'K':>4}{'spread':>8}{'':8}{'plain':>8}{'ours':>10}  "
         f"{'gcp':>10}{'cp':>12}{'ratio':>10}{'of gcp from cp':>18}"

@@ -262,7 +262,7 @@ def compare_samplers(images: ImageSet, seconds: float) -> None:
 
 
 def large_settings(images: ImageSet, seconds: float, peak: float) -> None:
-    """Print episodes a second of the larger settings, and their share of a peak in TFLOP/s."""
+    """Print episodes per second of the larger settings, and their share of a peak in TFLOP/s."""
     settings = {
         "ProtoNet ResNet-12, 5-way 5-shot": Setting(
             backbone="resnet12", n_shot=5, n_query=6, n_tasks=8

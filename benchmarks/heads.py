@@ -5,7 +5,7 @@ Run: python benchmarks/heads.py                 (one CPU core, a minute)
 
 8 tasks of 5 ways at once, 6 queries per class, 512 features; from features to logits and back to
 the gradients of the features. Milliseconds of processor time of one thread, the least of several
-rounds, all in alternation in one run. `svm` is MetaOptNet-SVM as it comes: on the CPU by active
+rounds, all in alternation in one run. `svm` is MetaOptNet-SVM by default: on the CPU by active
 sets. `ip` is the same by the interior-point method alone, `ip, 20` with all its steps, as on a
 GPU. `qpth 32` and `qpth 64` pose the program to qpth 0.0.18 as MetaOptNet's code does, in float32
 as it has it by default and in float64; the columns are there where qpth is installed, which wants
@@ -32,7 +32,7 @@ numpy below 2. On a machine with two shared cores (AMD EPYC), torch 2.13, numpy 
 
 The bar was 5x. Five runs on made-up features gave 5.9x to 7.1x, 11.3x to 12.4x and 13.6x to
 16.1x. In float32 qpth stops short of the optimum. On the 128 features that a Conv-4 of 32 filters
-makes of glyphs, 15 shots, active sets run in circles: `svm` then takes 217 to 250 ms and `ip` 118
+makes of glyphs, 15 shots, active sets cycle: `svm` then takes 217 to 250 ms and `ip` 118
 to 126, and qpth refuses the program in float32 ("Q is not SPD"). What else was tried stands in
 docs/learners/metaoptnet-svm.md.
 
@@ -57,7 +57,7 @@ The bar was 25 %. It is missed by 15 shots of 32 x 32 images in bfloat16; 15 sho
 for FC100, in float32, and for the ImageNets, at 84 x 84. With a step of the machine as some 85
 kernels of torch, 1,700 in all, its head took 3.4, 5.1 and 13.6 ms for 1, 5 and 15 shots. Products
 with explicit inverses and a step of refinement in place of triangular solves made that no faster;
-the kernels of `svm_triton_kernels`, two launches a step, did.
+the kernels of `svm_triton_kernels`, two launches per step, did.
 
 All figures of the CPU are from before another step was added for every hundred variables: there
 the interior-point method now makes up to 60 where it is not done.

@@ -25,7 +25,7 @@ The bar was 1.3x over the fastest of them. Three runs gave 1.73x to 1.79x with o
 two 1.99x, 1.92x and, with other programs on both cores, 1.50x.
 
 On one H200, torch 2.11, with 8 tasks and 64 filters, ours as one CUDA graph: 13.3 ms, 601 episodes
-a second; the plain loop, eager, 478 ms, 35.8 times as long. The gradients differed by 1.9e-2 at
+per second; the plain loop, eager, 478 ms, 35.8 times as long. The gradients differed by 1.9e-2 at
 most, in torch's default arithmetic for convolutions there, TensorFloat-32. In float64 ours and the
 plain loop agree to 3e-15; in float32 on the CPU they differ by 2.8e-3 at most, where a rounded
 activation falls on the other side of a kink.

@@ -121,7 +121,7 @@ def timed(action: Callable[[], object], seconds: float, device: str) -> float:
 def measure(
     n_classes: int, n_way: int, n_tasks: int, device: str, rounds: int = 12, seconds: float = 0.03
 ) -> list[float]:
-    """Return microseconds a task: our draw and update, the transcription's draw and update."""
+    """Return microseconds per task: our draw and update, the transcription's draw and update."""
     ours = build_sampler("gcp", n_classes=n_classes, n_way=n_way, alpha=ALPHA, tau=TAU, seed=0)
     ours.to(device)
     theirs = Transcription(n_classes, n_way)
