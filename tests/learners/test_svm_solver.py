@@ -341,6 +341,19 @@ def test_many_ways_with_few_features_are_solved(seed, path, monkeypatch):
     assert (error <= svm_solver.TOLERANCE).all()
 
 
+SLOW = torch.from_numpy(np.load(FOLDER / "slow_gram.npy")).double()
+"""Three tasks of a ResNet-12 on CIFAR-FS, of 100,000, that took 17 to 20 steps when all steps went
+equally near to the bounds."""
+
+
+@pytest.mark.parametrize("path", ["torch", pytest.param("kernels", marks=needs_kernels)])
+def test_steps_that_come_near_to_the_bounds_too_early_do_not_delay_the_end(path, monkeypatch):
+    (as_on_a_gpu if path == "torch" else by_kernels)(monkeypatch)
+    monkeypatch.setattr(svm_solver, "_n_steps", lambda u: 13)
+    _, error = solve_crammer_singer(SLOW, n_way=5, penalty=0.1)
+    assert (error <= TOLERANCE).all()
+
+
 @pytest.mark.parametrize("penalty", [0.1, 1.0])
 @pytest.mark.parametrize("name", HARD)
 @needs_kernels

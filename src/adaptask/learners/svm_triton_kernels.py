@@ -145,9 +145,9 @@ def _advance(
         du = _rows(rows + 4 * way * n, 0.0, way, n, ways, size)
         du, _ = _balance(du, off, matrices, pivots, way, n, ways, size)
         share, scaled = du / slack, du * multipliers
-        distance = 1 - 1 / tl.maximum(_largest(tl.abs(share - 0.5)) + 0.5, 1.0)
+        missing = 1 - 1 / tl.maximum(_largest(tl.abs(share - 0.5)) + 0.5, 1.0)
         center = _total(tl.where(real, multipliers * slack, 0.0)) / (way * n)
-        shift = (scaled * share - scaled + distance * distance * distance * center) / slack
+        shift = (scaled * share - scaled + missing * missing * missing * center) / slack
         shift = tl.where(real, shift, 0.0)
 
         right = _rows(rows + 3 * way * n, 0.0, way, n, ways, size)
@@ -155,7 +155,8 @@ def _advance(
         du, dnu = _balance(du, off, matrices, pivots, way, n, ways, size)
         target = shift + multipliers / slack * du
         reach = tl.where(real, tl.maximum(du / slack, 1 - target / multipliers), 0.0)
-        step = 0.999 / tl.maximum(_largest(reach), 0.999)
+        most = 0.999 - 0.1 * missing * missing
+        step = most / tl.maximum(_largest(reach), most)
 
         before = tl.load(nu + at, mask=at < n, other=0.0)
         tl.store(nu + at, before + step * dnu, mask=at < n)
