@@ -353,6 +353,33 @@ def test_a_dataset_that_fetches_many_items_at_once_is_asked_so(build, dataset):
     assert torch.equal(wrapped[5][0], dataset[5][0])
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"n_shot": 2, "n_query": 1}, "by one with n_shot 1, not 2, n_query 2, not 1"),
+        ({"n_query": 3}, "by one with n_query 2, not 3"),
+    ],
+)
+def test_a_dataset_wrapped_for_tasks_of_another_form_is_refused(build, dataset, settings, message):
+    # Such as those for training and for validation: images would be cut into wrong tasks.
+    loader = DataLoader(build().wrap(dataset), batch_sampler=build(**settings))
+    with pytest.raises(ArgumentError, match=message):
+        next(iter(loader))
+
+
+def test_a_dataset_wrapped_for_other_labels_is_refused(build, dataset):
+    reverse = EpisodeBatchSampler(
+        dataset.tensors[1].flip(0), build().sampler, N_SHOT, N_QUERY, n_tasks=12
+    )
+    with pytest.raises(ArgumentError, match="by one with other labels"):
+        next(iter(DataLoader(build().wrap(dataset), batch_sampler=reverse)))
+
+
+def test_a_dataset_wrapped_by_an_equal_batch_sampler_will_do(build, dataset):
+    loader = DataLoader(build().wrap(dataset), batch_sampler=build(n_tasks=3, seed=5))
+    assert len(list(loader)) == 3
+
+
 def test_a_wrapped_dataset_wants_its_batch_sampler(build, dataset):
     with pytest.raises(ArgumentError, match="batch_sampler=episodes"):
         next(iter(DataLoader(build().wrap(dataset), batch_size=2)))

@@ -61,16 +61,26 @@ class TaskIndices(list[int]):
 
     task_ids: list[int]
     class_ids: list[list[int]]
+    drawn_for: dict[str, Any]
+    """What the tasks are made of: classes, images and a hash of the labels."""
 
 
 class EpisodeDataset(Dataset[EpisodeBatch]):
     """A dataset whose items a DataLoader stacks to `EpisodeBatch`es; see `wrap`."""
 
     def __init__(
-        self, dataset: Dataset[Any], key: int | str | None, n_way: int, n_shot: int, n_query: int
+        self,
+        dataset: Dataset[Any],
+        key: int | str | None,
+        *,
+        n_way: int,
+        n_shot: int,
+        n_query: int,
+        labels: str,
     ) -> None:
         self.dataset, self.key = dataset, key
         self.n_shot, self.n_query = n_shot, n_query
+        self._made_for = {"n_way": n_way, "n_shot": n_shot, "n_query": n_query, "labels": labels}
         self._support_labels, self._query_labels = (
             torch.arange(n_way).repeat_interleave(n) for n in (n_shot, n_query)
         )
@@ -89,6 +99,7 @@ class EpisodeDataset(Dataset[EpisodeBatch]):
                 "a wrapped dataset needs the EpisodeBatchSampler that wrapped it: "
                 "DataLoader(episodes.wrap(dataset), batch_sampler=episodes)."
             )
+        self._check_made_for(indices.drawn_for)
         fetch = getattr(self.dataset, "__getitems__", None)
         items = fetch(list(indices)) if fetch else [self.dataset[index] for index in indices]
         images = [_as_tensor(self._find_image(item)) for item in items]
@@ -96,6 +107,18 @@ class EpisodeDataset(Dataset[EpisodeBatch]):
         parts = (images[start : start + size] for start in range(0, len(images), size))
         tasks = zip(indices.class_ids, indices.task_ids, parts, strict=True)
         return [self._task(*task) for task in tasks]
+
+    def _check_made_for(self, drawn_for: dict[str, Any]) -> None:
+        """Refuse tasks of another EpisodeBatchSampler: images would be cut into wrong tasks."""
+        differing = [name for name in drawn_for if drawn_for[name] != self._made_for[name]]
+        if differing:
+            sizes = (f"{name} {self._made_for[name]}, not {drawn_for[name]}" for name in differing)
+            found = "other labels" if "labels" in differing else ", ".join(sizes)
+            raise ArgumentError(
+                "the dataset was wrapped by another EpisodeBatchSampler than the one that draws: "
+                f"by one with {found}. Give the DataLoader both from one: "
+                "DataLoader(episodes.wrap(dataset), batch_sampler=episodes)."
+            )
 
     def _find_image(self, item: Any) -> Any:
         try:
@@ -274,7 +297,7 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
                 f"the dataset has {n_items} items, but {n_labels} labels were given. Pass the "
                 "labels of this very dataset, in its order."
             )
-        return EpisodeDataset(dataset, key, self.n_way, self.n_shot, self.n_query)
+        return EpisodeDataset(dataset, key, **self._task_settings())
 
     def feedback(
         self,
@@ -386,7 +409,10 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
         self._resumed = self._n_done() < len(self)
 
     def _settings(self) -> dict[str, Any]:
-        names = ("n_way", "n_shot", "n_query", "tasks_per_batch", "seed")
+        return {**self._task_settings(), "tasks_per_batch": self.tasks_per_batch, "seed": self.seed}
+
+    def _task_settings(self) -> dict[str, Any]:
+        names = ("n_way", "n_shot", "n_query")
         return {**{name: getattr(self, name) for name in names}, "labels": self._index.digest}
 
     def _indices(self, batch: DrawnBatch) -> TaskIndices:
@@ -399,6 +425,7 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
         first = batch.number * self.tasks_per_batch
         indices.task_ids = list(range(first, first + self.tasks_per_batch))
         indices.class_ids = batch.class_ids.tolist()
+        indices.drawn_for = self._task_settings()
         return indices
 
     def _check_logits(self, logits: Tensor, n_tasks: int) -> Tensor:
