@@ -155,3 +155,37 @@ def test_a_state_whose_batches_have_other_fields_is_refused_and_changes_nothing(
     with pytest.raises(StateError, match="another version of adaptask"):
         second.load_state_dict(state)
     assert second.n_batches == 0
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"n_batches": 5},
+        {"n_batches": None},
+        {"last_answered": "1"},
+        {"counts": [0, None, 0]},
+        {"sampler": None},
+        {"number": 7},
+        {"class_ids": torch.zeros(2, WAY + 1, dtype=torch.int64)},
+        {"class_ids": None},
+        {"feedback": [None]},
+        {"feedback": [("a", "b"), None]},
+    ],
+    ids=str,
+)
+def test_a_damaged_state_is_refused_before_the_sampler_is_restored(damage):
+    first, second = (
+        PendingTasks(
+            build_sampler("gcp", n_classes=9, n_way=WAY, seed=seed), tasks_per_batch=2, lag=2
+        )
+        for seed in range(2)
+    )
+    first.draw()
+    state = first.state_dict()
+    for part in (state, state["batches"][0]):
+        part.update({key: value for key, value in damage.items() if key in part})
+    twin = second.sampler.fork(1)
+    with pytest.raises(StateError, match="no state of tasks, or it is damaged"):
+        second.load_state_dict(state)
+    assert second.n_batches == 0
+    assert torch.equal(second.sampler.sample(5), twin.sample(5))

@@ -199,6 +199,8 @@ def test_a_state_of_something_else_is_refused(build):
         episodes.load_state_dict(other.state_dict())
     with pytest.raises(StateError, match="no state"):
         episodes.load_state_dict({"settings": episodes.state_dict()["settings"]})
+    with pytest.raises(StateError, match="no state"):
+        episodes.load_state_dict({**episodes.state_dict(), "epoch_start": "0"})
     with pytest.raises(StateError):
         episodes.load_state_dict({})
 

@@ -223,7 +223,10 @@ class PendingTasks:
                 for saved in state["batches"]
             ]
             sampler_state = state["sampler"]
-        except (KeyError, TypeError, ValueError) as error:
+            self._check_saved((n_batches, last_answered, applied, missed, delay), batches)
+            if not isinstance(sampler_state, Mapping):
+                raise TypeError("the state of the sampler is not a dictionary")
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise StateError(
                 "this is no state of tasks, or it is damaged, or another version of adaptask "
                 f"saved it: {error!r}."
@@ -231,3 +234,19 @@ class PendingTasks:
         self.sampler.load_state_dict(sampler_state)
         self._batches, self.n_batches, self.last_answered = deque(batches), n_batches, last_answered
         self._n_applied, self._n_missed, self._largest_delay = applied, missed, delay
+
+    def _check_saved(self, counters: Sequence[int], batches: Sequence[DrawnBatch]) -> None:
+        """Raise an error for what could not be continued with, before anything is changed."""
+        if not all(type(counter) is int for counter in counters):
+            raise TypeError(f"counters must be integers; got {format_value(counters)}")
+        n_batches = counters[0]
+        waiting = range(n_batches - len(batches), n_batches)
+        if waiting.start < 0 or [batch.number for batch in batches] != list(waiting):
+            raise ValueError("the batches that wait are not the last ones that were drawn")
+        size = (self.tasks_per_batch, self.sampler.n_way)
+        for batch in batches:
+            if batch.class_ids.shape != size or len(batch.feedback) != len(batch.class_ids):
+                raise ValueError(f"batch {batch.number} must be tasks x way, {size}")
+            for rows in batch.feedback:
+                if rows is not None and not all(isinstance(row, Tensor) for row in rows):
+                    raise TypeError(f"the feedback on batch {batch.number} must be tensors")

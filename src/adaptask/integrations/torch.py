@@ -402,7 +402,7 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
                     f"{expected!r}. Build the EpisodeBatchSampler with the same {name}."
                 )
         epoch_start, pending = state_dict.get("epoch_start"), state_dict.get("pending")
-        if epoch_start is None or not isinstance(pending, Mapping):
+        if type(epoch_start) is not int or not isinstance(pending, Mapping):
             raise StateError(_NO_STATE)
         self._pending.load_state_dict(pending)
         self._epoch_start = epoch_start
