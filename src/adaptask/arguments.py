@@ -122,8 +122,11 @@ def check_members(name: str, part: object, *members: str) -> None:
     """Check that an object has the attributes that will be needed.
 
     Raises:
-        ArgumentError: If some are missing; the message names them.
+        ArgumentError: If some are missing; the message names them. Or if it is a class or a name.
     """
+    if isinstance(part, str | type):
+        got = f"the name {part!r}" if isinstance(part, str) else f"the class {part.__name__}"
+        raise ArgumentError(f"the {name} must be an object; got {got}. Build one from it first.")
     missing = [member for member in members if not hasattr(part, member)]
     if missing:
         raise ArgumentError(

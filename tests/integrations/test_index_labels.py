@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import chisquare
+from torch.utils.data import TensorDataset
 
 from adaptask.errors import ArgumentError, DataError
 from adaptask.integrations.torch import index_labels
@@ -42,7 +43,10 @@ def test_labels_can_be_strings():
         ([], "one integer or string"),
         ([0, "cat"], "got both"),
         ([True, False], "one integer or string"),
+        ([[0], [1, 0]], "rows of different lengths"),
+        (TensorDataset(torch.arange(4)), r"not the dataset; got a TensorDataset.*dataset\.targets"),
     ],
+    ids=str,
 )
 def test_other_labels_are_refused(labels, message):
     with pytest.raises(ArgumentError, match=message):

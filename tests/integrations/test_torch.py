@@ -215,6 +215,7 @@ def test_a_state_of_something_else_is_refused(build):
         (torch.full((6, N_WAY), torch.nan), None, "must be finite"),
         (torch.randn(6, N_WAY).softmax(-1), None, "are probabilities.*into the softmax"),
         (torch.zeros(6, N_WAY), torch.zeros(6), "int64"),
+        (torch.zeros(6, N_WAY), [0, 0, 1, 1, 2, 2], "int64 tensor.*got a list"),
         (torch.zeros(6, N_WAY), torch.zeros(5, dtype=torch.int64), r"of shape \(5,\)"),
         (torch.zeros(6, N_WAY), torch.tensor([0, 0, 1, 1, 2, 3]), "0 to 2"),
         (torch.zeros(6, N_WAY), torch.tensor([0, 0, 0, 0, 1, 1]), "at least one"),
@@ -295,6 +296,14 @@ def test_a_sampler_that_chooses_among_candidates_is_refused(build):
 def test_arguments_out_of_range_are_refused(build, settings, message):
     with pytest.raises(ArgumentError, match=message):
         build(**settings)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "got"), [("gcp", "the name 'gcp'"), (SAMPLERS["gcp"], "the class GCPSampler")]
+)
+def test_a_sampler_is_an_object(dataset, sampler, got):
+    with pytest.raises(ArgumentError, match=f"sampler must be an object; got {got}.*Build one"):
+        EpisodeBatchSampler(dataset.tensors[1], sampler, N_SHOT, N_QUERY, 12)
 
 
 def test_a_sampler_for_other_classes_is_refused(dataset):

@@ -470,10 +470,14 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
             return self._labels.expand(n_tasks, -1)
         n_queries = len(self._labels)
         shapes = ((n_tasks, n_queries), (n_queries,))
-        if labels.shape not in shapes or labels.dtype != torch.int64:
+        is_tensor = isinstance(labels, Tensor)
+        if not is_tensor or labels.shape not in shapes or labels.dtype != torch.int64:
+            got = f"a {type(labels).__name__}"
+            if is_tensor:
+                got = f"{labels.dtype} of shape {tuple(labels.shape)}"
             raise ArgumentError(
                 f"labels must be an int64 tensor, tasks x queries, {(n_tasks, n_queries)}, or "
-                f"queries; got {labels.dtype} of shape {tuple(labels.shape)}."
+                f"queries; got {got}."
             )
         rows = labels.cpu().expand(n_tasks, -1).clone()
         if any(set(row) != set(range(self.n_way)) for row in rows.tolist()):
@@ -581,7 +585,18 @@ def index_labels(labels: Sequence[int] | Sequence[str] | np.ndarray | Tensor) ->
     Raises:
         ArgumentError: If they are neither.
     """
-    names = label_array(labels.numpy(force=True) if isinstance(labels, Tensor) else labels)
+    if isinstance(labels, Dataset):  # an array of it would load every item
+        raise ArgumentError(
+            f"labels must be those of the dataset, not the dataset; got a {type(labels).__name__}. "
+            "Many datasets have them as dataset.targets."
+        )
+    try:
+        names = label_array(labels.numpy(force=True) if isinstance(labels, Tensor) else labels)
+    except ValueError as error:
+        raise ArgumentError(
+            "labels must be one integer or string for every item of the dataset; got rows of "
+            f"different lengths: {format_value(labels)}."
+        ) from error
     if names.dtype == object:
         raise ArgumentError("labels must be all integers or all strings; got both, or others.")
     if names.ndim != 1 or names.size == 0 or names.dtype.kind not in "iuU":
