@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data import Sampler as TorchSampler
 
@@ -65,6 +65,16 @@ def test_no_two_workers_load_the_same_tasks(build, dataset):
     images = [tuple(batch.query_images[..., 4].flatten().tolist()) for batch in batches]
     assert len(set(images)) == 24
     assert torch.cat([batch.task_ids for batch in batches]).tolist() == list(range(24))
+
+
+def test_several_processes_are_warned_that_they_draw_the_same_tasks(build, monkeypatch):
+    build()
+    monkeypatch.setattr(distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(distributed, "get_world_size", lambda: 1)
+    build()
+    monkeypatch.setattr(distributed, "get_world_size", lambda: 2)
+    with pytest.warns(UserWarning, match="each of the 2 processes .* the same tasks"):
+        build()
 
 
 def test_torch_is_given_no_data_source(build):

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import hashlib
 import math
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 from torch.utils.data import Dataset
 from torch.utils.data import Sampler as TorchSampler
 
@@ -157,6 +158,9 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
     `lag` batches: `num_workers * prefetch_factor <= lag`. Feedback that comes too late is refused
     with an error. Batches without feedback are skipped.
 
+    It works in one process: with `DistributedDataParallel` each has tasks of its own, the same ones
+    if the seeds are equal, and learns from them alone. A warning says so.
+
     Args:
         labels: The label of every item of the dataset, in its order: integers or strings, in a
             list, an array or a tensor. Class ids are the positions of the labels in ascending
@@ -219,6 +223,7 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
                 f"n_classes={len(self.classes)}."
             )
         self._index.check_counts(self.n_shot + self.n_query)
+        _warn_of_several_processes()
         self._epoch_start = 0
         self._resumed = False
         self._labels = torch.arange(self.n_way).repeat_interleave(self.n_query)
@@ -492,6 +497,18 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
             f"EpisodeBatchSampler({len(self.classes)} classes, n_way={self.n_way}, "
             f"n_shot={self.n_shot}, n_query={self.n_query}, n_tasks={self.n_tasks}, "
             f"tasks_per_batch={self.tasks_per_batch}, lag={self.report.lag}, seed={self.seed})"
+        )
+
+
+def _warn_of_several_processes() -> None:
+    if not distributed.is_available() or not distributed.is_initialized():
+        return
+    if (size := distributed.get_world_size()) > 1:
+        warnings.warn(
+            f"each of the {size} processes has an EpisodeBatchSampler of its own: with the same "
+            "seed all train on the same tasks, and none learns from those of the others. "
+            "docs/integrations.md, 'Several processes', has a loop that shares them.",
+            stacklevel=3,
         )
 
 
