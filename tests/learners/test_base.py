@@ -142,6 +142,15 @@ def test_a_backbone_that_returns_other_shapes_is_named(episodes):
         learner(episodes())
 
 
+def test_an_error_of_a_network_that_takes_images_says_how_to_make_it_a_backbone(episodes):
+    learner = build_learner("protonet", backbone=torch.nn.Conv2d(1, 4, 3).double())
+    with pytest.raises(RuntimeError, match="input to conv2d") as raised:
+        learner(episodes())
+    (note,) = raised.value.__notes__
+    assert "Conv2d was given 2 x 18 x 1 x 16 x 16 (tasks x images" in note
+    assert "NetworkBackbone(network, image_shape=...)" in note
+
+
 def test_frozen_parts_stay_in_evaluation_in_copies_too():
     backbone = build_backbone("conv4", image_shape=(1, 16, 16), filters=4)
     learner = build_learner("protonet", backbone=backbone)

@@ -217,6 +217,15 @@ def test_a_loss_that_is_no_number_stops_before_anything_is_learned(tiny):
     assert torch.equal(sampler.log_potentials, before)
 
 
+def test_a_training_step_must_return_an_outcome(tiny):
+    _, sampler, source = parts(tiny)
+    learner = Diverges()
+    learner.training_step = lambda episodes: learner.weight * 2  # as a LightningModule does
+    step = TrainingStep(learner, sampler, source, sgd(learner), n_shot=1, n_query=1, n_tasks=2)
+    with pytest.raises(ArgumentError, match=r"training_step of .* Diverges .*Outcome.* a Tensor"):
+        step(0)
+
+
 @pytest.mark.parametrize(
     "bad",
     [{"n_tasks": 0}, {"n_shot": 0}, {"n_query": 1.5}, {"clip_norm": -1.0}, {"precision": "half"}],

@@ -18,6 +18,7 @@ from adaptask.interfaces import Episodes, Outcome
 
 _ROUNDING = 0.01
 """Relative difference of features that rounding may make."""
+_NETWORK_BACKBONE = "NetworkBackbone(network, image_shape=...) makes a backbone of any network."
 
 
 class Learner(nn.Module, ABC):
@@ -213,16 +214,29 @@ class EmbeddingLearner(Learner):
         Raises:
             ArgumentError: If there is not a feature, or maps, for every image.
         """
-        features = self.embed(images)
+        # A subclass may have deleted the attribute, and embed by other means.
+        is_ours = isinstance(getattr(self, "backbone", None), Backbone | None)
+        features = self.embed(images) if is_ours else self._embed_by_any_module(images)
         if features.ndim < 3 or features.shape[:2] != images.shape[:2]:
             raise ArgumentError(
                 f"The backbone must map {_sizes(images.shape)} (tasks x images x channels x height "
                 f"x width) to tasks x images x features; {type(self.backbone).__name__} returned "
-                f"{_sizes(features.shape)}."
+                f"{_sizes(features.shape)}. {_NETWORK_BACKBONE}"
             )
         if self._is_mixed(features):
             return features
         return features.to(torch.promote_types(features.dtype, torch.float32))
+
+    def _embed_by_any_module(self, images: Tensor) -> Tensor:
+        """Return what `embed` does; an error says what torch's own layers do not expect."""
+        try:
+            return self.embed(images)
+        except (RuntimeError, ValueError) as error:
+            error.add_note(
+                f"The backbone {type(self.backbone).__name__} was given {_sizes(images.shape)} "
+                f"(tasks x images x channels x height x width). {_NETWORK_BACKBONE}"
+            )
+            raise
 
     @property
     def compares_features(self) -> bool:
@@ -247,8 +261,7 @@ def check_backbone(backbone: object, *members: str) -> None:
     try:
         check_members("backbone", backbone, *members)
     except ArgumentError as error:
-        advice = "NetworkBackbone(network, image_shape=...) makes one of any network."
-        raise ArgumentError(f"{error} {advice}") from None
+        raise ArgumentError(f"{error} {_NETWORK_BACKBONE}") from None
 
 
 def embeds_alone(embed: Callable[[Tensor], Tensor], images: Tensor) -> bool:

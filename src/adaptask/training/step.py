@@ -309,12 +309,22 @@ def training_outcome(learner: EpisodeLearner, episodes: Episodes) -> Outcome:
     """Return loss and logits of the learner; cross-entropy if it has no `training_step`."""
     if hasattr(learner, "training_step"):
         outcome: Outcome = learner.training_step(episodes)
+        _check_outcome("training_step", learner, outcome)
         check_logits(outcome.query_logits, episodes.class_ids, episodes.query_labels)
         return outcome
     query_logits = learner(episodes)
     check_logits(query_logits, episodes.class_ids, episodes.query_labels)
     loss = cross_entropy(query_logits.flatten(0, 1).float(), episodes.query_labels.flatten())
     return Outcome(loss=loss, query_logits=query_logits.detach())
+
+
+def _check_outcome(method: str, learner: EpisodeLearner, outcome: object) -> None:
+    if not isinstance(outcome, Outcome):
+        raise ArgumentError(
+            f"{method} of the learner {type(learner).__name__} must return an "
+            "adaptask.interfaces.Outcome(loss=..., query_logits=...); got a "
+            f"{type(outcome).__name__}."
+        )
 
 
 def per_task_outcome(learner: EpisodeLearner, episodes: Episodes) -> Outcome:
@@ -326,6 +336,7 @@ def per_task_outcome(learner: EpisodeLearner, episodes: Episodes) -> Outcome:
         return Outcome(loss=losses.mean(), query_logits=query_logits.detach(), losses=losses)
     stepper: Any = learner
     outcome: Outcome = stepper.training_step_per_task(episodes)
+    _check_outcome("training_step_per_task", learner, outcome)
     check_logits(outcome.query_logits, episodes.class_ids, episodes.query_labels)
     shape = episodes.query_labels.shape[:1]
     if outcome.losses is None or outcome.losses.shape != shape:
