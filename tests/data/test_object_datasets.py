@@ -273,3 +273,9 @@ def test_a_dataset_of_torchvision(tmp_path):
     source = EpisodeSource.from_dataset(datasets.ImageFolder(tmp_path))
     assert torch.equal(pixels(source), EXPECTED)
     assert source.image_set.class_names == Pictures.classes
+
+
+def test_a_source_shows_what_it_holds():
+    shown = repr(EpisodeSource.from_dataset(TensorDataset(torch.rand(6, 3, 4, 4), torch.arange(6))))
+    expected = "ImageSet('dataset', 'train': 6 classes, 6 x 3 x 4 x 4)"
+    assert shown == f"EpisodeSource({expected}, device='cpu')"

@@ -296,6 +296,9 @@ class EpisodeSource:
         plain = options | {"augmentation": None}
         return {s: cls(found, **(options if s == "train" else plain)) for s, found in sets.items()}
 
+    def __repr__(self) -> str:
+        return f"EpisodeSource({self.image_set}, device={str(self.device)!r})"
+
     @property
     def n_classes(self) -> int:
         """Number of classes in the split."""

@@ -126,6 +126,11 @@ class ImageSet:
             )
         return image_set
 
+    def __repr__(self) -> str:
+        # Short, since an object that holds one shows it; and of one that is not laid out well, too.
+        sizes = " x ".join(map(str, self.images.shape))
+        return f"ImageSet({self.dataset!r}, {self.split!r}: {self.n_classes} classes, {sizes})"
+
     @property
     def n_classes(self) -> int:
         """Number of classes in the split."""
