@@ -380,6 +380,13 @@ def test_machines_that_could_not_agree_on_a_restart_are_told_what_to_set(monkeyp
         pass
 
 
+def test_processes_that_are_connected_already_are_told_so(monkeypatch):
+    launched(monkeypatch)
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    with pytest.raises(ArgumentError, match=r"Leave out init_process_group\(\)"), process_group():
+        pass
+
+
 class TwoInOneProcess(ProcessGroup):
     """Two processes of which the other one has tasks like those of this one, and 100 more."""
 

@@ -260,6 +260,14 @@ def test_a_source_that_cannot_be_restored_is_said(build_trainer, tmp_path):
         trainer.fit(2)
 
 
+def test_a_trainer_without_a_group_beside_other_processes_warns(build_trainer, monkeypatch):
+    parts = build_trainer()
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    with pytest.warns(UserWarning, match=r"connects 2 processes.*no group.*process_group\(\)"):
+        Trainer(parts.learner, parts.sampler, parts.source)
+
+
 def test_parts_that_lack_something_are_refused(build_trainer):
     parts = build_trainer()
     with pytest.raises(

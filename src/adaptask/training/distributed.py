@@ -325,12 +325,18 @@ def process_group() -> Iterator[ProcessGroup]:
     is shown once; the others exit.
 
     Raises:
-        ArgumentError: If torchrun was started in a way that cannot work.
+        ArgumentError: If torchrun was started in a way that cannot work, or the processes are
+            connected already.
         TrainingError: If the processes do not find each other.
     """
     if not _is_torchrun():
         yield SINGLE_PROCESS
         return
+    if distributed.is_initialized():
+        raise ArgumentError(
+            "process_group() connects the processes itself, but torch.distributed is initialized "
+            "already. Leave out init_process_group()."
+        )
     group, store = _connect()
     try:
         yield group

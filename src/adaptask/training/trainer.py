@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import signal
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-from torch import Tensor, nn, optim
+from torch import Tensor, distributed, nn, optim
 
 from adaptask.arguments import check_integer, check_members, format_value
 from adaptask.errors import ArgumentError, StateError, TrainingError
@@ -497,10 +498,22 @@ def _check_parts(
         raise ArgumentError(
             f"display must derive from adaptask.training.Display; got {format_value(display)}."
         )
+    if not group.is_connected and distributed.is_available() and distributed.is_initialized():
+        _warn_of_other_processes(distributed.get_world_size())
     if group.size > 1 and not _has_state(sampler):
         raise ArgumentError(
             "a run on several processes needs a sampler with state_dict and load_state_dict, so "
             f"that all processes draw the same tasks; {type(sampler).__name__} lacks them."
+        )
+
+
+def _warn_of_other_processes(size: int) -> None:
+    if size > 1:
+        warnings.warn(
+            f"torch.distributed connects {size} processes, and this Trainer has no group: each "
+            "trains alone, all on the same tasks if the seeds are equal. Give every Trainer the "
+            "group of adaptask.training.process_group(), in place of init_process_group().",
+            stacklevel=4,
         )
 
 
