@@ -44,6 +44,14 @@ def test_candidates_are_uniform_and_the_tasks_trained_on_have_no_probability():
         kl_from_uniform(build(), n_draws=10)
 
 
+@pytest.mark.parametrize("shape", [(7,), (8, 1)])
+def test_losses_that_are_not_one_per_candidate_are_refused(shape):
+    sampler = build(alpha=0.5)
+    candidates = sampler.sample(sampler.n_candidates(4))
+    with pytest.raises(ArgumentError, match="losses must have the shape 8; got"):
+        sampler.choose(candidates, torch.zeros(shape), 4)
+
+
 def test_bad_shares_are_refused():
     for alpha in (-0.1, 1.0, "half"):
         with pytest.raises(ArgumentError, match=r"alpha must be a number between 0 and 0\.99"):

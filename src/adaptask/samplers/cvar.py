@@ -9,6 +9,7 @@ from torch import Tensor
 
 from adaptask.arguments import check_number
 from adaptask.errors import ArgumentError
+from adaptask.samplers.base import check_tensor
 from adaptask.samplers.uniform import UniformSampler
 
 
@@ -79,8 +80,11 @@ class CVaRSampler(UniformSampler):
             class_ids: The classes of the candidates, `candidates x way`; not used.
             losses: The loss of each candidate, `candidates`.
             n_tasks: How many to choose.
+
+        Raises:
+            ArgumentError: If the losses are not one floating-point number per candidate.
         """
-        del class_ids
+        check_tensor("losses", losses, "floating-point", self.device, (len(class_ids),))
         return losses.argsort(descending=True, stable=True)[:n_tasks]
 
     def log_prob(self, class_ids: Tensor) -> Tensor:
