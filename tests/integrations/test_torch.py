@@ -189,6 +189,19 @@ def test_a_resumed_loop_goes_on_as_if_nothing_had_happened(build, run, options, 
     assert again.report.n_applied == whole.report.n_applied
 
 
+def test_a_state_that_is_kept_in_memory_leads_back_to_its_moment(build, run):
+    episodes, again = build(lag=2), build(lag=2)
+    run(episodes, stop_after=5)
+    kept, file = episodes.state_dict(), io.BytesIO()
+    torch.save(kept, file)
+    run(episodes)
+    episodes.load_state_dict(kept)
+    file.seek(0)
+    again.load_state_dict(torch.load(file, weights_only=True))
+    assert torch.equal(potentials(episodes), potentials(again))
+    assert torch.equal(run(episodes), run(again))
+
+
 def test_a_state_can_be_loaded_and_saved_again_before_anything_is_drawn(build, run):
     first, second, third = (build() for _ in range(3))
     run(first, stop_after=5, num_workers=1)

@@ -8,6 +8,7 @@ memory needed is bounded.
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -199,7 +200,8 @@ class PendingTasks:
     def state_dict(self) -> dict[str, Any]:
         """Return the sampler, the tasks that wait and their feedback."""
         return {
-            "sampler": self.sampler.state_dict(),
+            # Copied: a sampler learns in place, and all that is saved belongs to one moment.
+            "sampler": copy.deepcopy(self.sampler.state_dict()),
             "n_batches": self.n_batches,
             "last_answered": self.last_answered,
             "counts": [self._n_applied, self._n_missed, self._largest_delay],
