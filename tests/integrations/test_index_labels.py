@@ -46,7 +46,6 @@ def test_labels_can_be_strings():
         ([[0], [1, 0]], "rows of different lengths"),
         (TensorDataset(torch.arange(4)), r"not the dataset; got a TensorDataset.*dataset\.targets"),
     ],
-    ids=str,
 )
 def test_other_labels_are_refused(labels, message):
     with pytest.raises(ArgumentError, match=message):

@@ -202,6 +202,18 @@ def test_a_state_that_is_kept_in_memory_leads_back_to_its_moment(build, run):
     assert torch.equal(run(episodes), run(again))
 
 
+@pytest.mark.parametrize("options", [{}, {"num_workers": 1, "persistent_workers": True}])
+def test_a_loop_under_way_ends_when_a_state_is_loaded(build, dataset, run, options):
+    episodes, twin = build(), build()
+    loader = DataLoader(episodes.wrap(dataset), batch_sampler=episodes, **options)
+    state, batches = episodes.state_dict(), iter(loader)
+    next(batches)
+    episodes.load_state_dict(state)
+    with pytest.raises(StateError, match="Leave the loop, and start a new one"):
+        list(batches)
+    assert torch.equal(run(episodes), run(twin))
+
+
 def test_a_state_can_be_loaded_and_saved_again_before_anything_is_drawn(build, run):
     first, second, third = (build() for _ in range(3))
     run(first, stop_after=5, num_workers=1)

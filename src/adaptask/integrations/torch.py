@@ -226,6 +226,7 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
         _warn_of_several_processes()
         self._epoch_start = 0
         self._resumed = False
+        self._n_loads = 0
         self._labels = torch.arange(self.n_way).repeat_interleave(self.n_query)
 
     @property
@@ -255,10 +256,14 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         # A generator: a DataLoader with workers asks for an iterator twice and uses the second.
         again, n_left = self._begin_epoch()
-        for batch in again:
-            yield self._indices(batch)
-        for _ in range(n_left):
-            yield self.draw()
+        n_loads = self._n_loads
+        for number in range(len(again) + n_left):
+            if self._n_loads != n_loads:
+                raise StateError(
+                    "a state was loaded while a loop over the tasks was under way. Leave the loop, "
+                    "and start a new one: for batch in loader."
+                )
+            yield self._indices(again[number]) if number < len(again) else self.draw()
 
     def _begin_epoch(self) -> tuple[list[DrawnBatch], int]:
         """Return the batches to hand out again, and how many new ones the epoch has after them."""
@@ -411,6 +416,7 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
             raise StateError(_NO_STATE)
         self._pending.load_state_dict(pending)
         self._epoch_start = epoch_start
+        self._n_loads += 1
         self._resumed = self._n_done() < len(self)
 
     def _settings(self) -> dict[str, Any]:
