@@ -274,7 +274,8 @@ def add(new: Path, output: Path, known: Sequence[Path]) -> None:
 def table(rows: Sequence[Mapping[str, str]]) -> str:
     """Return the table of the page: every sampler seed by seed, and its differences to uniform."""
     groups: dict[tuple[str, ...], dict[int, Mapping[str, str]]] = {}
-    for row in rows:
+    learners = list(dict.fromkeys(row["learner"] for row in rows))
+    for row in sorted(rows, key=lambda row: (learners.index(row["learner"]), int(row["shots"]))):
         key = row["learner"], row["backbone"], row["shots"], row["sampler"]
         groups.setdefault(key, {})[int(row["seed"])] = row
     n_seeds = max(max(runs) for runs in groups.values()) + 1
@@ -292,7 +293,7 @@ def table(rows: Sequence[Mapping[str, str]]) -> str:
             )
             cells.append("" if runs is uniform else described(paired_difference(ours, theirs)))
         printed = printed_accuracy(learner, backbone, int(shots), sampler)
-        cells.append("" if printed is None else f"{printed:g}")
+        cells.append("" if printed is None else str(printed))
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 

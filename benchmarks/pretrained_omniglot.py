@@ -106,7 +106,7 @@ ARMS = {
     "neighbor, temperature": Arm(NEIGHBOR, 10, TEMPERATURE, learning_rate=3e-4),
     "uniform, 15-way, temperature": Arm(UNIFORM, 5, TEMPERATURE, 15, 1, learning_rate=3e-4),
     "neighbor, 15-way, temperature": Arm(NEIGHBOR, 5, TEMPERATURE, 15, 1, learning_rate=3e-4),
-    "neighbor, class ids permuted, temperature": Arm(PERMUTED, 5, TEMPERATURE, learning_rate=3e-4),
+    "neighbor, class ids permuted, temperature": Arm(PERMUTED, 10, TEMPERATURE, learning_rate=3e-4),
     "neighbor, 15-way, class ids permuted, temperature": Arm(
         PERMUTED, 5, TEMPERATURE, 15, 1, learning_rate=3e-4
     ),
