@@ -27,9 +27,15 @@ time. A run that was killed goes on where its folder is still there.
 Two processes that share a GPU (`--part 1/2` and `--part 2/2`, at best under CUDA MPS) make both
 runs of a pair at once: 9 instead of 12 minutes for a pair of row 1 on one H200.
 
-Measured on one H200: a run of row 1 takes 6 minutes alone. Expected from the times of steps in
-benchmarks/gpu.py, with validation and compiling: 8 minutes for rows 2 and 6, 7 for row 5. Rows 3
-and 4 are not known: MAML++ with 4 tasks takes 11.2 ms per step, here are 50,000 steps of 2 tasks.
+Measured on one H200, with validation and compiling:
+
+    row 1   6 minutes alone, 9 per pair
+    row 2   7.5 minutes alone (not to the end), 12 per pair
+    row 3   13 minutes alone (16 ms per step); six at once 29 minutes (35 ms per step of each), by
+            the steps 1,000 to 1,800 of 50,000
+
+Rows 5 and 6 should take as long as rows 1 and 2 by their times in benchmarks/gpu.py, row 4 a little
+longer than row 3. Processes under MPS must not be killed while others compute.
 
 `--dataset glyphs --quick` shows in a minute on a CPU that everything works.
 """

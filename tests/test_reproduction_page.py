@@ -359,7 +359,7 @@ def test_runs_of_full_length_are_as_recorded(benchmark_script):
 
 
 def test_what_is_said_of_resnet12_is_as_recorded():
-    part = PAGE.partition("## Table 2: ProtoNet on ResNet-12\n")[2].partition("\n## ")[0]
+    part = PAGE.partition("## Table 2: ResNet-12\n")[2].partition("\n## ")[0]
     paper = {
         sampler: TABLE_2.published(method, "cifar-fs", 1).accuracy
         for sampler, method in (("uniform", "PN"), ("gcp", "PN with gcp-sampling"))
