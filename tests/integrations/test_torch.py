@@ -67,6 +67,14 @@ def test_no_two_workers_load_the_same_tasks(build, dataset):
     assert torch.cat([batch.task_ids for batch in batches]).tolist() == list(range(24))
 
 
+def test_a_sampler_that_does_nothing_with_so_few_classes_says_so(dataset):
+    sampler = build_sampler("neighbor", n_classes=N_CLASSES, n_way=N_WAY, n_features=4)
+    with pytest.warns(UserWarning, match="neighbor draws uniform tasks here: with 8 training"):
+        EpisodeBatchSampler(dataset.tensors[1], sampler, N_SHOT, N_QUERY, 4)
+    chosen = build_sampler("neighbor", n_classes=N_CLASSES, n_way=N_WAY, n_features=4, beta=1.0)
+    EpisodeBatchSampler(dataset.tensors[1], chosen, N_SHOT, N_QUERY, 4)  # warnings are errors here
+
+
 def test_several_processes_are_warned_that_they_draw_the_same_tasks(build, monkeypatch):
     build()
     monkeypatch.setattr(distributed, "is_initialized", lambda: True)

@@ -464,7 +464,11 @@ def test_bad_options_are_refused(options, message):
         NeighborSampler(n_classes=9, n_way=5, n_features=4, **options)
 
 
-@pytest.mark.parametrize("name", ["gcp", "cp"])
-def test_samplers_of_pairs_point_here_when_the_pairs_are_too_many(name):
-    with pytest.raises(ArgumentError, match=r"1,000,000 classes takes 4,000.0 GB.*'neighbor'"):
-        build_sampler(name, n_classes=1_000_000, n_way=5)
+@pytest.mark.parametrize(
+    ("name", "size"), [("gcp", 4000), ("cp", 4000), ("hierarchy", 4000), ("dpp", 8000)]
+)
+def test_samplers_of_pairs_point_here_when_the_pairs_are_too_many(name, size):
+    message = rf"1,000,000 classes takes {size:,}.0 GB.*'neighbor'"
+    options = {"n_features": 4} if name == "dpp" else {}
+    with pytest.raises(ArgumentError, match=message):
+        build_sampler(name, n_classes=1_000_000, n_way=5, **options)

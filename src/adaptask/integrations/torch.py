@@ -224,6 +224,8 @@ class EpisodeBatchSampler(TorchSampler[list[int]]):
             )
         self._index.check_counts(self.n_shot + self.n_query)
         _warn_of_several_processes()
+        if note := getattr(sampler, "note", None):
+            warnings.warn(note, stacklevel=2)
         self._epoch_start = 0
         self._resumed = False
         self._n_loads = 0

@@ -102,8 +102,8 @@ class Sampler(FeedbackModule):
     n_features: int | None = None
     """Size d of the class features; set by samplers that use them."""
     note: str | None = None
-    """What a user should know of it before training; a run shows it when it begins, and the
-    report does."""
+    """What a user should know of it before training: a run shows it when it begins, so does the
+    report, and an `EpisodeBatchSampler` warns with it."""
     _problems = PROBLEMS
 
     def __init__(
@@ -299,6 +299,28 @@ def of_category_sets(
         return log_prob(self, safe_ids).masked_fill(~are_sets, torch.nan)
 
     return checked
+
+
+def class_pairs(
+    n_classes: int, what: str, *, dtype: torch.dtype = torch.float32, device: torch.device
+) -> Tensor:
+    """Return a matrix of zeros, `classes x classes`.
+
+    Raises:
+        ArgumentError: If it does not fit into memory, or has 2^31 entries or more: entries are
+            numbered by 32-bit integers on a GPU, and each update reads whole rows. The message has
+            `what` the entries are.
+    """
+    try:
+        if n_classes**2 < 2**31:
+            return torch.zeros(n_classes, n_classes, dtype=dtype, device=device)
+    except RuntimeError:  # of which being out of memory is one
+        pass
+    raise ArgumentError(
+        f"one {what} per pair of {n_classes:,} classes takes "
+        f"{n_classes**2 * dtype.itemsize / 1e9:,.1f} GB on {device}, which is too much. For so "
+        "many classes use the sampler 'neighbor', which keeps one vector per class."
+    )
 
 
 def check_tensor(

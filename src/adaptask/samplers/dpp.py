@@ -11,7 +11,7 @@ from torch import Tensor
 
 from adaptask.arguments import check_choice, check_integer, check_number
 from adaptask.errors import StateError
-from adaptask.samplers.base import Sampler, of_category_sets
+from adaptask.samplers.base import Sampler, class_pairs, of_category_sets
 from adaptask.samplers.feedback import Feedback
 from adaptask.samplers.update_rule import mean_by_key
 
@@ -101,13 +101,12 @@ class DPPSampler(Sampler):
         for name in ("class_features", "kernel_features"):
             features = torch.zeros(self.n_classes, self.n_features, device=device)
             self.register_buffer(name, features)
-        sizes = {
-            "_eigenvectors": (self.n_classes, self.n_classes),
-            "_log_polynomials": (self.n_way + 1, self.n_classes + 1),
-        }
-        for name, size in sizes.items():
-            values = torch.zeros(size, dtype=torch.float64, device=device)
-            self.register_buffer(name, values, persistent=False)
+        vectors = class_pairs(
+            self.n_classes, "entry of the kernel", dtype=torch.float64, device=self.device
+        )
+        self.register_buffer("_eigenvectors", vectors, persistent=False)
+        polynomials = vectors.new_zeros(self.n_way + 1, self.n_classes + 1)
+        self.register_buffer("_log_polynomials", polynomials, persistent=False)
         self._n_draws = 0
         self._decompose()
 

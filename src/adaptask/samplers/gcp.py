@@ -16,7 +16,7 @@ from torch import Tensor
 from adaptask import theory
 from adaptask.arguments import check_choice, check_number
 from adaptask.errors import ArgumentError, StateError
-from adaptask.samplers.base import Sampler, of_category_sets
+from adaptask.samplers.base import Sampler, class_pairs, of_category_sets
 from adaptask.samplers.feedback import Feedback
 from adaptask.samplers.update_rule import (
     Array,
@@ -95,7 +95,7 @@ class PairPotentialSampler(Sampler):
         self.rule = UpdateRule(alpha, tau, strategy)
         self.confusion = check_choice("confusion", confusion, ("sum", "mean"))
         self.forget = check_choice("forget", forget, ("sampled", "all"))
-        potentials = _square(self.n_classes, self.device)
+        potentials = class_pairs(self.n_classes, "potential", device=self.device)
         self.register_buffer("log_potentials", potentials.fill_diagonal_(-torch.inf))
         self.register_buffer("log_row_weights", potentials.logsumexp(-1), persistent=False)
         upper = torch.triu_indices(self.n_way, self.n_way, offset=1, device=device)
@@ -388,25 +388,6 @@ def greedy_draw(log_potentials: Array, log_row_weights: Array, log_noise: Array,
         return torch.stack(chosen, -1)
     columns = np.array(chosen)
     return np.ascontiguousarray(columns.T) if columns.ndim == 2 else columns[None]
-
-
-def _square(n_classes: int, device: torch.device) -> Tensor:
-    """Return a matrix of zeros, `classes x classes`.
-
-    Raises:
-        ArgumentError: If it does not fit into memory, or has 2^31 entries or more: entries are
-            numbered by 32-bit integers on a GPU, and each update reads whole rows.
-    """
-    try:
-        if n_classes**2 < 2**31:
-            return torch.zeros(n_classes, n_classes, device=device)
-    except RuntimeError:  # of which being out of memory is one
-        pass
-    raise ArgumentError(
-        f"one potential per pair of {n_classes:,} classes takes {n_classes**2 * 4 / 1e9:,.1f} GB "
-        f"on {device}, which is too much. For so many classes use the sampler 'neighbor', which "
-        "keeps one vector per class."
-    )
 
 
 def _version(tensor: Tensor) -> int:

@@ -10,7 +10,7 @@ from torch import Tensor
 from adaptask import theory
 from adaptask.arguments import check_number
 from adaptask.errors import ArgumentError
-from adaptask.samplers.base import Sampler, check_tensor, of_category_sets
+from adaptask.samplers.base import Sampler, check_tensor, class_pairs, of_category_sets
 from adaptask.samplers.feedback import Feedback
 
 
@@ -93,8 +93,9 @@ class HierarchySampler(Sampler):
 
     def _distances_of(self, groups: Sequence[str] | None) -> Tensor:
         """Return 0 for two classes of a group and 1 for others, `classes x classes`."""
+        zeros = class_pairs(self.n_classes, "distance", device=torch.device("cpu"))
         if groups is None:
-            return torch.zeros(self.n_classes, self.n_classes)
+            return zeros
         if isinstance(groups, str) or len(groups) != self.n_classes:
             raise ArgumentError(
                 f"groups must have one name for each of the {self.n_classes} classes; got "
@@ -102,7 +103,7 @@ class HierarchySampler(Sampler):
             )
         number = {name: i for i, name in enumerate(dict.fromkeys(groups))}
         numbers = torch.tensor([number[name] for name in groups])
-        return (numbers[:, None] != numbers).float()
+        return zeros + (numbers[:, None] != numbers)
 
     def draw(self, n_tasks: int) -> Tensor:
         """Return the classes of new tasks, `tasks x way`, in the order in which they were drawn."""
