@@ -249,8 +249,11 @@ def differences(
 
 def comparison(rows: Sequence[Mapping[str, str]], arm: str, baseline: str | None = None) -> str:
     """Return the table of a comparison that was stated beforehand."""
-    name = "neighbor with permuted class ids" if "permuted" in arm else "neighbor"
-    lines = [f"| {name} minus uniform | points | p (Holm) |", "|---|---|---|"]
+    names = [
+        "neighbor with permuted class ids" if "permuted" in name else name.partition(",")[0]
+        for name in (arm, baseline or baseline_of(arm))
+    ]
+    lines = [f"| {' minus '.join(names)} | points | p (Holm) |", "|---|---|---|"]
     found = [differences(rows, arm, field, baseline) for field in FIELDS]
     p_values = holm([float(stats.ttest_1samp(pairs, 0).pvalue) for pairs in found])
     names = ("tasks of any classes", "tasks within one alphabet")
@@ -283,6 +286,9 @@ def tables(rows: Sequence[Mapping[str, str]]) -> dict[str, str]:
         "omniglot, ProtoNet": comparison(rows, "neighbor"),
         "omniglot, Meta-Baseline": comparison(rows, "neighbor, Meta-Baseline"),
         "omniglot, temperature": comparison(rows, "neighbor, temperature"),
+        "omniglot, temperature, control": comparison(
+            rows, "neighbor, temperature", "neighbor, class ids permuted, temperature"
+        ),
         "omniglot, temperature, 15-way": comparison(
             rows, "neighbor, 15-way, temperature", "uniform, 15-way, temperature"
         ),
