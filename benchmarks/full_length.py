@@ -31,8 +31,9 @@ Measured on one H200, with validation and compiling:
 
     row 1   6 minutes alone, 9 per pair
     row 2   7.5 minutes alone (not to the end), 12 per pair
-    row 3   13 minutes alone (16 ms per step); six at once 29 minutes (35 ms per step of each), by
-            the steps 1,000 to 1,800 of 50,000
+    row 3   16 ms per step alone, 35 ms per step of each with six at once: 29 minutes for all six
+            at most. Measured in the steps 1,000 to 4,600; after 7,500 of the 50,000 the losses
+            between inner steps no longer count, and steps are shorter.
 
 Rows 5 and 6 should take as long as rows 1 and 2 by their times in benchmarks/gpu.py, row 4 a little
 longer than row 3. Processes under MPS must not be killed while others compute.
