@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import prod
 from typing import ClassVar
 
@@ -116,3 +118,18 @@ def size_after_pooling(height: int, width: int, n_times: int) -> tuple[int, int]
             f"pools {n_times} times; got {height} x {width}. Resize them, or pool less."
         )
     return height >> n_times, width >> n_times
+
+
+@contextmanager
+def evaluation_mode(module: object) -> Iterator[None]:
+    """Put a module into `eval()` mode, and restore the mode of every part of it afterwards."""
+    if not isinstance(module, nn.Module):
+        yield
+        return
+    flags = {part: part.training for part in module.modules()}
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, flag in flags.items():
+            part.training = flag

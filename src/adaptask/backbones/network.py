@@ -11,7 +11,7 @@ from torch.func import functional_call
 from torch.nn.parameter import is_lazy
 
 from adaptask.arguments import format_value
-from adaptask.backbones.base import Backbone, ImageShape
+from adaptask.backbones.base import Backbone, ImageShape, evaluation_mode
 from adaptask.errors import ArgumentError
 
 _CLASSES_OF_IMAGENET = 1000
@@ -80,14 +80,13 @@ def _dry_run(network: nn.Module, shape: tuple[int, ...]) -> Any:
     Raises:
         ArgumentError: If it cannot process them.
     """
-    modes = [(module, module.training) for module in network.modules()]
     like = next(network.parameters(), torch.zeros(()))
     images = torch.zeros(shape, device=like.device, dtype=like.dtype)
     makes_weights = _is_lazy(network)
     buffers = {} if makes_weights else {name: b.clone() for name, b in network.named_buffers()}
-    network.eval()
+    own_stream = torch.random.fork_rng(devices=[], enabled=not makes_weights)
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[], enabled=not makes_weights):
+        with evaluation_mode(network), torch.no_grad(), own_stream:
             return functional_call(network, buffers, (images,))
     except Exception as error:  # whatever the code of the network raises
         raise ArgumentError(
@@ -95,9 +94,6 @@ def _dry_run(network: nn.Module, shape: tuple[int, ...]) -> Any:
             f"x height x width): {type(error).__name__}: {error}. A function that takes "
             "image_shape can build a network for them."
         ) from error
-    finally:
-        for module, mode in modes:
-            module.training = mode
 
 
 def _is_lazy(network: nn.Module) -> bool:

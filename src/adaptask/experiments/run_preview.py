@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate, normalize
 
 from adaptask.atomic_file import replace_file
+from adaptask.backbones.base import evaluation_mode
 from adaptask.data import EpisodeSource
 from adaptask.interfaces import TaskSampler
 from adaptask.randomness import RandomModule, derive_seed
@@ -96,8 +97,6 @@ def prototype_similarity(learner: nn.Module, source: EpisodeSource) -> Tensor:
     backbone = getattr(learner, "backbone", None)
     if not isinstance(backbone, nn.Module):
         return torch.eye(source.n_classes, dtype=torch.float64)  # nothing is known of the classes
-    was_training = backbone.training
-    backbone.eval()
     plan = source.plan(
         n_episodes=max(1, n_images // 2),
         n_way=source.n_classes,
@@ -106,11 +105,11 @@ def prototype_similarity(learner: nn.Module, source: EpisodeSource) -> Tensor:
         seed=_SEED,
     )
     total: Tensor | float = 0.0
-    for i in range(len(plan)):
-        episode = source.cut(plan, i, i + 1)
-        images = torch.cat((episode.support_images, episode.query_images), dim=1)
-        features = backbone(images).flatten(2).double().view(2, source.n_classes, -1).sum(0)
-        total = total + features[episode.class_ids[0].argsort()]
-    backbone.train(was_training)
+    with evaluation_mode(backbone):
+        for i in range(len(plan)):
+            episode = source.cut(plan, i, i + 1)
+            images = torch.cat((episode.support_images, episode.query_images), dim=1)
+            features = backbone(images).flatten(2).double().view(2, source.n_classes, -1).sum(0)
+            total = total + features[episode.class_ids[0].argsort()]
     prototypes = normalize(torch.as_tensor(total), dim=-1)
     return prototypes @ prototypes.mT

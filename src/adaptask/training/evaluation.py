@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from adaptask.arguments import check_choice, check_integer, check_members, check_seed
+from adaptask.backbones.base import evaluation_mode
 from adaptask.data import EpisodeSource
 from adaptask.data.images import EvaluationTasks
 from adaptask.errors import ArgumentError, TrainingError
@@ -22,12 +23,7 @@ from adaptask.interfaces import EpisodeLearner
 from adaptask.learners.base import EmbeddingLearner, embeds_alone
 from adaptask.training.device_steps import DeviceSteps, finish, record_event
 from adaptask.training.distributed import SINGLE_PROCESS, ProcessGroup
-from adaptask.training.step import (
-    Precision,
-    check_logits,
-    evaluation_mode,
-    task_cross_entropies,
-)
+from adaptask.training.step import Precision, check_logits, task_cross_entropies
 
 # Pixels of the images of a batch, all channels as one. A Conv-4 or ResNet-12 holds about three
 # maps of 64 floats per pixel at once: 3 GB on an accelerator, which larger batches keep busy. On a

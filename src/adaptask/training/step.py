@@ -14,6 +14,7 @@ from torch import Tensor, nn, optim
 from torch.nn.functional import cross_entropy
 
 from adaptask.arguments import check_choice, check_integer, check_number
+from adaptask.backbones.base import evaluation_mode
 from adaptask.errors import ArgumentError, TrainingError
 from adaptask.interfaces import (
     EpisodeLearner,
@@ -472,21 +473,6 @@ def embed_support(learner: nn.Module, episodes: Episodes) -> Tensor:
             return features
         # Backbones from elsewhere take images without a dimension of tasks.
         return torch.unflatten(backbone(images.flatten(0, 1)), 0, images.shape[:2])
-
-
-@contextmanager
-def evaluation_mode(learner: object) -> Iterator[None]:
-    """Put a module into `eval()` mode, and restore the mode of every part of it afterwards."""
-    if not isinstance(learner, nn.Module):
-        yield
-        return
-    flags = {module: module.training for module in learner.modules()}
-    learner.eval()
-    try:
-        yield
-    finally:
-        for module, flag in flags.items():
-            module.training = flag
 
 
 def class_means(features: Tensor, labels: Sequence[Tensor], n_way: int) -> Tensor:
