@@ -42,6 +42,18 @@ def replace_file(path: Path, content: bytes | memoryview, *, keep_as: Path | Non
             temporary.unlink(missing_ok=True)
 
 
+def create_folder(path: Path) -> None:
+    """Create a folder, and those around it, unless it is there.
+
+    Raises:
+        TrainingError: If that is not possible.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise not_written(path, error) from error
+
+
 def not_written(path: Path, error: OSError) -> TrainingError:
     """Return the error that says why `path` was not written, and what to do."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from adaptask.arguments import check_integer
-from adaptask.atomic_file import not_written
+from adaptask.atomic_file import create_folder
 from adaptask.data import EpisodeSource, load
 from adaptask.data.datasets import splits_of
 from adaptask.errors import AdaptaskError, ArgumentError, DataError
@@ -110,7 +110,7 @@ def run_study(
         check_config(arm.config)
     if workers is not None:
         check_integer("workers", workers, low=1)
-    missing = _missing_datasets(study.arms)
+    missing = missing_datasets(arm.config.data.dataset for arm in study.arms)
     possible = [run for run in runs if run.config.data.dataset not in missing]
     if not possible:
         raise next(iter(missing.values()))
@@ -155,10 +155,10 @@ def _runs_in_order(study: Study) -> list[Run]:
     return runs
 
 
-def _missing_datasets(arms: Sequence[Arm]) -> dict[str, DataError]:
+def missing_datasets(datasets: Iterable[str]) -> dict[str, DataError]:
     """Return why datasets cannot be used; a dataset that is generated is generated now, once."""
     missing = {}
-    for name in dict.fromkeys(arm.config.data.dataset for arm in arms):
+    for name in dict.fromkeys(datasets):
         try:
             load(name, "train")
         except DataError as error:
@@ -180,10 +180,7 @@ def _create_folder(folder: Path) -> None:
                 f"{folder} exists and holds no study, but {sorted(others)[0]}; choose another "
                 "folder, --output FOLDER."
             )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise not_written(folder, error) from error
+    create_folder(folder)
 
 
 def check_buildable(configs: Mapping[str, RunConfig], *, needed_split: str) -> None:

@@ -38,7 +38,7 @@ from torch import Tensor
 
 from adaptask import __version__
 from adaptask.arguments import format_value
-from adaptask.atomic_file import not_written, replace_file
+from adaptask.atomic_file import create_folder, not_written, replace_file
 from adaptask.backbones import NetworkBackbone
 from adaptask.errors import ArgumentError, StateError, TrainingError
 from adaptask.parsing import by_key, parse_json
@@ -143,10 +143,7 @@ class RunFolder:
         Raises:
             TrainingError: If another process trains there, or the folder cannot be created.
         """
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise not_written(self.path, error) from error
+        create_folder(self.path)
         return self._lock.held()
 
     def check_is_free(self) -> None:
@@ -383,14 +380,10 @@ class Snapshots:
             parts["class_counts"] = class_counts.numpy(force=True)
         if not parts:
             return
-        path = self.folder / f"step-{step:07d}.npz"
         content = io.BytesIO()
         np.savez_compressed(content, allow_pickle=False, **parts)
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise not_written(path, error) from error
-        replace_file(path, content.getbuffer())
+        create_folder(self.folder)
+        replace_file(self.folder / f"step-{step:07d}.npz", content.getbuffer())
 
     def discard_after(self, step: int) -> None:
         """Remove the snapshots of later steps, which a resumed run writes again."""

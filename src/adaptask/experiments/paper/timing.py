@@ -18,9 +18,8 @@ import torch
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from adaptask.atomic_file import not_written, replace_file
+from adaptask.atomic_file import create_folder, replace_file
 from adaptask.data.datasets import load
-from adaptask.errors import DataError
 from adaptask.experiments.config import EvaluationConfig, RunConfig, TaskConfig
 from adaptask.experiments.factory import build_trainer
 from adaptask.experiments.options import configure
@@ -28,6 +27,7 @@ from adaptask.experiments.paper.published import PrintedTime
 from adaptask.experiments.paper.reproduction import Plan, fitted, images_per_class, narrowed
 from adaptask.experiments.recipes import recipe
 from adaptask.experiments.run import resolve_auto
+from adaptask.experiments.study import missing_datasets
 from adaptask.intervals import Intervals
 from adaptask.report.formats import print_table
 from adaptask.report.study import Arm
@@ -176,10 +176,7 @@ def time_plan(planned: Plan, folder: Path) -> None:
     console = Console(highlight=False)
     device, (dataset,) = choose_device(planned.device), planned.datasets
     load(dataset, "train")  # refuses one that there is not
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise not_written(folder, error) from error
+    create_folder(folder)
     about = math.ceil(len(planned.times) * planned.timing_seconds)
     console.print(f"{planned.title}, measured on {device} for about {about} s.")
     timings = []
@@ -250,7 +247,7 @@ def dry_run(planned: Plan) -> None:
     console = Console(highlight=False)
     console.print(planned.title, style="bold")
     console.print(f"The paper: {planned.target.says}\n", markup=False)
-    missing = _missing(planned.datasets)
+    missing = missing_datasets(planned.datasets)
     if planned.times:
         for setting in planned.times:
             console.print(f"  {setting.name}: uniform and gcp in turns")
@@ -266,17 +263,6 @@ def dry_run(planned: Plan) -> None:
     console.print()
     for note in planned.notes:
         console.print(f"- {note}", style="dim", markup=False)
-
-
-def _missing(datasets: Sequence[str]) -> dict[str, DataError]:
-    """Return why datasets cannot be used, by their names."""
-    missing = {}
-    for name in datasets:
-        try:
-            load(name, "train")
-        except DataError as error:
-            missing[name] = error
-    return missing
 
 
 def _print_trials(planned: Plan, missing: Collection[str], console: Console) -> None:

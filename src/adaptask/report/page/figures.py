@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
-from adaptask.atomic_file import replace_file
+from adaptask.atomic_file import create_folder, replace_file
 from adaptask.report.page.data import Style, shorten
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def write_figure(folder: Path, name: str, figure: Figure) -> None:
     Raises:
         TrainingError: If it cannot be written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    create_folder(folder)
     for kind, metadata in _NO_METADATA.items():
         file = io.BytesIO()
         figure.savefig(file, format=kind, facecolor="white", metadata=metadata)

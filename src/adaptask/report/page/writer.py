@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from adaptask.atomic_file import not_written, replace_file
+from adaptask.atomic_file import create_folder, replace_file
 from adaptask.report.formats import FORMATS, clean
 from adaptask.report.page.arm_plots import (
     DIFFICULTY,
@@ -102,10 +102,7 @@ def write_report(folder: Path, summary: StudySummary, tables: Sequence[Table]) -
     """
     path = folder / FILE
     for name in ("plots", "tables"):
-        try:
-            (folder / name).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise not_written(folder / name, error) from error
+        create_folder(folder / name)
     for table in tables:
         for ending, write in FORMATS.items():
             replace_file(folder / "tables" / f"{table.name}.{ending}", write(table))
