@@ -82,7 +82,7 @@ READ_ALL = textwrap.dedent(
 
     def best(path):
         states = RunFolder(path.parent).load_best()
-        from adaptask.experiments.factory import with_weights
+        from adaptask.learners.ensemble import with_weights
         with_weights(backbone, [states[0].learner])
 
     readers = {

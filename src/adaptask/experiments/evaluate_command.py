@@ -23,8 +23,9 @@ from adaptask.data.images import (
 from adaptask.errors import DataError, StateError, TrainingError
 from adaptask.experiments.config import RunConfig
 from adaptask.experiments.config_file import load_config, no_run_in
-from adaptask.experiments.factory import build_evaluator, build_model, with_weights
+from adaptask.experiments.factory import build_evaluator, build_model
 from adaptask.experiments.run import half_precision_pays
+from adaptask.learners.ensemble import with_weights
 from adaptask.training.distributed import SINGLE_PROCESS, refuse_torchrun
 from adaptask.training.evaluation import Evaluation
 from adaptask.training.loggers import MetricsLog

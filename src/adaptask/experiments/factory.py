@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
-from torch import nn, optim
+from torch import optim
 
 from adaptask.backbones import build_backbone
 from adaptask.data import EpisodeSource, load, open_episodes
 from adaptask.data.augmentation import GaussianNoise
 from adaptask.data.datasets import splits_of
 from adaptask.data.images import EvaluationTasks
-from adaptask.errors import ArgumentError, StateError
+from adaptask.errors import ArgumentError
 from adaptask.experiments.config import RunConfig
 from adaptask.experiments.init_weights import freeze, load_backbone, read_weights
 from adaptask.experiments.options import class_of, configure, options_of, takes_argument
-from adaptask.learners import Ensemble, Learner, build_learner
+from adaptask.learners import Learner, build_learner
 from adaptask.randomness import derive_seed
 from adaptask.samplers import Sampler, build_sampler
 from adaptask.training.displays import Display
@@ -63,26 +62,6 @@ def build_model(config: RunConfig, image_shape: ImageShape, device: torch.device
     learner.to(device)
     if config.machine.channels_last == "yes":
         learner.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return learner
-
-
-def with_weights(learner: nn.Module, states: Sequence[Mapping[str, Any]]) -> nn.Module:
-    """Return a learner with saved weights; an ensemble if there are several.
-
-    Without any the learner is returned as it is.
-
-    Raises:
-        StateError: If the weights belong to another architecture.
-    """
-    try:
-        if len(states) > 1:
-            return Ensemble(learner=learner, states=states)
-        for state in states:
-            learner.load_state_dict(state)
-    except (AttributeError, RuntimeError, TypeError) as error:
-        raise StateError(
-            f"the weights do not fit the configuration, perhaps another architecture: {error}"
-        ) from error
     return learner
 
 

@@ -23,16 +23,11 @@ from adaptask.data.datasets import splits_of
 from adaptask.errors import ArgumentError
 from adaptask.experiments.config import MachineConfig, RunConfig, check_config
 from adaptask.experiments.config_file import changes, dump_config, load_config, parse_config
-from adaptask.experiments.factory import (
-    build_testers,
-    build_trainer,
-    depends_on_steps,
-    with_weights,
-)
+from adaptask.experiments.factory import build_testers, build_trainer, depends_on_steps
 from adaptask.experiments.init_weights import record_weights
 from adaptask.experiments.options import REGISTRIES, class_of, describe, short_name
 from adaptask.experiments.run_preview import save_preview
-from adaptask.learners import Ensemble
+from adaptask.learners.ensemble import Ensemble, with_weights
 from adaptask.parsing import parse_json
 from adaptask.report.run import FAILURE, PRUNED, Run
 from adaptask.training.checkpoints import Checkpoint

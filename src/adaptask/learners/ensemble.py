@@ -50,3 +50,23 @@ class Ensemble(Learner):
         """Return the logarithm of the mean probabilities, `tasks x queries x way`."""
         log_probabilities = [member(episodes).log_softmax(-1) for member in self.members]
         return torch.logsumexp(torch.stack(log_probabilities), dim=0) - math.log(len(self.members))
+
+
+def with_weights(learner: nn.Module, states: Sequence[Mapping[str, Any]]) -> nn.Module:
+    """Return a learner with saved weights; an ensemble if there are several.
+
+    Without any the learner is returned as it is.
+
+    Raises:
+        StateError: If the weights belong to another architecture.
+    """
+    try:
+        if len(states) > 1:
+            return Ensemble(learner=learner, states=states)
+        for state in states:
+            learner.load_state_dict(state)
+    except (AttributeError, RuntimeError, TypeError) as error:
+        raise StateError(
+            f"the weights do not fit the learner, perhaps another architecture: {error}"
+        ) from error
+    return learner

@@ -19,7 +19,7 @@ from adaptask.arguments import check_integer, check_members, format_value
 from adaptask.errors import ArgumentError, StateError, TrainingError
 from adaptask.interfaces import TaskSampler, TaskSource
 from adaptask.intervals import Intervals
-from adaptask.learners import Ensemble
+from adaptask.learners.ensemble import with_weights
 from adaptask.samplers import Sampler, kl_from_uniform
 from adaptask.training.checkpoints import BestCheckpoints, Checkpoint, check_savable
 from adaptask.training.cuda_graph import GraphEngine
@@ -209,12 +209,8 @@ class Trainer:
             TrainingError: If the logits are not finite, or the result cannot be written.
         """
         _check_evaluator("evaluator", evaluator)
-        learner = copy.deepcopy(self.learner)
         states = [checkpoint.learner for checkpoint in self.best.checkpoints]
-        if len(states) > 1:
-            learner = Ensemble(learner=learner, states=states)
-        elif states:
-            learner.load_state_dict(states[0])
+        learner = with_weights(copy.deepcopy(self.learner), states)
         try:
             result = evaluator(learner, partial(self.display.evaluate, "test"))
         finally:
@@ -498,22 +494,18 @@ def _check_parts(
         raise ArgumentError(
             f"display must derive from adaptask.training.Display; got {format_value(display)}."
         )
-    if not group.is_connected and distributed.is_available() and distributed.is_initialized():
-        _warn_of_other_processes(distributed.get_world_size())
+    is_initialized = distributed.is_available() and distributed.is_initialized()
+    if is_initialized and not group.is_connected and (n := distributed.get_world_size()) > 1:
+        warnings.warn(
+            f"torch.distributed connects {n} processes, and this Trainer has no group: each "
+            "trains alone, all on the same tasks if the seeds are equal. Give every Trainer the "
+            "group of adaptask.training.process_group(), in place of init_process_group().",
+            stacklevel=3,
+        )
     if group.size > 1 and not _has_state(sampler):
         raise ArgumentError(
             "a run on several processes needs a sampler with state_dict and load_state_dict, so "
             f"that all processes draw the same tasks; {type(sampler).__name__} lacks them."
-        )
-
-
-def _warn_of_other_processes(size: int) -> None:
-    if size > 1:
-        warnings.warn(
-            f"torch.distributed connects {size} processes, and this Trainer has no group: each "
-            "trains alone, all on the same tasks if the seeds are equal. Give every Trainer the "
-            "group of adaptask.training.process_group(), in place of init_process_group().",
-            stacklevel=4,
         )
 
 
