@@ -30,34 +30,27 @@ class Display:
 
     def begin(self, step: int, n_steps: int) -> None:
         """Start to show a run that goes from `step` to `n_steps`."""
-        return
 
     def advance(self, step: int, metrics: Mapping[str, float] | None = None) -> None:
         """Show that `step` steps are done; called after every step, with metrics or without."""
-        return
 
     def evaluate(self, split: str, n_done: int, n_episodes: int) -> None:
         """Show that so many episodes of an evaluation on `val` or `test` are done.
 
         It is called with 0 when the evaluation begins, and with `n_episodes` when it has ended.
         """
-        return
 
     def message(self, text: str) -> None:
         """Show a line that stays."""
-        return
 
     def warn(self, text: str) -> None:
         """Show a warning; the run continues."""
-        return
 
     def end(self, step: int) -> None:
         """Show that training has ended, or was stopped, after `step` steps."""
-        return
 
     def close(self) -> None:
         """Leave the terminal in order; called after a test, also one that was stopped."""
-        return
 
 
 class Silent(Display):
