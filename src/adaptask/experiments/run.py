@@ -140,7 +140,6 @@ def run_steps(
         )
         return
     folder = RunFolder(path, dump_config(config))
-    folder.n_processes = group.size
     with group.sync_errors():
         # A checkpoint has all weights, and the main process gives its state to the others.
         needs_weights = group.is_main and not (start == "resume" and folder.last_checkpoint())
@@ -153,7 +152,7 @@ def run_steps(
             if group.is_main:
                 held.enter_context(folder.locked())
                 if start == "begin":
-                    folder.create(device)
+                    folder.create(device, n_processes=group.size)
                 if init is not None:
                     record_weights(init, path)
         if start == "resume":
@@ -364,7 +363,7 @@ def _end(
             trainer.display.close()
     with trainer.group.sync_errors():
         if trainer.group.is_main:
-            _keep(trainer, testers, results, learner, folder)
+            _write_results(trainer, testers, results, learner, folder)
 
 
 def _unless_stopped(steps: DeviceSteps[T], stop: StopSignals | None) -> DeviceSteps[T]:
@@ -381,7 +380,7 @@ def _unless_stopped(steps: DeviceSteps[T], stop: StopSignals | None) -> DeviceSt
             yield wait
 
 
-def _keep(
+def _write_results(
     trainer: Trainer,
     testers: Sequence[Evaluator],
     results: Sequence[Evaluation],

@@ -99,9 +99,6 @@ class RunFolder:
         config_text: The configuration of the run; it is part of every checkpoint.
     """
 
-    n_processes: int = 1
-    """Number of processes that make the run, for `environment.json`."""
-
     def __init__(self, path: Path | str, config_text: str | None = None) -> None:
         self.path = Path(path)
         self.config_text = config_text
@@ -169,17 +166,23 @@ class RunFolder:
     def _unusable(self, error: OSError) -> ArgumentError:
         return ArgumentError(f"{self.path} cannot be used as a folder: {error}.")
 
-    def create(self, device: torch.device) -> None:
+    def create(self, device: torch.device, *, n_processes: int = 1) -> None:
         """Begin a run in a folder that is free; the caller holds the lock.
+
+        Args:
+            device: Where the run is computed, for `environment.json`.
+            n_processes: How many processes make it, likewise.
 
         Raises:
             ArgumentError: If it is taken.
             TrainingError: If it cannot be written.
         """
         self.check_is_free()
-        self._open(device, step=0)
+        self._open(device, n_processes, step=0)
 
-    def rewind(self, device: torch.device, *, step: int, metrics_size: int) -> int:
+    def rewind(
+        self, device: torch.device, *, step: int, metrics_size: int, n_processes: int = 1
+    ) -> int:
         """Drop what was recorded after a step; return how many bytes of records are missing."""
         missing = self.metrics.truncate(metrics_size)
         self.snapshots.discard_after(step)
@@ -187,7 +190,7 @@ class RunFolder:
             # A result tells that a run has ended: it goes before config.toml says how many steps
             # are to be made now, or a kill in between would leave a run that looks finished.
             (self.path / TEST).unlink(missing_ok=True)
-        self._open(device, step=step)
+        self._open(device, n_processes, step=step)
         return missing
 
     def _read_config(self) -> str | None:
@@ -196,14 +199,14 @@ class RunFolder:
         except (OSError, ValueError):
             return None
 
-    def _open(self, device: torch.device, *, step: int) -> None:
+    def _open(self, device: torch.device, n_processes: int, *, step: int) -> None:
         if self.config_text is not None:
             replace_file(self.config, self.config_text.encode())
         record_environment(
             self.path / "environment.json",
             step=step,
             device=str(device),
-            n_processes=self.n_processes,
+            n_processes=n_processes,
         )
         self.is_open = True
 

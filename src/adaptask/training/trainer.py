@@ -245,8 +245,7 @@ class Trainer:
             )
         held.enter_context(folder.locked())
         if not folder.is_open:
-            folder.n_processes = self.group.size
-            folder.create(self.source.device)
+            folder.create(self.source.device, n_processes=self.group.size)
 
     def save(self) -> None:
         """Write a checkpoint into the run's folder, if there is one.
@@ -281,7 +280,6 @@ class Trainer:
     def _resume(self, folder: RunFolder) -> None:
         if not folder.path.exists():
             return
-        folder.n_processes = self.group.size
         with folder.locked():
             saved = folder.load(self.display.warn)
             if saved is not None:
@@ -289,7 +287,12 @@ class Trainer:
                     folder.check_same_run(describe_run(self._train_step, self.step)[0])
                 self.load_state_dict(saved.trainer)
             size = 0 if saved is None else saved.metrics_size
-            missing = folder.rewind(self.source.device, step=self.step, metrics_size=size)
+            missing = folder.rewind(
+                self.source.device,
+                step=self.step,
+                metrics_size=size,
+                n_processes=self.group.size,
+            )
             if missing > 0:
                 self.display.warn(
                     f"{missing} bytes of records from before step {self.step} are missing in "
@@ -379,7 +382,7 @@ class Trainer:
             if self.source.device.type == "cuda":  # so that waiting counts as time of the steps
                 yield record_event(self.source.device)
             self._count_seconds()
-            shown = yield from self._do(due)
+            shown = yield from self._record_and_save(due)
             self._clock = time.perf_counter()
         self.display.advance(self.step, shown or None)
 
@@ -389,8 +392,8 @@ class Trainer:
         self._seconds += now - self._clock
         self._clock = now
 
-    def _do(self, due: set[str]) -> DeviceSteps[dict[str, float]]:
-        """Do what is due; return the metrics to show."""
+    def _record_and_save(self, due: set[str]) -> DeviceSteps[dict[str, float]]:
+        """Do what is due of log, snapshot, validate and checkpoint; return the metrics to show."""
         self._sync_processes(saving="checkpoint" in due)
         if due & {"validate", "checkpoint"}:
             self._check_weights()
