@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptask.arguments import check_choice
-from adaptask.errors import ArgumentError
 from adaptask.report.run import (
     TestResult,
     read_metrics,
@@ -63,13 +62,10 @@ class SavedRun:
             ArgumentError: If the run names classes outside the package, and is not trusted; or if
                 it was made in Python by a `Trainer`, which has no configuration.
         """
-        from adaptask.experiments.config_file import load_config
+        from adaptask.experiments.config_file import load_config, no_run_in
 
         if not (self.path / "config.toml").exists():
-            raise ArgumentError(
-                f"the run in {self.path} was made in Python: there is no config.toml in it. Build "
-                "its learner as you did; trainer.resume() loads its weights."
-            )
+            raise no_run_in(self.path)
         return load_config(self.path / "config.toml", trust_plugins=self._trust)
 
     @cached_property

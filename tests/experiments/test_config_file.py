@@ -75,7 +75,7 @@ def test_a_file_sets_any_part_and_leaves_the_rest(tmp_path):
     assert (config.steps, config.task.n_way, config.task.n_shot) == (7, 9, 1)
     assert config.backbone.widths == (1, 2, 3, 4)
     base = RunConfig(seed=3, steps=1)
-    assert load_config(path, base).seed == 3
+    assert apply_settings(read_settings(path), base).seed == 3
 
 
 def test_whole_numbers_are_numbers():

@@ -45,17 +45,12 @@ def _dump_section(section: Any) -> dict[str, Any]:
 
 
 def load_config(
-    path: Path,
-    base: RunConfig | None = None,
-    *,
-    trust_plugins: bool = False,
-    known: RunConfig | None = None,
+    path: Path, *, trust_plugins: bool = False, known: RunConfig | None = None
 ) -> RunConfig:
-    """Return the configuration in a TOML file; what it does not name is as in `base`.
+    """Return the configuration in a TOML file; what it does not name is as by default.
 
     Args:
         path: The file.
-        base: Where the file starts from; a `RunConfig()` by default.
         trust_plugins: Whether to import plug-in classes, `package.module:Class`, that it names.
         known: A configuration whose plug-ins are trusted, since it is in use already.
 
@@ -66,7 +61,7 @@ def load_config(
     """
     settings = read_settings(path)
     try:
-        return apply_settings(settings, base, trust_plugins=trust_plugins, known=known)
+        return apply_settings(settings, trust_plugins=trust_plugins, known=known)
     except ArgumentError as error:
         raise ArgumentError(f"{path}: {error}") from error
 
@@ -85,8 +80,8 @@ def no_run_in(path: Path) -> ArgumentError:
         )
     if (path / "run.json").exists():
         return ArgumentError(
-            f"{path} holds a run that was made in Python, which has no config.toml. Use "
-            "Trainer.resume() or an Evaluator in Python."
+            f"{path} holds a run that was made in Python, which has no config.toml. Build its "
+            "learner as you did: Trainer.resume() loads its weights, an Evaluator tests them."
         )
     return ArgumentError(f"{path} holds no run: there is no config.toml in it.")
 

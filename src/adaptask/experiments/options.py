@@ -17,7 +17,7 @@ import difflib
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, make_dataclass
-from functools import cache
+from functools import cache, partial
 from types import NoneType, UnionType
 from typing import (
     TYPE_CHECKING,
@@ -85,7 +85,7 @@ class AlgorithmConfig:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A generated class cannot be found by its name in another process.
-        return _restore, (self._kind, self.name, options_of(self))
+        return partial(configure, self._kind, self.name, **options_of(self)), ()
 
 
 @dataclass(frozen=True)
@@ -238,10 +238,6 @@ def _make_section(
         namespace={"_kind": kind, "_name": name, "__doc__": f"{text}."},
         frozen=True,
     )
-
-
-def _restore(kind: str, name: str, options: Mapping[str, Any]) -> AlgorithmConfig:
-    return configure(kind, name, **options)
 
 
 def _metavar(hint: Any) -> str | None:

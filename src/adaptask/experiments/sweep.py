@@ -250,16 +250,13 @@ def _config_of(
     """Return how an arm of the folder would be configured now; None if it cannot be told."""
     for key, name in short_names(space).items():
         text = arm.labels.get(name, "")
-        if key.endswith(".name") and is_address(text) and text not in _choices(space[key]):
+        choices = getattr(space[key], "choices", ())
+        if key.endswith(".name") and is_address(text) and text not in choices:
             return None  # only the folder names this class: it is not imported
     try:
         return labeled_config(base, space, arm.labels)
     except (ArgumentError, KeyError):
         return None
-
-
-def _choices(values: BaseDistribution) -> Sequence[Any]:
-    return getattr(values, "choices", ())
 
 
 def labeled_config(base: RunConfig, space: Iterable[str], labels: Mapping[str, str]) -> RunConfig:
