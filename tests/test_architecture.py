@@ -13,7 +13,7 @@ PACKAGE = ROOT / "src" / "adaptask"
 # What a part of the package may import of the others; what is not listed here, it may not.
 FOUNDATION = {
     *("errors", "arguments", "atomic_file", "interfaces", "kernels", "randomness"),
-    *("intervals", "parsing", "registry", "triton_names"),
+    *("intervals", "parsing", "registry", "triton_names", "workers"),
 }
 MAY_IMPORT = {
     "errors": set(),
@@ -26,6 +26,7 @@ MAY_IMPORT = {
     "kernels": set(),
     "parsing": set(),
     "triton_names": set(),
+    "workers": set(),
     "randomness": {"errors", "arguments"},
     "theory": FOUNDATION,
     "samplers": FOUNDATION | {"theory"},
@@ -49,7 +50,7 @@ MAY_IMPORT = {
 }
 CORE = (
     *("arguments", "atomic_file", "code_version", "errors", "intervals", "kernels", "interfaces"),
-    *("parsing", "randomness", "registry", "theory"),
+    *("parsing", "randomness", "registry", "theory", "workers"),
     *("samplers", "learners", "backbones", "data", "training"),
 )
 # Those that need nothing of the library they are for.

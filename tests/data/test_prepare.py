@@ -167,7 +167,7 @@ def test_small_sources_start_no_processes():
 
 
 def test_decoding_never_runs_far_ahead_of_writing(tmp_path, monkeypatch):
-    monkeypatch.setattr(convert, "_n_cores", lambda: 2)
+    monkeypatch.setattr(convert, "n_cores", lambda: 2)
 
     class CountingPool:
         n_submitted = 0

@@ -6,16 +6,14 @@ Worker processes import this module and little else: no torch here.
 from __future__ import annotations
 
 import io
-import os
 import signal
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing import connection, get_context, parent_process
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ from PIL import Image, ImageOps
 
 from adaptask.data.layouts import ClassImages
 from adaptask.errors import DataError
+from adaptask.workers import end_with_parent, n_cores
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 Progress = Callable[[int, int], None]
@@ -95,7 +94,7 @@ class Converter:
                 continue
             waiting.append(self._pool.submit(decode, batch, self._format))
             # Few in flight, so that decoding never runs far ahead of writing.
-            if len(waiting) > 2 * _n_cores() + 2:
+            if len(waiting) > 2 * n_cores() + 2:
                 yield self._take(waiting.popleft().result())
         while waiting:
             yield self._take(waiting.popleft().result())
@@ -223,7 +222,7 @@ def _batches(classes: Sequence[ClassImages]) -> Iterator[list[Piece]]:
 @contextmanager
 def worker_pool(n_images: int, workers: int | None) -> Iterator[Executor | None]:
     """Yield a pool of processes, or None if one process is enough."""
-    n_workers = _n_cores() if workers is None else workers
+    n_workers = n_cores() if workers is None else workers
     if n_workers <= 1 or (workers is None and n_images < _WORTH_PROCESSES):
         yield None
         return
@@ -243,20 +242,7 @@ def worker_pool(n_images: int, workers: int | None) -> Iterator[Executor | None]
         ) from error
 
 
-def _n_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def _start_worker() -> None:
     """Leave Ctrl-C to the parent process, and end when it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = parent_process()
-
-    def wait() -> None:
-        if parent is not None:
-            connection.wait([parent.sentinel])
-        os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()
+    end_with_parent()

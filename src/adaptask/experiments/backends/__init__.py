@@ -5,7 +5,6 @@ A backend receives runs, and reports what happens to them as events.
 
 from __future__ import annotations
 
-import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +16,7 @@ from adaptask.arguments import check_integer
 from adaptask.atomic_file import replace_file
 from adaptask.errors import AdaptaskError
 from adaptask.report.run import FAILURE, PRUNED, Run
+from adaptask.workers import n_cores
 
 if TYPE_CHECKING:
     from adaptask.experiments.backends.interleaved import Interleaved
@@ -99,11 +99,6 @@ def choose_backend(
     if check_integer("workers", workers, low=1) == 1:
         return Interleaved()
     return ProcessPool(workers, max(1, n_cores() // workers) if device == "cpu" else None)
-
-
-def n_cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def record_failure(run: Run, error: BaseException) -> str:

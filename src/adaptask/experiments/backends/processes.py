@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from multiprocessing import get_all_start_methods, get_context, parent_process
+from multiprocessing import get_all_start_methods, get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
@@ -20,6 +20,7 @@ from adaptask.errors import TrainingError
 from adaptask.experiments.backends import Event, OnEvent, record_failure
 from adaptask.report.run import Run
 from adaptask.training.process import TERMINAL_SIGNALS, StopSignals, exit_for_signal
+from adaptask.workers import end_with_parent
 
 _POLL_SECONDS = 0.2
 _SECONDS_TO_SAVE = 60.0
@@ -146,7 +147,7 @@ def _make_run(run: Run, sender: Connection, environment: Mapping[str, str]) -> N
     os.environ.update(environment)
     for number in TERMINAL_SIGNALS:
         signal.signal(number, signal.SIG_IGN)  # the parent asks to stop
-    _end_with_parent()
+    end_with_parent()  # what is being written is written whole or not at all
 
     def send(event: Event) -> None:
         if event.kind != "begin":  # which the parent has reported
@@ -156,19 +157,6 @@ def _make_run(run: Run, sender: Connection, environment: Mapping[str, str]) -> N
         Interleaved().run([run], send)
     except (OSError, SystemExit):  # the parent is gone; asked to stop, and saved
         return
-
-
-def _end_with_parent() -> None:
-    """End at once when the parent has; what is being written is written whole or not at all."""
-    parent = parent_process()
-    if parent is None:
-        return
-
-    def watch() -> None:
-        wait([parent.sentinel])
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def _stop_processes(processes: Sequence[BaseProcess]) -> None:
