@@ -199,13 +199,11 @@ def write_cache(
     if not splits:
         raise ArgumentError("a cache needs a 'train' split; got no splits.")
     first = next(iter(splits.values()))
-    channels, height, width = first.images.shape[1:]
-    shape = (int(channels), int(height), int(width))
     with open_cache_writer(
         folder,
         dataset=first.dataset,
         source=source,
-        image_shape=shape,
+        image_shape=first.image_shape,
         dtype=str(first.images.dtype).removeprefix("torch."),
         unless=unless,
     ) as writer:

@@ -22,22 +22,10 @@ from adaptask.data.images import SPLITS
 from adaptask.data.safe_pickle import load_pickle
 from adaptask.errors import DataError
 
-IMAGE_SUFFIXES = frozenset(
-    [
-        ".png",
-        ".jpg",
-        ".jpeg",
-        ".jpe",
-        ".jfif",
-        ".bmp",
-        ".gif",
-        ".webp",
-        ".tif",
-        ".tiff",
-        ".ppm",
-        ".pgm",
-    ]
-)
+IMAGE_SUFFIXES = {
+    *(".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".gif", ".webp", ".tif", ".tiff"),
+    *(".ppm", ".pgm"),
+}
 
 SPLIT_OF = {
     "train": "train",
