@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from adaptask.errors import ArgumentError
@@ -163,3 +163,13 @@ def format_value(value: object) -> str:
 def format_count(count: int) -> str:
     """Return a count in a few digits, also beyond the range of a float."""
     return f"{count:.3g}" if count < 10**300 else f"10^{math.log10(count):.0f}"
+
+
+def format_names(names: Sequence[str], most: int = 5) -> str:
+    """Return the first of some names, and how many more there are.
+
+    >>> format_names(["a", "b", "c", "d"], most=3)
+    'a, b, c and 1 more'
+    """
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

@@ -109,12 +109,6 @@ def repeated_classes(parts: Mapping[str, Iterable[str]]) -> list[str]:
     return sorted(name for name, count in counts.items() if count > 1)
 
 
-def name_some(names: Sequence[str], most: int = 5) -> str:
-    """Return the first of some names, and how many more there are."""
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
-
-
 def _split_by_lists(lists: Path, classes: Mapping[str, _Class]) -> dict[str, dict[str, _Class]]:
     parts: dict[str, dict[str, _Class]] = {}
     owner: dict[str, str] = {}

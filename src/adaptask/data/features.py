@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.lib.format import open_memmap
 
-from adaptask.data.class_splits import SplitOptions, name_some, repeated_classes
+from adaptask.arguments import format_names
+from adaptask.data.class_splits import SplitOptions, repeated_classes
 from adaptask.data.images import SPLITS
 from adaptask.data.layouts import SPLIT_OF, entries, unwrap
 from adaptask.errors import DataError
@@ -143,7 +144,7 @@ def _check_disjoint(
     if shared := repeated_classes(parts):
         raise DataError(
             f"{' and '.join(files)} in {source} have {len(shared)} "
-            f"label{'s' if len(shared) > 1 else ''} in common: {name_some(shared)}. Few-shot "
+            f"label{'s' if len(shared) > 1 else ''} in common: {format_names(shared)}. Few-shot "
             "splits are by class. If every file numbers classes of its own from 0, save labels "
             "that differ, such as labels + 1000, or names. If they are the same classes, put all "
             "vectors into one file, and let --fractions or lists decide which classes train."

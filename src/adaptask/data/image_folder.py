@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from adaptask.data.class_splits import SplitOptions, has_lists, name_some, repeated_classes
+from adaptask.arguments import format_names
+from adaptask.data.class_splits import SplitOptions, has_lists, repeated_classes
 from adaptask.data.images import SPLITS
 from adaptask.data.layouts import (
     ClassImages,
@@ -110,7 +111,7 @@ def _without_images(folder: Path, within: str = "", but: Sequence[Path] = ()) ->
             why = "its images must be directly in it, not in folders"
         elif files:
             kinds = sorted({Path(name).suffix.lower() or name for name in files})
-            why = f"no images that can be read, only {name_some(kinds)}"
+            why = f"no images that can be read, only {format_names(kinds)}"
         else:
             why = "empty"
         left_out.append(f"{within}{child.name}/ ({why})")
@@ -120,7 +121,7 @@ def _without_images(folder: Path, within: str = "", but: Sequence[Path] = ()) ->
 def _no_classes(source: Path, left_out: Sequence[str]) -> DataError:
     return DataError(
         f"{source} has no folders with images in them; expected one folder per class, found "
-        f"{name_some(left_out) or 'no folders'}."
+        f"{format_names(left_out) or 'no folders'}."
     )
 
 
@@ -141,9 +142,9 @@ def _split_by_folders(source: Path, places: Mapping[str, Path]) -> Found:
     if shared := repeated_classes(parts):
         raise DataError(
             f"{' and '.join(f'{split}/' for split in parts)} in {source} share "
-            f"{len(shared)} class{'es' if len(shared) > 1 else ''}: {name_some(shared)}. Few-shot "
-            "splits are by class: put each class, with all its images, into one folder beside the "
-            "others, and let --fractions or lists decide which classes train."
+            f"{len(shared)} class{'es' if len(shared) > 1 else ''}: {format_names(shared)}. "
+            "Few-shot splits are by class: put each class, with all its images, into one folder "
+            "beside the others, and let --fractions or lists decide which classes train."
         )
     left_out = _files_beside(source)
     left_out += [

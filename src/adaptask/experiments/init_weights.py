@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from adaptask.arguments import check_integer
+from adaptask.arguments import check_integer, format_names
 from adaptask.atomic_file import replace_file
 from adaptask.data.features import read_safetensors
 from adaptask.errors import ArgumentError
@@ -23,7 +23,6 @@ from adaptask.training.run_folder import RunFolder
 FILE = "init.json"
 """Which weights a run has started with."""
 _PREFIX = "backbone."
-_MOST_NAMES = 3
 # Of batch normalization; learners with an inner loop have none.
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
@@ -118,17 +117,14 @@ def load_backbone(learner: nn.Module, state: Mapping[str, Tensor], init: str) ->
         "not finite": [name for name in sorted(shared) if not used[name].isfinite().all()],
     }
     if any(problems.values()):
-        found = "; ".join(f"{what}: {_listed(names)}" for what, names in problems.items() if names)
+        found = "; ".join(
+            f"{what}: {format_names(names, most=3)}" for what, names in problems.items() if names
+        )
         raise ArgumentError(
             f"the weights of {init} do not fit the backbone {type(backbone).__name__} of this run. "
             f"{found}. Choose the backbone with the options with which they were made."
         )
     backbone.load_state_dict(used)
-
-
-def _listed(names: list[str]) -> str:
-    more = len(names) - _MOST_NAMES
-    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def freeze(learner: Learner, chosen: str | int) -> None:

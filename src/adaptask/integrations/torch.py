@@ -23,7 +23,13 @@ from torch import Tensor, distributed
 from torch.utils.data import Dataset
 from torch.utils.data import Sampler as TorchSampler
 
-from adaptask.arguments import check_integer, check_members, check_seed, format_value
+from adaptask.arguments import (
+    check_integer,
+    check_members,
+    check_seed,
+    format_names,
+    format_value,
+)
 from adaptask.data.images import label_array
 from adaptask.data.subsets import ordered_subsets
 from adaptask.errors import ArgumentError, DataError, StateError
@@ -32,7 +38,6 @@ from adaptask.interfaces import TaskSampler
 from adaptask.randomness import derive_seed
 
 _NO_STATE = "this is no state of an EpisodeBatchSampler, or it is damaged."
-_MOST_NAMED = 5
 
 __all__ = ["EpisodeBatch", "EpisodeBatchSampler", "EpisodeDataset", "FeedbackReport", "TaskIndices"]
 
@@ -588,13 +593,10 @@ class ClassIndex:
         """
         short = (self.counts < n_images).nonzero().flatten().tolist()
         if short:
-            named = ", ".join(
-                f"{self.classes[c]!r} ({int(self.counts[c])})" for c in short[:_MOST_NAMED]
-            )
-            more = f" and {len(short) - _MOST_NAMED} more" if len(short) > _MOST_NAMED else ""
+            named = format_names([f"{self.classes[c]!r} ({int(self.counts[c])})" for c in short])
             raise DataError(
                 f"every class needs n_shot + n_query = {n_images} images, since they are drawn "
-                f"without replacement; these have fewer: {named}{more}. Ask for fewer images, or "
+                f"without replacement; these have fewer: {named}. Ask for fewer images, or "
                 "leave out those classes."
             )
 

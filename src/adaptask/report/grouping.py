@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from adaptask.arguments import format_names
 from adaptask.errors import ArgumentError, StateError
 from adaptask.parsing import by_key
 from adaptask.report.run import DESCRIPTIONS, Run
@@ -54,10 +55,9 @@ def _find_runs(folder: Path) -> list[Path]:
         studies = [path for path in level if (path / FILE).exists()]
         if studies:
             names = [path.relative_to(folder).as_posix() for path in (*studies, *runs)]
-            more = f" and {len(names) - 5} more" if len(names) > 5 else ""
             raise ArgumentError(
                 f"{folder} is not a study itself. Name one of the studies and runs in it: "
-                f"{', '.join(names[:5])}{more}."
+                f"{format_names(names)}."
             )
         if runs:
             return runs
