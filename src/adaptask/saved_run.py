@@ -135,18 +135,13 @@ class SavedRun:
             DataError: If the dataset, from which the shape of the images is known, is missing.
             StateError: If there are no such weights, or they do not fit.
         """
-        from adaptask.data import load
-        from adaptask.data.images import shrunk_shape
         from adaptask.experiments.evaluate_command import trained_learner
         from adaptask.training.process import choose_device
         from adaptask.training.run_folder import RunFolder
 
         check_choice("weights", weights, ("best", "last"))
-        config = self.config
-        image_shape = shrunk_shape(load(config.data.dataset, "train"), config.data.shrink)
-        learner, _ = trained_learner(
-            RunFolder(self.path), config, image_shape, choose_device(device), weights
-        )
+        where = choose_device(device)
+        learner, _ = trained_learner(RunFolder(self.path), self.config, where, weights)
         return learner.eval()
 
 

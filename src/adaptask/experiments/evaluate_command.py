@@ -71,13 +71,12 @@ def evaluate_run(
         raise DataError(f"the dataset '{name}' has no split '{split}'; choose {others}.")
     wanted = {"n_way": n_way, "n_shot": n_shot, "n_query": n_query, "n_episodes": n_episodes}
     config = _as_tested(config, {**wanted, "seed": seed}, tasks)
-    train, shrink = load(config.data.dataset, "train"), config.data.shrink
-    image_shape = shrunk_shape(train, shrink)
-    learner, steps = trained_learner(folder, config, image_shape, where, weights)
+    learner, steps = trained_learner(folder, config, where, weights)
     # As the learner knows images: same shape, same normalization.
-    tested_on = resize_images(load(name, split), train.image_shape)
+    image_shape = load(config.data.dataset, "train").image_shape
+    tested_on = resize_images(load(name, split), image_shape)
     source = EpisodeSource(
-        shrink_images(tested_on, shrink),
+        shrink_images(tested_on, config.data.shrink),
         device=where,
         normalization=load_statistics(config.data.dataset),
         storage=config.data.storage,
@@ -137,17 +136,14 @@ def _record_results(
 
 
 def trained_learner(
-    folder: RunFolder,
-    config: RunConfig,
-    image_shape: tuple[int, int, int],
-    device: torch.device,
-    weights: str,
+    folder: RunFolder, config: RunConfig, device: torch.device, weights: str
 ) -> tuple[nn.Module, list[int]]:
     """Return the learner of a run with its weights, and after which steps they are.
 
     Without validation classes the best weights are the last ones.
     """
-    learner = build_model(config, image_shape, device)
+    train = load(config.data.dataset, "train")
+    learner = build_model(config, shrunk_shape(train, config.data.shrink), device)
     if weights == "last":
         saved = folder.load(_warn)
         if saved is None:
@@ -155,7 +151,7 @@ def trained_learner(
         return with_weights(learner, [saved.trainer["learner"]]), [saved.trainer["step"]]
     best = folder.load_best()
     if not best and "val" not in splits_of(config.data.dataset):
-        return trained_learner(folder, config, image_shape, device, "last")
+        return trained_learner(folder, config, device, "last")
     if not best:
         raise StateError(
             f"{folder.path} has no best weights yet: it was never validated. Try --weights last."

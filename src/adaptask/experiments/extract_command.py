@@ -15,7 +15,7 @@ from adaptask.data import load, load_statistics
 from adaptask.data.cache import cache_root, open_cache_writer
 from adaptask.data.convert import Progress
 from adaptask.data.datasets import check_new_name, splits_of
-from adaptask.data.images import ImageSet, resize_images, shrink_images, shrunk_shape
+from adaptask.data.images import ImageSet, resize_images, shrink_images
 from adaptask.data.normalization import scale_and_shift
 from adaptask.data.prepare import Prepared
 from adaptask.errors import ArgumentError
@@ -64,15 +64,14 @@ def extract_features(
     chosen = dataset or config.data.dataset
     if name in (chosen, config.data.dataset):
         raise ArgumentError(f"the features of {chosen} need a name of their own; got '{name}'.")
-    train = load(config.data.dataset, "train")
-    shape, shrink = train.image_shape, config.data.shrink
+    shape = load(config.data.dataset, "train").image_shape
     if shape[1:] == (1, 1):
         raise ArgumentError(
             f"the run in {run} was trained on features, which need not be computed again; name a "
             "run that was trained on images."
         )
     learner: Any
-    learner, _ = trained_learner(saved, config, shrunk_shape(train, shrink), where, "best")
+    learner, _ = trained_learner(saved, config, where, "best")
     learner.eval()
     if isinstance(learner, Ensemble):
         learner = learner.members[0]  # the best one
@@ -83,7 +82,7 @@ def extract_features(
             "compute features; name another run."
         )
     sets = [
-        shrink_images(resize_images(load(chosen, split), shape), shrink)
+        shrink_images(resize_images(load(chosen, split), shape), config.data.shrink)
         for split in splits_of(chosen)
     ]
     scale, shift = scale_and_shift(load_statistics(config.data.dataset), shape[0])
