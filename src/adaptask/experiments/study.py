@@ -195,16 +195,14 @@ def check_buildable(configs: Mapping[str, RunConfig], *, needed_split: str) -> N
     """
     cpu = torch.device("cpu")
     for name, planned in configs.items():
-        # Machine and storage belong to the device that trains.
-        data = replace(planned.data, storage="auto")
-        config = replace(planned, data=data, machine=MachineConfig())
-        tests = config.evaluation
-        few = replace(
-            tests,
-            n_episodes=min(2, tests.n_episodes),
-            n_validation=min(2, tests.n_validation),
+        config = replace(
+            planned,
+            # Machine and storage belong to the device that trains.
+            machine=MachineConfig(),
+            data=replace(planned.data, storage="auto"),
+            # Of episodes it takes two to see whether they can be drawn.
+            evaluation=replace(planned.evaluation, n_episodes=2, n_validation=2),
         )
-        config = replace(config, evaluation=few)
         try:
             resolve_auto(planned, cpu)  # finds what no machine can do
             config = resolve_auto(config, cpu)
