@@ -256,8 +256,8 @@ def comparison(rows: Sequence[Mapping[str, str]], arm: str, baseline: str | None
     lines = [f"| {' minus '.join(names)} | points | p (Holm) |", "|---|---|---|"]
     found = [differences(rows, arm, field, baseline) for field in FIELDS]
     p_values = holm([float(stats.ttest_1samp(pairs, 0).pvalue) for pairs in found])
-    names = ("tasks of any classes", "tasks within one alphabet")
-    for name, pairs, p in zip(names, found, p_values, strict=True):
+    kinds = ("tasks of any classes", "tasks within one alphabet")
+    for name, pairs, p in zip(kinds, found, p_values, strict=True):
         lines.append(f"| {name} | {interval(pairs)} | {p_text(p)} |")
     return "\n".join(lines)
 
