@@ -31,7 +31,7 @@ def part(script):
 
 def test_the_table_is_that_of_the_records(script, rows):
     page = script.PAGE.read_text()
-    made = {"learners": script.table(rows)}
+    made = {"learners in the demo": script.table(rows)}
     assert page == script.fill_in(page, made), "python benchmarks/demo_learners.py --write"
 
 
