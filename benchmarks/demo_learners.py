@@ -119,7 +119,9 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write the table of the page")
     arguments = parser.parse_args()
     if arguments.write:
-        PAGE.write_text(fill_in(PAGE.read_text(), {"learners in the demo": table(read_rows(RECORDS))}))
+        PAGE.write_text(
+            fill_in(PAGE.read_text(), {"learners in the demo": table(read_rows(RECORDS))})
+        )
         return
     torch.set_num_threads(1)
     for seed in arguments.seeds:
