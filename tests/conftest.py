@@ -186,20 +186,30 @@ def same():
 
 
 @pytest.fixture(scope="session")
-def noise_cache(tmp_path_factory):
-    """The folder of a cache in which `glyphs` is noise: of its shape, made in no time."""
+def write_noise():
+    """Writes a cache in which a generated dataset is noise: of its shape, made in no time."""
+
+    def write(root, entry, *, n_classes, n_images):
+        splits = {
+            split: ImageSet(
+                dataset=entry.name,
+                split=split,
+                images=torch.randint(256, (n_classes * n_images, 1, 28, 28), dtype=torch.uint8),
+                class_names=tuple(f"{split}-{i}" for i in range(n_classes)),
+                class_starts=torch.arange(n_classes + 1) * n_images,
+            )
+            for split in ("train", "val", "test")
+        }
+        write_cache(root / entry.name, splits, source=entry.source)
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def noise_cache(tmp_path_factory, write_noise):
+    """The folder of a cache in which `glyphs` is noise."""
     root = tmp_path_factory.mktemp("noise-cache")
-    splits = {
-        split: ImageSet(
-            dataset=GLYPHS.name,
-            split=split,
-            images=torch.randint(256, (40 * 40, 1, 28, 28), dtype=torch.uint8),
-            class_names=tuple(f"{split}-{i}" for i in range(40)),
-            class_starts=torch.arange(41) * 40,
-        )
-        for split in ("train", "val", "test")
-    }
-    write_cache(root / GLYPHS.name, splits, source=GLYPHS.source)
+    write_noise(root, GLYPHS, n_classes=40, n_images=40)
     return root
 
 

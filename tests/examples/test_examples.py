@@ -9,11 +9,8 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-import torch
 
-from adaptask.data.cache import write_cache
 from adaptask.data.datasets import TURNED_GLYPHS
-from adaptask.data.images import ImageSet
 from adaptask.errors import ArgumentError
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -94,19 +91,9 @@ def test_own_learner_example(run, tiny):
 
 
 @pytest.fixture
-def turned_glyphs_of_noise(tmp_path, monkeypatch):
+def turned_glyphs_of_noise(tmp_path, monkeypatch, write_noise):
     """Makes `turned-glyphs` a dataset of noise, of so many classes that neighbor is not uniform."""
-    splits = {
-        split: ImageSet(
-            dataset=TURNED_GLYPHS.name,
-            split=split,
-            images=torch.randint(256, (300 * 20, 1, 28, 28), dtype=torch.uint8),
-            class_names=tuple(f"{split}-{i}" for i in range(300)),
-            class_starts=torch.arange(301) * 20,
-        )
-        for split in ("train", "val", "test")
-    }
-    write_cache(tmp_path / "cache" / TURNED_GLYPHS.name, splits, source=TURNED_GLYPHS.source)
+    write_noise(tmp_path / "cache", TURNED_GLYPHS, n_classes=300, n_images=20)
     monkeypatch.setenv("ADAPTASK_CACHE", str(tmp_path / "cache"))
 
 
